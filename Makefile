@@ -1,0 +1,59 @@
+# Every target works in a fresh clone: each sets up what it needs first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := router scorer indexer prefixstore publisher simworker bench
+STAMP := $(VENV)/.ready
+PROTOS := $(wildcard proto/warmpath/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run test check bench proto lock
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv with the pinned, hash-checked dependencies
+
+$(STAMP): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "warmpath needs Python 3.11 or newer; this is $$($(PYTHON) -V). Set PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  echo "Python's venv module is incomplete here; installing python3-venv"; \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq python3-venv && \
+	  $(PYTHON) -m venv --clear $(VENV); }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## a local cluster of simulated workers, the router, real traffic
+	@$(BIN)/warmpath demo
+
+run: setup ## serve on loopback with deploy/warmpath.toml
+	@$(BIN)/warmpath serve --config deploy/warmpath.toml
+
+test: setup ## the test-suite
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, types, import contracts, stubs current
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
+	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/router/pb router/pb
+
+PROTO_OUT ?= .
+proto: setup ## regenerate the stubs in router/pb from proto/
+	@mkdir -p $(PROTO_OUT)/router/pb
+	$(BIN)/python -m grpc_tools.protoc -I router/pb=proto \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) --mypy_grpc_out=quiet:$(PROTO_OUT) \
+	  $(PROTOS:proto/%=router/pb/%)
+
+bench: setup ## measure; prints ratios
+	@$(BIN)/warmpath bench
+
+lock: ## renew constraints.txt (needs uv on the PATH)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
