@@ -1,0 +1,1 @@
+"""Trace replay, the demo, and benchmarks against peers."""

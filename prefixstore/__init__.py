@@ -1,0 +1,1 @@
+"""Text to tokens: tokenizers, prefix stores, chat templates and the async pool."""

@@ -1,0 +1,1 @@
+"""The router process and the command line."""

@@ -1,0 +1,1 @@
+"""A vLLM worker without a GPU. Imports nothing of the other packages."""

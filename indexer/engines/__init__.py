@@ -1,0 +1,1 @@
+"""One codec per engine: wire bytes to the neutral events of `event`."""
