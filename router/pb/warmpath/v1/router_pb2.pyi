@@ -25,7 +25,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Prompt(_message.Message):
-    """A prompt, in exactly one of its forms, and everything else that decides which cached blocks it
+    """A prompt in one of its forms, and everything else that decides which cached blocks it
     can use.
     """
 
@@ -43,7 +43,11 @@ class Prompt(_message.Message):
     model: _builtins.str
     """The model's name as requests to the engine give it (a served name, or an adapter's)."""
     text: _builtins.str
-    """Plain text, as in a completions request; the model's tokenizer adds its special tokens."""
+    """Exactly one of these five. They are no oneof, so that a prompt given in two forms is refused
+    instead of the last one silently winning.
+
+    Plain text, as in a completions request; the model's tokenizer adds its special tokens.
+    """
     chat_body: _builtins.bytes
     """The body of an OpenAI chat request, byte for byte as the gateway received it."""
     completions_body: _builtins.bytes
@@ -68,22 +72,35 @@ class Prompt(_message.Message):
         self,
         *,
         model: _builtins.str = ...,
-        text: _builtins.str = ...,
-        chat_body: _builtins.bytes = ...,
-        completions_body: _builtins.bytes = ...,
-        token_ids_packed: _builtins.bytes = ...,
+        text: _builtins.str | None = ...,
+        chat_body: _builtins.bytes | None = ...,
+        completions_body: _builtins.bytes | None = ...,
+        token_ids_packed: _builtins.bytes | None = ...,
         token_ids: Global___TokenIds | None = ...,
         lora: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
         multimodal: _abc.Iterable[Global___MultimodalItem] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat_body", b"chat_body", "completions_body", b"completions_body", "form", b"form", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "chat_body", b"chat_body", "completions_body", b"completions_body", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "chat_body", b"chat_body", "completions_body", b"completions_body", "form", b"form", "lora", b"lora", "model", b"model", "multimodal", b"multimodal", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "cache_salt", b"cache_salt", "chat_body", b"chat_body", "completions_body", b"completions_body", "lora", b"lora", "model", b"model", "multimodal", b"multimodal", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["text", "chat_body", "completions_body", "token_ids_packed", "token_ids"]  # noqa: Y015
-    _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
+    _WhichOneofReturnType__chat_body: _TypeAlias = _typing.Literal["chat_body"]  # noqa: Y015
+    _WhichOneofArgType__chat_body: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body"]  # noqa: Y015
+    _WhichOneofReturnType__completions_body: _TypeAlias = _typing.Literal["completions_body"]  # noqa: Y015
+    _WhichOneofArgType__completions_body: _TypeAlias = _typing.Literal["_completions_body", b"_completions_body"]  # noqa: Y015
+    _WhichOneofReturnType__text: _TypeAlias = _typing.Literal["text"]  # noqa: Y015
+    _WhichOneofArgType__text: _TypeAlias = _typing.Literal["_text", b"_text"]  # noqa: Y015
+    _WhichOneofReturnType__token_ids_packed: _TypeAlias = _typing.Literal["token_ids_packed"]  # noqa: Y015
+    _WhichOneofArgType__token_ids_packed: _TypeAlias = _typing.Literal["_token_ids_packed", b"_token_ids_packed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chat_body) -> _WhichOneofReturnType__chat_body | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__completions_body) -> _WhichOneofReturnType__completions_body | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__text) -> _WhichOneofReturnType__text | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token_ids_packed) -> _WhichOneofReturnType__token_ids_packed | None: ...
 
 Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
 

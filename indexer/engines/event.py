@@ -1,0 +1,85 @@
+"""Neutral events: what every engine's codec turns its bytes into.
+
+An engine's own name for a block is opaque; it only serves to follow removals. Where an engine
+announces a block without saying what is in it (an offload tier's placeholder, a group that skips
+blocks), `tokens` is None, and the block can be placed only if its hash is already known.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+EngineHash = int | bytes
+"""An engine's name for a block: an unsigned 64-bit integer or its raw digest."""
+
+
+class MalformedEvent(Exception):
+    """A frame is not what its engine's format says. Nothing of it may be applied."""
+
+
+class Tier(StrEnum):
+    """Where a block lies, fastest first."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    DISK = "disk"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Blocks became cached, each the child of the one before it."""
+
+    hashes: tuple[EngineHash, ...]
+    parent: EngineHash | None
+    """The block before the first one; None where the first one starts its sequence."""
+    tokens: bytes | None
+    """Packed little-endian uint32 ids, `len(hashes) * block_size` of them; None: not announced."""
+    block_size: int
+    tier: Tier = Tier.GPU
+    lora: str = ""
+    cache_salt: str = ""
+    """Known only where the sequence starts (`parent` is None)."""
+    extras: tuple[bytes | None, ...] | None = None
+    """Canonical extra of each block (see `indexer.extra`)."""
+    group: int = 0
+    kind: str = ""
+    """The group's kind of attention as the engine names it; empty: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """One copy of each of these blocks is gone from a tier."""
+
+    hashes: tuple[EngineHash, ...]
+    tier: Tier = Tier.GPU
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A block went from one tier to another."""
+
+    hash: EngineHash
+    source: Tier
+    target: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The rank's whole cache is empty."""
+
+
+Event = Stored | Removed | Moved | Cleared
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The events of one engine step, in the order in which the cache changed."""
+
+    timestamp: float
+    """The engine's wall clock, seconds."""
+    events: tuple[Event, ...]
+    rank: int | None = None
+    """The data-parallel rank; None where the engine does not say."""
+    skipped: int = 0
+    """Events of unknown type that were passed over."""

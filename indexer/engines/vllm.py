@@ -1,0 +1,254 @@
+"""vLLM's KV-cache events, every layout from 0.9.0 to 0.32.
+
+Source: `vllm/distributed/kv_events.py` of those versions, as set down in `shared/engine-events.md`,
+section 2. A batch is a msgpack array `[timestamp, events, data_parallel_rank?]`. An event is an
+array `[tag, field, …]` whose trailing fields may be cut off (up to 0.23) or a map with a `type` key
+(from 0.24); which one is decided event by event. Unknown tags are passed over, unknown fields and
+extra elements ignored.
+"""
+
+from typing import Any
+
+import msgspec
+
+from indexer.engines.event import (
+    Batch,
+    Cleared,
+    EngineHash,
+    Event,
+    MalformedEvent,
+    Removed,
+    Stored,
+    Tier,
+)
+from indexer.extra import pack_extra
+from indexer.token import pack_tokens
+
+UINT64 = (1 << 64) - 1
+
+TIERS = {
+    "gpu": Tier.GPU,
+    "cuda": Tier.GPU,
+    "cpu": Tier.CPU,
+    "cpu_pinned": Tier.CPU,
+    "disk": Tier.DISK,
+    "fs": Tier.DISK,
+    "storage": Tier.DISK,
+    "obj": Tier.REMOTE,
+    "external": Tier.REMOTE,
+    "remote": Tier.REMOTE,
+}
+"""Medium, lower case and without a device number, to tier (section 2.7)."""
+
+
+class BlockStored(msgspec.Struct, frozen=True):
+    """A store as it is on the wire; the array layout has the fields in this order."""
+
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[list[Any] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+    session_id: str | None = None
+
+
+class BlockRemoved(msgspec.Struct, frozen=True):
+    """A removal as it is on the wire."""
+
+    block_hashes: list[int | bytes]
+    medium: str | None = None
+    group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True):
+    """A clear; it has no fields."""
+
+
+WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+WIRE_TYPES: dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]] = {
+    "BlockStored": BlockStored,
+    "BlockRemoved": BlockRemoved,
+    "AllBlocksCleared": AllBlocksCleared,
+}
+
+
+class WireBatch(msgspec.Struct, frozen=True):
+    """A batch as it is on the wire."""
+
+    ts: float
+    events: list[WireEvent]
+    data_parallel_rank: int | None
+    skipped: int
+
+
+def decode_wire(payload: bytes) -> WireBatch:
+    """Decode a payload field by field, without interpreting it.
+
+    Raises MalformedEvent for anything that is not a batch.
+    """
+    try:
+        raw = msgspec.msgpack.decode(payload)
+        if not isinstance(raw, list) or len(raw) < 2 or not isinstance(raw[1], list):
+            raise MalformedEvent("a batch is an array of a timestamp and a list of events")
+        timestamp = msgspec.convert(raw[0], float)
+        rank = msgspec.convert(raw[2], int | None) if len(raw) > 2 else None
+        events = []
+        skipped = 0
+        for item in raw[1]:
+            event = _wire_event(item)
+            if event is None:
+                skipped += 1
+            else:
+                events.append(event)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedEvent(str(error)) from error
+    return WireBatch(timestamp, events, rank, skipped)
+
+
+def _wire_event(item: Any) -> WireEvent | None:
+    """Return one event, or None for a type that is not known."""
+    if isinstance(item, dict):
+        tag = item.get("type")
+        wire_type = WIRE_TYPES.get(tag) if isinstance(tag, str) else None
+        fields = item
+    elif isinstance(item, list) and item:
+        tag = item[0]
+        wire_type = WIRE_TYPES.get(tag) if isinstance(tag, str) else None
+        if wire_type is not None:
+            fields = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
+    else:
+        raise MalformedEvent("an event is a map, or an array that begins with its tag")
+    if not isinstance(tag, str):
+        raise MalformedEvent("an event's tag is a string")
+    if wire_type is None:
+        return None
+    return msgspec.convert(fields, wire_type)
+
+
+def decode(payload: bytes) -> Batch:
+    """Decode a payload into neutral events.
+
+    Raises MalformedEvent; then nothing of the frame is to be applied.
+    """
+    wire = decode_wire(payload)
+    return Batch(
+        timestamp=wire.ts,
+        events=tuple(_neutral(event) for event in wire.events),
+        rank=wire.data_parallel_rank,
+        skipped=wire.skipped,
+    )
+
+
+def _neutral(event: WireEvent) -> Event:
+    if isinstance(event, BlockStored):
+        return _stored(event)
+    if isinstance(event, BlockRemoved):
+        return Removed(
+            hashes=_hashes(event.block_hashes),
+            tier=_tier(event.medium),
+            group=event.group_idx or 0,
+        )
+    return Cleared()
+
+
+def _stored(event: BlockStored) -> Stored:
+    if event.block_size < 0:
+        raise MalformedEvent(f"block_size is {event.block_size}; it is 0 or more")
+    hashes = _hashes(event.block_hashes)
+    lora = event.lora_name or ""
+    if not lora and event.lora_id is not None:
+        # Before 0.14 only the engine's own number is sent; it is kept apart from every name.
+        lora = f"\x00lora-id:{event.lora_id}"
+    # Placeholders of offload tiers have no tokens; groups that skip blocks have more tokens than
+    # their hashes cover (section 2.8, 7), so that no slice belongs to a hash.
+    whole = event.block_size > 0 and len(event.token_ids) == len(hashes) * event.block_size
+    try:
+        tokens = pack_tokens(event.token_ids) if whole else None
+    except ValueError as error:
+        raise MalformedEvent(str(error)) from error
+    salt, extras = "", None
+    if whole and event.extra_keys and any(event.extra_keys):
+        if len(event.extra_keys) != len(hashes):
+            raise MalformedEvent(
+                f"extra_keys has {len(event.extra_keys)} entries for {len(hashes)} blocks"
+            )
+        salt, extras = _extras(event)
+    return Stored(
+        hashes=hashes,
+        parent=None if event.parent_block_hash is None else _hash(event.parent_block_hash),
+        tokens=tokens,
+        block_size=event.block_size,
+        tier=_tier(event.medium),
+        lora=lora,
+        cache_salt=salt,
+        extras=extras,
+        group=event.group_idx or 0,
+        kind=event.kv_cache_spec_kind or "",
+    )
+
+
+def _extras(event: BlockStored) -> tuple[str, tuple[bytes | None, ...] | None]:
+    """Split the untyped extra keys into the salt and each block's canonical extra (section 3.3).
+
+    A block's list is: LoRA, multimodal items in order, salt (first block only), embeddings. A bare
+    string that is not the adapter is the salt where it comes last in a first block, else an item of
+    a version before 0.19, which does not say its offset. Reading an item as a salt or the other way
+    round can only miss a match, never make one: neither form equals anything a request can ask for
+    under the other.
+    """
+    salt = ""
+    extras = []
+    for index, entry in enumerate(event.extra_keys or ()):
+        values = list(entry or ())
+        if values and (
+            (event.lora_name is not None and values[0] == event.lora_name)
+            or (event.lora_id is not None and values[0] == event.lora_id)
+        ):
+            del values[0]
+        embeds = [value for value in values if isinstance(value, bytes)]
+        rest = [value for value in values if not isinstance(value, bytes)]
+        if index == 0 and event.parent_block_hash is None and rest and isinstance(rest[-1], str):
+            salt = rest.pop()
+        extras.append(pack_extra([_item(value) for value in rest], embeds) or None)
+    return salt, tuple(extras) if any(extras) else None
+
+
+def _item(value: Any) -> tuple[str, int | None]:
+    if isinstance(value, str):
+        return value, None
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+        and abs(value[1]) < 1 << 63
+    ):
+        return value[0], value[1]
+    raise MalformedEvent("an extra key is a string, bytes, or a pair of string and offset")
+
+
+def _hashes(values: list[int | bytes]) -> tuple[EngineHash, ...]:
+    return tuple([_hash(value) for value in values])
+
+
+def _hash(value: int | bytes) -> EngineHash:
+    # Versions up to 0.10.1 announce Python's signed hash().
+    return value & UINT64 if isinstance(value, int) else value
+
+
+def _tier(medium: str | None) -> Tier:
+    if medium is None:
+        return Tier.GPU
+    # A medium that is not known is some slower place: never claim it as GPU.
+    return TIERS.get(medium.lower().partition(":")[0], Tier.REMOTE)

@@ -1,0 +1,267 @@
+"""Ingestion: frames of every rank in, index kept current. No sockets; a clock is an argument.
+
+One `RankIngest` a rank wires codec → stream → resolver → index; `Ingest` holds them by (pod, rank)
+and owns the slots. Whoever has the sockets (`indexer.subscribe`, a recording, a test) hands over what
+arrived and carries out the replay that is asked for in return.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from indexer.engines.event import Batch, MalformedEvent, Tier
+from indexer.index import BrokenInvariantError, Index
+from indexer.resolver import Added, Change, Gone, Resolver
+from indexer.slot import Place, SlotTable
+from indexer.stream import Action, Apply, AskReplay, Reset, Stream
+from indexer.trust import Trust
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Seconds; the same clock for all times of one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """One rank's stream: whose it is and how it is to be read."""
+
+    pod: str
+    rank: int
+    model: str
+    """Seeds the keys; the base model's name, whatever the pod calls it."""
+    decode: Callable[[bytes], Batch]
+    """The engine's codec; raises MalformedEvent."""
+    has_replay: bool
+    topic: str = ""
+    """Frames with another topic are not this rank's. Empty: every topic is."""
+
+
+class RankIngest:
+    """Keeps the index current with one rank."""
+
+    def __init__(
+        self,
+        source: RankSource,
+        index: Index,
+        slots: SlotTable,
+        *,
+        hash_seed: str,
+        pending_bytes: int,
+        stale_after: float,
+        clock: Clock,
+    ) -> None:
+        self.source = source
+        self.batches = 0
+        self.malformed = 0
+        self.skipped = 0
+        self._index = index
+        self._table = slots
+        self._clock = clock
+        self._epoch = 0
+        self._slots: dict[Tier, int] = {}
+        self.resolver = Resolver(source.model, hash_seed)
+        self.stream = Stream(
+            has_replay=source.has_replay,
+            pending_bytes=pending_bytes,
+            stale_after=stale_after,
+            now=clock(),
+        )
+
+    @property
+    def trust(self) -> Trust:
+        """How far what the index holds of this rank may be believed."""
+        return self.stream.trust
+
+    @property
+    def slots(self) -> dict[Tier, int]:
+        """The slot of each tier that the rank has used in this life."""
+        return dict(self._slots)
+
+    def connected(self) -> AskReplay | None:
+        """Take note that the live socket is connected; return the replay to ask for, if any."""
+        before = self.trust
+        return self._act(before, self.stream.connected(self._clock()))
+
+    def disconnected(self) -> None:
+        """Take note that the live socket is gone."""
+        self.stream.disconnected(self._clock())
+
+    def tick(self) -> None:
+        """Let time pass."""
+        before = self.trust
+        self.stream.tick(self._clock())
+        self._log(before)
+
+    def live(self, topic: str, sequence: int, payload: bytes) -> AskReplay | None:
+        """Take a live frame; return the replay to ask for, if any."""
+        if self.source.topic and topic != self.source.topic:
+            # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.
+            return None
+        before = self.trust
+        return self._act(before, self.stream.live(sequence, payload, self._clock()))
+
+    def replayed(self, ticket: int, sequence: int, payload: bytes) -> AskReplay | None:
+        """Take one frame of a replay's answer."""
+        before = self.trust
+        return self._act(before, self.stream.replayed(ticket, sequence, payload, self._clock()))
+
+    def replay_ended(self, ticket: int) -> AskReplay | None:
+        """Take the end of a replay's answer."""
+        before = self.trust
+        return self._act(before, self.stream.replay_ended(ticket, self._clock()))
+
+    def replay_failed(self, ticket: int, reason: str) -> AskReplay | None:
+        """Take note that a replay was not answered, or not to its end."""
+        before = self.trust
+        return self._act(before, self.stream.replay_failed(ticket, reason, self._clock()))
+
+    def frame_malformed(self, reason: str) -> None:
+        """Take note of a message that is not even a frame; it has no sequence to miss."""
+        self.malformed += 1
+        log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
+        before = self.trust
+        self.stream.malformed((self.stream.sequence or 0) + 1, reason, self._clock())
+        self._log(before)
+
+    def close(self) -> None:
+        """Let the rank hold nothing."""
+        self._empty()
+
+    def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
+        asked = None
+        for action in actions:
+            if isinstance(action, Apply):
+                self._apply(action)
+            elif isinstance(action, Reset):
+                self.resolver.empty()
+                self._empty()
+            else:
+                asked = action
+        self._log(before)
+        return asked
+
+    def _apply(self, action: Apply) -> None:
+        self.batches += 1
+        try:
+            batch = self.source.decode(action.payload)
+        except MalformedEvent as error:
+            self.malformed += 1
+            self.stream.malformed(action.sequence, str(error), self._clock())
+            return
+        self.skipped += batch.skipped
+        clears = self.resolver.counts.clears
+        for event in batch.events:
+            for change in self.resolver.apply(event):
+                self._change(change)
+        if self.resolver.counts.clears > clears:
+            self.stream.cleared(action.sequence, self._clock())
+
+    def _change(self, change: Change) -> None:
+        if isinstance(change, Added):
+            self._index.add(self._slot(change.tier), change.keys)
+        elif isinstance(change, Gone):
+            self._index.remove(self._slot(change.tier), change.keys)
+        else:
+            self._empty()
+
+    def _slot(self, tier: Tier) -> int:
+        slot = self._slots.get(tier)
+        if slot is None:
+            place = Place(self.source.pod, self.source.rank, tier, self._epoch)
+            slot = self._slots[tier] = self._table.claim(place)
+        return slot
+
+    def _empty(self) -> None:
+        """Begin a new epoch: what the old one's slots held is gone for readers at once."""
+        for slot in self._slots.values():
+            self._table.retire(slot)
+            self._index.drop(slot)
+        self._slots.clear()
+        self._epoch += 1
+
+    def _log(self, before: Trust) -> None:
+        now = self.trust
+        if now != before:
+            log.info(
+                "pod %s rank %d: %s, was %s: %s",
+                self.source.pod,
+                self.source.rank,
+                now.level,
+                before.level,
+                now.reason,
+            )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the index holds other keys than the rank's live names."""
+        self.stream.check()
+        self.resolver.check()
+        held = self.resolver.held()
+        for tier, slot in self._slots.items():
+            keys = held.get(tier, set())
+            if self._index.count(slot) != len(keys):
+                raise BrokenInvariantError(f"slot {slot} holds another number of keys than {tier}")
+            if any(slot not in run.slots for run in self._index.holders(list(keys))):
+                raise BrokenInvariantError(f"slot {slot} does not hold a key of {tier}")
+
+
+class Ingest:
+    """Every rank's ingestion into one index."""
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        hash_seed: str,
+        pending_bytes: int,
+        stale_after: float,
+        clock: Clock,
+    ) -> None:
+        self.index = index
+        self.slots = SlotTable()
+        self._hash_seed = hash_seed
+        self._pending_bytes = pending_bytes
+        self._stale_after = stale_after
+        self._clock = clock
+        self._ranks: dict[tuple[str, int], RankIngest] = {}
+
+    def __iter__(self) -> Iterator[RankIngest]:
+        return iter(self._ranks.values())
+
+    def rank(self, pod: str, rank: int) -> RankIngest | None:
+        """Return a rank's ingestion; None where it is not known."""
+        return self._ranks.get((pod, rank))
+
+    def add(self, source: RankSource) -> RankIngest:
+        """Begin to follow a rank. Raises ValueError where it is followed already."""
+        name = (source.pod, source.rank)
+        if name in self._ranks:
+            raise ValueError(f"pod {source.pod} rank {source.rank} is followed already")
+        rank = self._ranks[name] = RankIngest(
+            source,
+            self.index,
+            self.slots,
+            hash_seed=self._hash_seed,
+            pending_bytes=self._pending_bytes,
+            stale_after=self._stale_after,
+            clock=self._clock,
+        )
+        return rank
+
+    def remove(self, pod: str, rank: int) -> None:
+        """Stop following a rank; it holds nothing from here on."""
+        self._ranks.pop((pod, rank)).close()
+
+    def tick(self, sweep_budget: int) -> None:
+        """Let time pass, and sweep up to `sweep_budget` keys of dropped slots."""
+        for rank in self._ranks.values():
+            rank.tick()
+        for slot in self.index.sweep(sweep_budget):
+            self.slots.free(slot)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where any part contradicts itself."""
+        self.index.check()
+        self.slots.check()
+        for rank in self._ranks.values():
+            rank.check()

@@ -1,0 +1,372 @@
+"""One rank's event stream as a machine without sockets: what arrives in, what to do out.
+
+Sequence numbers decide everything. A publisher numbers its batches from 0 in each life, publishes
+them on a lossy socket, and answers replay requests from a ring of its last batches
+(`shared/engine-events.md`, 1.4 and 1.5). The machine turns this into: every batch applied once and
+in order, or trust that says otherwise.
+
+             connected                      replay ended, nothing missing
+    WAITING ───────────► REPLAYING ──────────────────────────────────────► FOLLOWING
+                          ▲     │ new life seen: Reset, replay from 0           │
+                          │     └──────────────► REPLAYING                      │
+                          └─────────────────────────────────────────────────────┘
+                            connected again, a gap, or a sequence that went back
+
+Restarts. An engine that restarts numbers from 0 again and sends no clear, so a restart can look like
+duplicates, like a gap, or like nothing at all. Therefore each replay request starts one batch
+*before* the first missing one: that batch is the fence. If it comes back with the bytes that were
+applied, this is the same life; if it comes back with others, or not at all although the buffer goes
+back that far, the engine has restarted and everything that was known is dropped.
+
+Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
+is then degraded until the next clear.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import xxhash
+
+from indexer.index import BrokenInvariantError
+from indexer.trust import Level, Trust
+
+DIGESTS = 1024
+"""Applied batches whose digest is kept, to tell a duplicate from a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply this batch; it is next in order."""
+
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A new life began: drop everything that was known of the rank."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskReplay:
+    """Ask the publisher for every batch from `start` on; answers carry `ticket`."""
+
+    ticket: int
+    start: int
+
+
+Action = Apply | Reset | AskReplay
+
+
+class State(Enum):
+    """What the stream is doing."""
+
+    WAITING = auto()
+    REPLAYING = auto()
+    FOLLOWING = auto()
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """What happened so far; plain numbers, exported by the process."""
+
+    duplicates: int = 0
+    gaps: int = 0
+    replays: int = 0
+    restarts: int = 0
+    overflows: int = 0
+
+
+class Stream:
+    """Orders one rank's batches and owns its trust.
+
+    `pending_bytes` bounds the live batches that are held while a replay runs; past it they are let
+    go and asked for again. Times are seconds of one clock, given by the caller.
+    """
+
+    def __init__(
+        self, *, has_replay: bool, pending_bytes: int, stale_after: float, now: float
+    ) -> None:
+        self.counts = StreamCounts()
+        self._has_replay = has_replay
+        self._pending_limit = pending_bytes
+        self._stale_after = stale_after
+        self._state = State.WAITING
+        self._trust = Trust(Level.COLD, "no event seen yet", now)
+        self._passing = False
+        """Whether the trust is degraded only until the running replay has closed the gap."""
+        self._heals_at = 0
+        """A clear in this batch or a later one makes good whatever degraded the trust."""
+        self._stale: Trust | None = None
+        self._disconnected_at: float | None = now
+        self._next = 0
+        """The sequence that is to be applied next."""
+        self._digests: OrderedDict[int, int] = OrderedDict()
+        self._pending: deque[tuple[int, bytes]] = deque()
+        self._pending_size = 0
+        self._ticket = 0
+        self._fence: int | None = None
+        """Sequence that the running replay must begin with; None where there is no fence."""
+        self._replay_begun = False
+        self._unfillable = -1
+        """The missing sequence that the last replay did not bring either."""
+
+    @property
+    def trust(self) -> Trust:
+        """How far what was applied may be believed now."""
+        return self._stale or self._trust
+
+    @property
+    def sequence(self) -> int | None:
+        """The last applied sequence; None before the first."""
+        return self._next - 1 if self._next else None
+
+    @property
+    def state(self) -> State:
+        """What the stream is doing."""
+        return self._state
+
+    def connected(self, now: float) -> list[Action]:
+        """Take note that the live socket is connected, for the first time or again."""
+        again = self._next > 0 or self._trust.level is not Level.COLD
+        self._disconnected_at = None
+        self._stale = None
+        if self._has_replay:
+            if self._trust.level is Level.EXACT:
+                self._set(Level.DEGRADED, "reconnected, replay asked", now, passing=True)
+            return self._ask(now)
+        self._state = State.FOLLOWING
+        if again:
+            reason = "reconnected without a replay endpoint: a restart cannot be ruled out"
+            self._degrade(reason, self._next, now)
+        return []
+
+    def disconnected(self, now: float) -> None:
+        """Take note that the live socket is gone."""
+        if self._disconnected_at is None:
+            self._disconnected_at = now
+        self._ticket += 1
+        self._state = State.WAITING
+        self._drop_pending()
+
+    def tick(self, now: float) -> None:
+        """Let time pass: a connection gone for too long makes the rank stale."""
+        gone = self._disconnected_at
+        if gone is None or self._stale or now - gone < self._stale_after:
+            return
+        if self._trust.level is not Level.COLD:
+            self._stale = Trust(Level.STALE, "the event stream is disconnected", now)
+
+    def live(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        """Take a batch from the live socket."""
+        actions = self.connected(now) if self._state is State.WAITING else []
+        if self._state is State.REPLAYING:
+            self._hold(sequence, payload)
+        elif sequence == self._next:
+            actions += self._accept(sequence, payload, now)
+        elif sequence > self._next:
+            actions += self._gap(sequence, payload, now)
+        elif self._digests.get(sequence) == xxhash.xxh3_64_intdigest(payload):
+            self.counts.duplicates += 1
+        else:
+            actions += self._restart(sequence, payload, now)
+        return actions
+
+    def _hold(self, sequence: int, payload: bytes) -> None:
+        if self._pending_size + len(payload) > self._pending_limit:
+            # What is let go here shows as a gap behind the replay and is asked for again.
+            self._drop_pending()
+            self.counts.overflows += 1
+        self._pending.append((sequence, payload))
+        self._pending_size += len(payload)
+
+    def _drop_pending(self) -> None:
+        self._pending.clear()
+        self._pending_size = 0
+
+    def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        if sequence == 0 and self._state is State.FOLLOWING:
+            self._set(Level.EXACT, "followed from the first batch", now)
+        self._next = sequence + 1
+        self._digests[sequence] = xxhash.xxh3_64_intdigest(payload)
+        if len(self._digests) > DIGESTS:
+            self._digests.popitem(last=False)
+        return [Apply(sequence, payload)]
+
+    def _gap(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        missing = f"batches {self._next} to {sequence - 1}"
+        if self._next == 0 and self._trust.level is Level.COLD and not self._has_replay:
+            self._degrade(f"joined late: {missing} were before", sequence, now)
+            return self._accept(sequence, payload, now)
+        self.counts.gaps += 1
+        if not self._has_replay or self._unfillable == self._next:
+            self._degrade(f"{missing} are lost", sequence, now)
+            return self._accept(sequence, payload, now)
+        if self._trust.level is not Level.DEGRADED:
+            self._set(Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True)
+        self._unfillable = self._next
+        actions = self._ask(now)
+        self._hold(sequence, payload)
+        return actions
+
+    def _restart(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        reset = self._new_life(f"sequence went back from {self._next - 1} to {sequence}", now)
+        if self._has_replay and sequence > 0:
+            actions = [reset, *self._ask(now)]
+            self._hold(sequence, payload)
+            return actions
+        if sequence == 0:
+            return [reset, *self._accept(sequence, payload, now)]
+        return [reset, *self._gap(sequence, payload, now)]
+
+    def _new_life(self, reason: str, now: float) -> Reset:
+        self.counts.restarts += 1
+        self._next = 0
+        self._heals_at = 0
+        self._unfillable = -1
+        self._digests.clear()
+        self._set(Level.COLD, f"the engine restarted: {reason}", now)
+        return Reset(reason)
+
+    def _ask(self, now: float) -> list[Action]:
+        if self._next == 0 and self._trust.level is not Level.COLD:
+            self._set(Level.COLD, "nothing applied yet, replay asked", now)
+        self._state = State.REPLAYING
+        self._ticket += 1
+        self._replay_begun = False
+        self._drop_pending()
+        self.counts.replays += 1
+        self._fence = self._next - 1 if self._next - 1 in self._digests else None
+        start = self._next if self._fence is None else self._fence
+        return [AskReplay(self._ticket, start)]
+
+    def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
+        """Take one batch of a replay's answer."""
+        if ticket != self._ticket or self._state is not State.REPLAYING:
+            return []
+        begun, self._replay_begun = self._replay_begun, True
+        if not begun and self._fence is not None:
+            actions = self._pass_fence(sequence, payload, now)
+            if actions is not None:
+                return actions
+        if sequence < self._next:
+            self.counts.duplicates += 1
+            return []
+        if sequence > self._next:
+            self._lose(sequence, now)
+        return self._accept(sequence, payload, now)
+
+    def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action] | None:
+        """Compare the replay's first batch with the fence; None: go on with this batch."""
+        assert self._fence is not None
+        if sequence == self._fence:
+            if self._digests[sequence] == xxhash.xxh3_64_intdigest(payload):
+                return []
+            reset = self._new_life(f"batch {sequence} is not the one that was seen", now)
+            return [reset, *self._ask(now)]
+        if sequence < self._fence:
+            # Not what was asked for; a publisher that ignores the start. Skip up to the fence.
+            self._replay_begun = False
+            return []
+        reason = (
+            f"the replay buffer begins at {sequence}, after the last batch seen ({self._fence})"
+        )
+        self._degrade(reason, sequence, now)
+        return None
+
+    def _lose(self, sequence: int, now: float) -> None:
+        if self._next == 0 and not self._digests:
+            reason = f"joined late: the replay buffer begins at {sequence}"
+        else:
+            reason = f"batches {self._next} to {sequence - 1} are lost"
+        self._degrade(reason, sequence, now)
+
+    def replay_ended(self, ticket: int, now: float) -> list[Action]:
+        """Take the end of a replay's answer."""
+        if ticket != self._ticket or self._state is not State.REPLAYING:
+            return []
+        if not self._replay_begun and self._fence is not None:
+            # The same life has at least the fence in its buffer.
+            held = list(self._pending)
+            actions: list[Action] = [self._new_life("its replay buffer is empty", now)]
+            self._pending.extend(held)
+            return [*actions, *self._follow(now)]
+        return self._follow(now)
+
+    def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
+        """Take note that a replay's answer did not come, or not to its end."""
+        if ticket != self._ticket or self._state is not State.REPLAYING:
+            return []
+        self._degrade(f"replay failed: {reason}", self._next, now)
+        self._unfillable = self._next
+        return self._follow(now)
+
+    def _follow(self, now: float) -> list[Action]:
+        """Go on with the live batches that were held."""
+        self._state = State.FOLLOWING
+        held = self._pending
+        self._pending = deque()
+        self._pending_size = 0
+        if self._trust.level is Level.COLD and not (held and held[0][0] > self._next):
+            self._set(Level.EXACT, "followed from the first batch", now)
+        elif self._passing:
+            self._set(Level.EXACT, "the gap was closed by replay", now)
+        actions: list[Action] = []
+        while held:
+            sequence, payload = held.popleft()
+            if sequence == self._next:
+                actions += self._accept(sequence, payload, now)
+            elif sequence > self._next:
+                actions += self._gap(sequence, payload, now)
+            elif self._is_other(sequence, payload):
+                actions += self._restart(sequence, payload, now)
+            else:
+                self.counts.duplicates += 1
+            if self._state is State.REPLAYING:
+                # Still a gap: hold what is left behind it.
+                for later in held:
+                    self._hold(*later)
+                break
+        return actions
+
+    def _is_other(self, sequence: int, payload: bytes) -> bool:
+        """Whether a held batch is known not to be the one that was applied with its number."""
+        known = self._digests.get(sequence)
+        return known is not None and known != xxhash.xxh3_64_intdigest(payload)
+
+    def malformed(self, sequence: int, reason: str, now: float) -> None:
+        """Take note that an applied batch could not be read: what it said is not known."""
+        self._degrade(f"batch {sequence} is malformed: {reason}", sequence + 1, now)
+
+    def cleared(self, sequence: int, now: float) -> None:
+        """Take note that an applied batch cleared the whole cache: what was missed before is moot."""
+        if self._trust.level is not Level.DEGRADED or sequence < self._heals_at:
+            return
+        if self._state is State.REPLAYING:
+            reason = "cleared by the engine, replay not over"
+            self._set(Level.DEGRADED, reason, now, passing=True)
+        else:
+            self._set(Level.EXACT, "cleared by the engine", now)
+
+    def _degrade(self, reason: str, heals_at: int, now: float) -> None:
+        self._heals_at = max(self._heals_at, heals_at)
+        if self._trust.level is not Level.DEGRADED or self._passing:
+            self._set(Level.DEGRADED, reason, now)
+
+    def _set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
+        self._trust = Trust(level, reason, now)
+        self._passing = passing
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the machine contradicts itself."""
+        if self._pending and self._state is not State.REPLAYING:
+            raise BrokenInvariantError("batches are held although no replay runs")
+        if self._pending_size != sum(len(payload) for _, payload in self._pending):
+            raise BrokenInvariantError("the held bytes do not add up")
+        if self._state is State.REPLAYING and self._trust.level is Level.EXACT:
+            raise BrokenInvariantError("exact while a replay is not over")
+        if any(sequence >= self._next for sequence in self._digests):
+            raise BrokenInvariantError("a batch that is not applied has a digest")

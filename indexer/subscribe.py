@@ -1,0 +1,135 @@
+"""The sockets of one rank: ZeroMQ SUB for live events, DEALER for replay.
+
+Protocol: `shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
+dropped; the subscriber lives on.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from indexer.ingest import RankIngest
+from indexer.stream import AskReplay
+
+END = (-1).to_bytes(8, "big", signed=True)
+CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
+GONE = zmq.Event.DISCONNECTED
+
+
+class Subscriber:
+    """Feeds one rank's ingestion from its publisher until it is cancelled.
+
+    `replay_seconds` bounds the wait for each message of a replay's answer, `max_frame_bytes` the
+    size of a message, `reconnect_seconds` is the pause between attempts to connect.
+    """
+
+    def __init__(
+        self,
+        rank: RankIngest,
+        context: zmq.asyncio.Context,
+        *,
+        events: str,
+        replay: str,
+        replay_seconds: float,
+        reconnect_seconds: float,
+        max_frame_bytes: int,
+    ) -> None:
+        self._rank = rank
+        self._context = context
+        self._events = events
+        self._replay = replay
+        self._replay_seconds = replay_seconds
+        self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
+        self._max_frame_bytes = max_frame_bytes
+        self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Follow the publisher; returns only when cancelled."""
+        live = self._context.socket(zmq.SUB)
+        live.setsockopt(zmq.LINGER, 0)
+        live.setsockopt(zmq.RCVHWM, 0)
+        live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+        live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
+        # A vanished host sends no FIN; heartbeats find that the connection is dead.
+        live.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+        live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
+        monitor = live.get_monitor_socket(int(CONNECTED | GONE))
+        live.connect(self._events)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch(monitor))
+                tasks.create_task(self._receive(live))
+                if self._replay:
+                    tasks.create_task(self._answer())
+        finally:
+            live.disable_monitor()
+            monitor.close(linger=0)
+            live.close(linger=0)
+
+    async def _watch(self, monitor: Any) -> None:
+        """Tell the rank of connections made and lost."""
+        while True:
+            event = parse_monitor_message(await _frames(monitor.recv_multipart()))["event"]
+            if event == CONNECTED:
+                self._ask(self._rank.connected())
+            elif event == GONE:
+                self._rank.disconnected()
+
+    async def _receive(self, live: Any) -> None:
+        while True:
+            frames = await _frames(live.recv_multipart())
+            if len(frames) != 3 or len(frames[1]) != 8:
+                self._rank.frame_malformed("a message is topic, 8-byte sequence, payload")
+                continue
+            topic = frames[0].decode("utf-8", "replace")
+            self._ask(self._rank.live(topic, int.from_bytes(frames[1], "big"), frames[2]))
+
+    def _ask(self, asked: AskReplay | None) -> None:
+        if asked is not None:
+            self._asked.put_nowait(asked)
+
+    async def _answer(self) -> None:
+        """Carry out the newest replay that was asked for, one at a time."""
+        while True:
+            asked = await self._asked.get()
+            while not self._asked.empty():
+                asked = self._asked.get_nowait()
+            try:
+                await self._carry_out(asked)
+            except TimeoutError:
+                reason = f"no answer within {self._replay_seconds:g} s"
+                self._ask(self._rank.replay_failed(asked.ticket, reason))
+
+    async def _carry_out(self, asked: AskReplay) -> None:
+        # One socket a request: answers to an abandoned request die with it.
+        with self._context.socket(zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.RCVHWM, 0)
+            dealer.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+            dealer.connect(self._replay)
+            await dealer.send_multipart([b"", asked.start.to_bytes(8, "big")])
+            while True:
+                async with asyncio.timeout(self._replay_seconds):
+                    frames = await _frames(dealer.recv_multipart())
+                # Without a topic up to vLLM 0.25: [b"", sequence, payload].
+                if len(frames) not in (3, 4) or len(frames[-2]) != 8:
+                    self._rank.frame_malformed("a replay's message is [topic,] sequence, payload")
+                    continue
+                if frames[-2] == END:
+                    self._ask(self._rank.replay_ended(asked.ticket))
+                    return
+                sequence = int.from_bytes(frames[-2], "big")
+                again = self._rank.replayed(asked.ticket, sequence, frames[-1])
+                if again is not None:
+                    self._ask(again)
+                    return
+
+
+async def _frames(receiving: Awaitable[list[Any]]) -> list[bytes]:
+    """Await a message's frames; pyzmq types them as frames or bytes."""
+    return await receiving

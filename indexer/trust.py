@@ -1,0 +1,26 @@
+"""How far the view of a rank may be believed, why, and since when."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """The four levels of trust."""
+
+    COLD = "cold"
+    """Nothing seen yet."""
+    EXACT = "exact"
+    """Unbroken since the engine's start, or since a clear."""
+    DEGRADED = "degraded"
+    """Something was missed: what is shown may be missing or already evicted."""
+    STALE = "stale"
+    """The event stream is gone; nothing can be said of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """A level, its reason in words, and since when (seconds, the ingest's clock)."""
+
+    level: Level
+    reason: str
+    since: float

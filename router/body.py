@@ -1,0 +1,150 @@
+"""OpenAI request bodies: what of them decides which cached blocks a request can use.
+
+Bodies are taken as a gateway received them and checked field by field; what does not matter to the
+cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves them
+(`vllm/entrypoints/openai`, 0.32).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+class BadPromptError(Exception):
+    """A prompt cannot be taken. `field` names what is wrong, the message says the limit."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class ChatBody:
+    """A chat request, as the model's template takes it."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    add_special_tokens: bool
+    template_kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionBody:
+    """A completions request: a text or token ids."""
+
+    prompt: str | list[int]
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request body."""
+
+    content: ChatBody | CompletionBody
+    model: str
+    """Empty where the body names none."""
+    cache_salt: str
+    reads_cache: bool
+
+
+def reads_cache(body: Mapping[str, Any]) -> bool:
+    """Whether the engine looks its cache up for this request.
+
+    Logprobs of the prompt need every position computed, so vLLM then skips the look-up
+    (`vllm/sampling_params.py`, `skip_reading_prefix_cache`); an echoed completion with logprobs asks
+    for the same.
+    """
+    if body.get("prompt_logprobs") is not None:
+        return False
+    return not (body.get("echo") and body.get("logprobs") is not None)
+
+
+def parse_chat(raw: bytes, field: str) -> Body:
+    """Parse a chat body. Raises BadPromptError."""
+    body = _object(raw, field)
+    if body.get("chat_template"):
+        raise BadPromptError(f"{field}.chat_template", "templates from requests are refused")
+    messages = _typed(body, "messages", list, field)
+    if not messages:
+        raise BadPromptError(f"{field}.messages", "is empty; at least one message is needed")
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise BadPromptError(f"{field}.messages[{position}]", "is an object with a role")
+    continues = _flag(body, "continue_final_message", default=False, field=field)
+    generates = _flag(body, "add_generation_prompt", default=not continues, field=field)
+    if continues and generates:
+        raise BadPromptError(f"{field}.continue_final_message", "excludes add_generation_prompt")
+    content = ChatBody(
+        messages=messages,
+        tools=_optional(body, "tools", list, field) or None,
+        add_generation_prompt=generates,
+        continue_final_message=continues,
+        add_special_tokens=_flag(body, "add_special_tokens", default=False, field=field),
+        template_kwargs=_optional(body, "chat_template_kwargs", dict, field) or {},
+    )
+    return _body(body, content, field)
+
+
+def parse_completions(raw: bytes, field: str) -> Body:
+    """Parse a completions body with one prompt. Raises BadPromptError."""
+    body = _object(raw, field)
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        if len(prompt) > 1:
+            raise BadPromptError(
+                f"{field}.prompt", f"holds {len(prompt)} prompts; one request scores one"
+            )
+        prompt = prompt[0]
+    if not isinstance(prompt, str) and not (
+        isinstance(prompt, list) and all(type(token) is int for token in prompt)
+    ):
+        raise BadPromptError(f"{field}.prompt", "is a text or a list of token ids")
+    content = CompletionBody(
+        prompt=prompt,
+        add_special_tokens=_flag(body, "add_special_tokens", default=True, field=field),
+    )
+    return _body(body, content, field)
+
+
+def _body(body: dict[str, Any], content: ChatBody | CompletionBody, field: str) -> Body:
+    if body.get("truncate_prompt_tokens") is not None:
+        raise BadPromptError(f"{field}.truncate_prompt_tokens", "is not supported")
+    return Body(
+        content=content,
+        model=_optional(body, "model", str, field) or "",
+        cache_salt=_optional(body, "cache_salt", str, field) or "",
+        reads_cache=reads_cache(body),
+    )
+
+
+def _object(raw: bytes, field: str) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadPromptError(field, f"is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadPromptError(field, "is not a JSON object")
+    return body
+
+
+def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
+    value = body.get(name)
+    if not isinstance(value, kind):
+        raise BadPromptError(f"{field}.{name}", f"is missing or no {_NAMES[kind]}")
+    return value
+
+
+def _optional(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
+    return None if body.get(name) is None else _typed(body, name, kind, field)
+
+
+def _flag(body: dict[str, Any], name: str, *, default: bool, field: str) -> bool:
+    value = _optional(body, name, bool, field)
+    return default if value is None else bool(value)
+
+
+_NAMES = {list: "list", dict: "object", str: "string", bool: "boolean"}

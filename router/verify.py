@@ -1,0 +1,54 @@
+"""Compare what warmpath predicts with what a recorded engine did.
+
+Replays a recording (`warmpath record`, or the format of `shared/vllm-cpu/RECIPE.md`) through the real
+pipeline: frames go through codec, stream, resolver and index as they would from a socket. For each
+request it predicts the cached tokens and compares them with what the engine reported.
+
+A prediction is made from the batches before the one that announces the request's own blocks: the
+last moment at which a router could have known. Where a request waits in the engine's queue that is
+later than its arrival; what would have been said on arrival is counted beside it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from router.recording import BadRecordingError, read_recording
+from router.predict import Outcome, verify
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `warmpath verify`; 0 where the recording could be read, whatever came out."""
+    parser = argparse.ArgumentParser(prog="warmpath verify", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    try:
+        outcome = verify(read_recording(args.recording))
+    except (BadRecordingError, OSError) as error:
+        print(f"warmpath verify: {args.recording}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
+    return 0
+
+
+def _readable(outcome: Outcome) -> str:
+    lines = [
+        f"{outcome.exact} of {outcome.requests} requests predicted exactly "
+        f"({outcome.exact_ratio:.1%}); on arrival {outcome.exact_on_arrival}",
+        f"mean absolute error {outcome.mean_abs_error_tokens:.2f} tokens a request",
+        f"at the end the view is {outcome.trust.level}: {outcome.trust.reason}",
+    ]
+    if outcome.skipped:
+        lines.append(
+            f"{outcome.skipped} requests have no figure to compare with (failed, or no usage)"
+        )
+    lines += [
+        f"  life {miss.life} request {miss.request}: predicted {miss.predicted}, "
+        f"engine {miss.actual}: {miss.reason}"
+        for miss in outcome.mismatches
+    ]
+    return "\n".join(lines)

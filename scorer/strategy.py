@@ -1,0 +1,24 @@
+"""The strategies by name."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from scorer.coverage import coverage
+from scorer.highest_block import highest_block
+from scorer.longest_prefix import longest_prefix
+from scorer.match import Match
+from scorer.tiered import tiered
+
+Strategy = Callable[[Match], float]
+"""A match's score; more is warmer, 0 is nothing held."""
+
+DEFAULT = "longest-prefix"
+
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {
+        "longest-prefix": longest_prefix,
+        "highest-block": highest_block,
+        "coverage": coverage,
+        "tiered": tiered,
+    }
+)
