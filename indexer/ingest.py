@@ -73,10 +73,26 @@ class RankIngest:
         """How far what the index holds of this rank may be believed."""
         return self.stream.trust
 
-    @property
-    def slots(self) -> dict[Tier, int]:
-        """The slot of each tier that the rank has used in this life."""
-        return dict(self._slots)
+    def blocks(self) -> dict[Tier, int]:
+        """Return how many distinct blocks each tier holds."""
+        return {tier: self._index.count(slot) for tier, slot in self._slots.items()}
+
+    def counts(self) -> dict[str, int]:
+        """Return what happened to the stream so far, by kind of happening."""
+        stream, resolver = self.stream.counts, self.resolver.counts
+        return {
+            "batches": self.batches,
+            "stored_blocks": resolver.stored_blocks,
+            "removed_blocks": resolver.removed_blocks,
+            "clears": resolver.clears,
+            "duplicates": stream.duplicates,
+            "gaps": stream.gaps,
+            "replays": stream.replays,
+            "restarts": stream.restarts,
+            "malformed": self.malformed,
+            "parentless": resolver.parentless,
+            "skipped": self.skipped + resolver.other_groups + resolver.unplaced,
+        }
 
     def connected(self) -> AskReplay | None:
         """Take note that the live socket is connected; return the replay to ask for, if any."""

@@ -18,6 +18,8 @@ duplicates, like a gap, or like nothing at all. Therefore each replay request st
 applied, this is the same life; if it comes back with others, or not at all although the buffer goes
 back that far, the engine has restarted and everything that was known is dropped.
 
+A connection's batches never arrive after it is gone: `indexer.subscribe` uses a new socket for each.
+
 Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
 is then degraded until the next clear.
 """
@@ -125,6 +127,11 @@ class Stream:
         return self._next - 1 if self._next else None
 
     @property
+    def is_connected(self) -> bool:
+        """Whether the live socket is connected."""
+        return self._disconnected_at is None
+
+    @property
     def state(self) -> State:
         """What the stream is doing."""
         return self._state
@@ -213,11 +220,11 @@ class Stream:
         return actions
 
     def _restart(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        reset = self._new_life(f"sequence went back from {self._next - 1} to {sequence}", now)
+        reset = self._new_life(_back(self._next, sequence), now)
         if self._has_replay and sequence > 0:
-            actions = [reset, *self._ask(now)]
-            self._hold(sequence, payload)
-            return actions
+            # The replay brings this batch too. It is not held: where it is a straggler of the old
+            # life, it would contradict the replay again and again.
+            return [reset, *self._ask(now)]
         if sequence == 0:
             return [reset, *self._accept(sequence, payload, now)]
         return [reset, *self._gap(sequence, payload, now)]
@@ -322,7 +329,7 @@ class Stream:
             elif sequence > self._next:
                 actions += self._gap(sequence, payload, now)
             elif self._is_other(sequence, payload):
-                actions += self._restart(sequence, payload, now)
+                return [*actions, self._new_life(_back(self._next, sequence), now), *self._ask(now)]
             else:
                 self.counts.duplicates += 1
             if self._state is State.REPLAYING:
@@ -370,3 +377,7 @@ class Stream:
             raise BrokenInvariantError("exact while a replay is not over")
         if any(sequence >= self._next for sequence in self._digests):
             raise BrokenInvariantError("a batch that is not applied has a digest")
+
+
+def _back(expected: int, sequence: int) -> str:
+    return f"the sequence went back from {expected - 1} to {sequence}"

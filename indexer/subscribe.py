@@ -49,6 +49,18 @@ class Subscriber:
 
     async def run(self) -> None:
         """Follow the publisher; returns only when cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._replay:
+                tasks.create_task(self._answer())
+            while True:
+                await self._follow_once()
+
+    async def _follow_once(self) -> None:
+        """Follow one connection from its making to its end.
+
+        A socket of its own for each: what an old connection has queued would otherwise arrive after
+        the new one's replay, and nothing could tell it from news.
+        """
         live = self._context.socket(zmq.SUB)
         live.setsockopt(zmq.LINGER, 0)
         live.setsockopt(zmq.RCVHWM, 0)
@@ -60,25 +72,24 @@ class Subscriber:
         live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
         monitor = live.get_monitor_socket(int(CONNECTED | GONE))
         live.connect(self._events)
+        receiving = None
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch(monitor))
-                tasks.create_task(self._receive(live))
-                if self._replay:
-                    tasks.create_task(self._answer())
+            while await _event(monitor) != CONNECTED:
+                pass
+            self._ask(self._rank.connected())
+            receiving = asyncio.create_task(self._receive(live))
+            ended = asyncio.create_task(_until_gone(monitor))
+            await asyncio.wait((receiving, ended), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            self._rank.disconnected()
         finally:
+            if receiving is not None:
+                receiving.cancel()
+                await asyncio.wait((receiving,))
+                receiving.result() if not receiving.cancelled() else None
             live.disable_monitor()
             monitor.close(linger=0)
             live.close(linger=0)
-
-    async def _watch(self, monitor: Any) -> None:
-        """Tell the rank of connections made and lost."""
-        while True:
-            event = parse_monitor_message(await _frames(monitor.recv_multipart()))["event"]
-            if event == CONNECTED:
-                self._ask(self._rank.connected())
-            elif event == GONE:
-                self._rank.disconnected()
 
     async def _receive(self, live: Any) -> None:
         while True:
@@ -128,6 +139,16 @@ class Subscriber:
                 if again is not None:
                     self._ask(again)
                     return
+
+
+async def _event(monitor: Any) -> int:
+    """Return the next event of a socket's monitor."""
+    return int(parse_monitor_message(await _frames(monitor.recv_multipart()))["event"])
+
+
+async def _until_gone(monitor: Any) -> None:
+    while await _event(monitor) != GONE:
+        pass
 
 
 async def _frames(receiving: Awaitable[list[Any]]) -> list[bytes]:

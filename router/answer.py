@@ -1,0 +1,203 @@
+"""Answers to the router's questions, without gRPC's sockets: messages in, messages out."""
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+
+from indexer.ingest import RankIngest
+from indexer.trust import Level, Trust
+from router.body import BadPromptError
+from router.book import Bookings
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pods import Pod, PodTable
+from router.prompt import PromptReader
+from router.score import RankScore, Scorer
+from scorer.pick import Candidate, pick
+from scorer.strategy import DEFAULT, STRATEGIES, Strategy
+
+LEVELS = {
+    Level.COLD: pb.Trust.COLD,
+    Level.EXACT: pb.Trust.EXACT,
+    Level.DEGRADED: pb.Trust.DEGRADED,
+    Level.STALE: pb.Trust.STALE,
+}
+
+
+class NoPodError(Exception):
+    """There is no pod to pick."""
+
+
+class Answerer:
+    """Answers Score, Pick, Report and ListPods.
+
+    `clock` is a monotonic one for bookings; `wall_offset` brings the ingest's times to the Unix
+    epoch, both in seconds.
+    """
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        scorer: Scorer,
+        pods: PodTable,
+        bookings: Bookings,
+        *,
+        rng: Random,
+        clock: Callable[[], float],
+        wall_offset: float,
+    ) -> None:
+        self._reader = reader
+        self._scorer = scorer
+        self._pods = pods
+        self._bookings = bookings
+        self._rng = rng
+        self._clock = clock
+        self._wall_offset = wall_offset
+
+    async def score(self, request: pb.ScoreRequest, timeout: float) -> pb.ScoreResponse:
+        """Answer Score; text is tokenised for at most `timeout` seconds."""
+        strategy = _strategy(request.strategy)
+        read = await self._reader.read(request.prompt, timeout)
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        ranks = [rank for pod in pods for rank in pod.ranks]
+        response = pb.ScoreResponse(
+            prompt_tokens=read.prompt.tokens,
+            covered_chars=read.covered_chars,
+            request_id=request.request_id,
+        )
+        ready = {pod.id: pod.ready for pod in pods}
+        for score in self._scorer.score(read.prompt, ranks, strategy):
+            response.scores.append(self._pod_score(score, ready[score.rank.source.pod]))
+        for pod_id in unknown:
+            trust = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+            response.scores.append(pb.PodScore(pod=pod_id, trust=trust))
+        return response
+
+    async def pick(self, request: pb.PickRequest, timeout: float) -> pb.PickResponse:
+        """Answer Pick and book the work. Raises NoPodError where there is none to choose from."""
+        strategy = _strategy(request.strategy)
+        read = await self._reader.read(request.prompt, timeout)
+        prompt = read.prompt
+        pods, _ = self._named(prompt.model, request.pods)
+        # A pod that is not ready may still be up, so it serves where there is no other.
+        pods = [pod for pod in pods if pod.ready] or pods
+        if not pods:
+            raise NoPodError(f"no pod to pick from serves {prompt.model!r}")
+        by_id = {pod.id: pod for pod in pods}
+        now = self._clock()
+        self._bookings.expire(now)
+        scores: dict[tuple[str, int], RankScore] = {}
+        candidates = []
+        for score in self._scorer.score(
+            prompt, [rank for pod in pods for rank in pod.ranks], strategy
+        ):
+            source = score.rank.source
+            scores[source.pod, source.rank] = score
+            load = self._bookings.load(source.pod, source.rank)
+            candidates.append(
+                Candidate(source.pod, source.rank, score.score, load.tokens, load.requests)
+            )
+        response = pb.PickResponse(prompt_tokens=prompt.tokens)
+        for ranked in pick(candidates, prompt.tokens, self._rng):
+            candidate = ranked.candidate
+            score = scores[candidate.pod, candidate.rank]
+            response.candidates.append(
+                pb.Candidate(
+                    pod=candidate.pod,
+                    rank=candidate.rank,
+                    address=by_id[candidate.pod].address,
+                    matched_tokens=score.matched_tokens,
+                    outstanding_tokens=candidate.outstanding,
+                    cost=ranked.cost,
+                    trust=self._trust(score.rank.trust),
+                )
+            )
+        best = response.candidates[0]
+        response.booking_id = self._bookings.book(
+            best.pod,
+            best.rank,
+            uncached=prompt.tokens - best.matched_tokens,
+            cached=best.matched_tokens,
+            now=now,
+        )
+        return response
+
+    def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        """Answer Report."""
+        if not request.booking_id:
+            raise BadPromptError("booking_id", "is missing")
+        if request.event == pb.ReportRequest.FIRST_TOKEN:
+            return pb.ReportResponse(known=self._bookings.first_token(request.booking_id))
+        if request.event in (pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED):
+            return pb.ReportResponse(known=self._bookings.finish(request.booking_id))
+        raise BadPromptError("event", "is missing; give FIRST_TOKEN, FINISHED or FAILED")
+
+    def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
+        """Answer ListPods."""
+        return pb.ListPodsResponse(
+            pods=[
+                pb.Pod(
+                    id=pod.id,
+                    address=pod.address,
+                    model=pod.model,
+                    ready=pod.ready,
+                    ranks=[self._rank(rank) for rank in pod.ranks],
+                )
+                for pod in self._pods
+                if not request.model or pod.model == request.model
+            ]
+        )
+
+    def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
+        """Return the pods of a model, those named where any are, and the names of no such pod."""
+        serving = self._pods.serving(model)
+        if not names:
+            return serving, []
+        by_id = {pod.id: pod for pod in serving}
+        wanted = dict.fromkeys(names)
+        return (
+            [by_id[name] for name in wanted if name in by_id],
+            [name for name in wanted if name not in by_id],
+        )
+
+    def _pod_score(self, score: RankScore, ready: bool) -> pb.PodScore:
+        source = score.rank.source
+        return pb.PodScore(
+            pod=source.pod,
+            rank=source.rank,
+            score=score.score,
+            matched_tokens=score.matched_tokens,
+            tiers=[
+                pb.TierTokens(tier=tier, tokens=tokens)
+                for tier, tokens in score.match.tokens_by_tier().items()
+            ],
+            trust=self._trust(score.rank.trust),
+            ready=ready,
+        )
+
+    def _trust(self, trust: Trust) -> pb.Trust:
+        return pb.Trust(
+            level=LEVELS[trust.level],
+            reason=trust.reason,
+            since=trust.since + self._wall_offset,
+        )
+
+    def _rank(self, rank: RankIngest) -> pb.Rank:
+        message = pb.Rank(
+            rank=rank.source.rank,
+            trust=self._trust(rank.trust),
+            block_size=rank.resolver.block_size,
+            tiers=[
+                pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()
+            ],
+            events=pb.EventCounts(**rank.counts()),
+        )
+        if rank.stream.sequence is not None:
+            message.sequence = rank.stream.sequence
+        return message
+
+
+def _strategy(name: str) -> Strategy:
+    strategy = STRATEGIES.get(name or DEFAULT)
+    if strategy is None:
+        known: Iterable[str] = STRATEGIES
+        raise BadPromptError("strategy", f"is {name!r}; known: {', '.join(known)}")
+    return strategy

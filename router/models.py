@@ -1,0 +1,50 @@
+"""The models that the router knows, by every name that a request may give."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class UnknownModelError(Exception):
+    """No configured model has this name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(f"prompt.model: no model is called {name!r}; known: {names}")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One base model."""
+
+    name: str
+    """Seeds the keys, whatever name a request uses."""
+    vocab_size: int = 0
+    """Token ids lie below it; 0: not known, not checked."""
+    tokenizer: str = ""
+    """The tokenizer's id in the pool; empty: token ids only."""
+
+
+class ModelTable:
+    """Resolves names: a model's own, its aliases, and its adapters'."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, tuple[Model, str]] = {}
+
+    def add(self, model: Model, aliases: Iterable[str], adapters: Iterable[str]) -> None:
+        """Add a model. Raises ValueError where a name is taken."""
+        for name, lora in (
+            [(model.name, "")] + [(a, "") for a in aliases] + [(a, a) for a in adapters]
+        ):
+            if name in self._models:
+                raise ValueError(f"two models are called {name!r}")
+            self._models[name] = (model, lora)
+
+    def resolve(self, name: str) -> tuple[Model, str]:
+        """Return the base model and the adapter (empty for none) that a name stands for.
+
+        Raises UnknownModelError.
+        """
+        found = self._models.get(name)
+        if found is None:
+            raise UnknownModelError(name, self._models)
+        return found

@@ -1,0 +1,41 @@
+"""The pods that the router knows."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from indexer.ingest import RankIngest
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One engine instance."""
+
+    id: str
+    address: str
+    """host:port that serves requests."""
+    model: str
+    """The base model's name."""
+    ranks: tuple[RankIngest, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether any rank's event stream is connected."""
+        return any(rank.stream.is_connected for rank in self.ranks)
+
+
+class PodTable:
+    """Pods by id and by model."""
+
+    def __init__(self, pods: Iterable[Pod] = ()) -> None:
+        self._pods = {pod.id: pod for pod in pods}
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(self._pods.values())
+
+    def get(self, pod_id: str) -> Pod | None:
+        """Return a pod; None where it is not known."""
+        return self._pods.get(pod_id)
+
+    def serving(self, model: str) -> list[Pod]:
+        """Return the pods of a model."""
+        return [pod for pod in self._pods.values() if pod.model == model]

@@ -1,0 +1,217 @@
+"""From a request's prompt to the tokens that engines cache."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from indexer.extra import Item
+from indexer.token import TOKEN_BYTES, pack_tokens, unpack_tokens
+from prefixstore.pool import TokenizerPool
+from prefixstore.template import ChatTemplate, TemplateError
+from prefixstore.tokenizer import InvalidText
+from router.body import BadPromptError, Body, ChatBody, parse_chat, parse_completions
+from router.models import Model, ModelTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.score import TokenPrompt
+
+FORMS = ("text", "chat_body", "completions_body", "token_ids_packed", "token_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a prompt may be at most."""
+
+    max_prompt_bytes: int
+    max_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt, read."""
+
+    prompt: TokenPrompt
+    covered_chars: int
+    """Characters of the text that the tokens cover; 0 for token ids."""
+
+
+class PromptReader:
+    """Reads prompts of all forms."""
+
+    def __init__(
+        self,
+        models: ModelTable,
+        templates: Mapping[str, ChatTemplate],
+        pool: TokenizerPool,
+        limits: Limits,
+    ) -> None:
+        self._models = models
+        self._templates = templates
+        self._pool = pool
+        self._limits = limits
+
+    async def read(self, message: pb.Prompt, timeout: float) -> ReadPrompt:
+        """Read a prompt; text is tokenised for at most `timeout` seconds.
+
+        Raises BadPromptError and UnknownModelError, and what the pool raises where it is full.
+        """
+        form = self._form(message)
+        body: Body | None = None
+        if form == "chat_body":
+            body = parse_chat(message.chat_body, "prompt.chat_body")
+        elif form == "completions_body":
+            body = parse_completions(message.completions_body, "prompt.completions_body")
+        model, lora = self._model(message, body)
+        ids, covered = await self._tokens(message, form, body, model, timeout)
+        return ReadPrompt(
+            TokenPrompt(
+                model=model.name,
+                ids=ids,
+                lora=lora,
+                cache_salt=_salt(message, body),
+                items=_items(message, len(ids) // TOKEN_BYTES if not covered else None),
+                reads_cache=body is None or body.reads_cache,
+            ),
+            covered,
+        )
+
+    def _form(self, message: pb.Prompt) -> str:
+        given = [form for form in FORMS if message.HasField(form)]  # type: ignore[arg-type]
+        if not given:
+            raise BadPromptError("prompt", f"is missing; give one of {', '.join(FORMS)}")
+        if len(given) > 1:
+            raise BadPromptError("prompt", f"is given as {' and '.join(given)}; give one of them")
+        form = given[0]
+        limit = self._limits.max_prompt_bytes
+        if form in ("text", "chat_body", "completions_body"):
+            value = getattr(message, form)
+            size = len(value.encode()) if isinstance(value, str) else len(value)
+            if size > limit:
+                raise BadPromptError(
+                    f"prompt.{form}", f"has {size} bytes; limits.max-prompt-bytes is {limit}"
+                )
+        return form
+
+    def _model(self, message: pb.Prompt, body: Body | None) -> tuple[Model, str]:
+        in_body = body.model if body else ""
+        if message.model and in_body and message.model != in_body:
+            raise BadPromptError(
+                "prompt.model", f"is {message.model!r}, but the body's is {in_body!r}"
+            )
+        name = message.model or in_body
+        if not name:
+            raise BadPromptError("prompt.model", "is missing")
+        model, lora = self._models.resolve(name)
+        if lora and message.lora and message.lora != lora:
+            raise BadPromptError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
+        return model, lora or message.lora
+
+    async def _tokens(
+        self, message: pb.Prompt, form: str, body: Body | None, model: Model, timeout: float
+    ) -> tuple[bytes, int]:
+        if form == "token_ids_packed":
+            return self._checked(message.token_ids_packed, model, "prompt.token_ids_packed"), 0
+        if form == "token_ids":
+            ids = message.token_ids.ids
+            self._count(len(ids), "prompt.token_ids.ids")
+            return self._checked(pack_tokens(ids), model, "prompt.token_ids.ids"), 0
+        if body is None:
+            return await self._encode(message.text, "prompt.text", model, timeout, special=True)
+        content = body.content
+        if isinstance(content, ChatBody):
+            text = self._render(content, model)
+            field, special = "prompt.chat_body", content.add_special_tokens
+        elif isinstance(content.prompt, str):
+            text = content.prompt
+            field, special = "prompt.completions_body.prompt", content.add_special_tokens
+        else:
+            field = "prompt.completions_body.prompt"
+            self._count(len(content.prompt), field)
+            try:
+                packed = pack_tokens(content.prompt)
+            except ValueError as error:
+                raise BadPromptError(field, str(error)) from error
+            return self._checked(packed, model, field), 0
+        return await self._encode(text, field, model, timeout, special=special)
+
+    def _count(self, tokens: int, field: str) -> None:
+        limit = self._limits.max_prompt_tokens
+        if tokens > limit:
+            raise BadPromptError(field, f"has {tokens} tokens; limits.max-prompt-tokens is {limit}")
+
+    def _checked(self, packed: bytes, model: Model, field: str) -> bytes:
+        if len(packed) % TOKEN_BYTES:
+            raise BadPromptError(
+                field, f"has {len(packed)} bytes; packed token ids take {TOKEN_BYTES} each"
+            )
+        if not packed:
+            raise BadPromptError(field, "is empty; at least one token is needed")
+        self._count(len(packed) // TOKEN_BYTES, field)
+        if model.vocab_size:
+            highest = max(unpack_tokens(packed))
+            if highest >= model.vocab_size:
+                raise BadPromptError(
+                    field,
+                    f"holds token id {highest}; the vocabulary of {model.name!r} "
+                    f"has {model.vocab_size}, from 0",
+                )
+        return packed
+
+    def _render(self, content: ChatBody, model: Model) -> str:
+        template = self._templates.get(model.name)
+        if template is None:
+            raise BadPromptError(
+                "prompt.chat_body", f"model {model.name!r} has no chat template; send token ids"
+            )
+        try:
+            return template.render(
+                content.messages,
+                tools=content.tools,
+                add_generation_prompt=content.add_generation_prompt,
+                continue_final_message=content.continue_final_message,
+                kwargs=content.template_kwargs,
+            )
+        except TemplateError as error:
+            raise BadPromptError("prompt.chat_body.messages", str(error)) from error
+
+    async def _encode(
+        self, text: str, field: str, model: Model, timeout: float, *, special: bool
+    ) -> tuple[bytes, int]:
+        if not model.tokenizer:
+            raise BadPromptError(
+                field, f"model {model.name!r} has no tokenizer configured; send token ids"
+            )
+        if not text:
+            raise BadPromptError(field, "is empty; at least one character is needed")
+        try:
+            found = await self._pool.encode(
+                model.tokenizer, text, add_special_tokens=special, timeout=timeout
+            )
+        except InvalidText as error:
+            raise BadPromptError(field, str(error)) from error
+        self._count(len(found.ids) // TOKEN_BYTES, field)
+        return found.ids, found.covered_chars
+
+
+def _salt(message: pb.Prompt, body: Body | None) -> str:
+    in_body = body.cache_salt if body else ""
+    if message.cache_salt and in_body and message.cache_salt != in_body:
+        raise BadPromptError("prompt.cache_salt", "differs from the body's cache_salt")
+    return message.cache_salt or in_body
+
+
+def _items(message: pb.Prompt, tokens: int | None) -> tuple[Item, ...]:
+    """Return the multimodal items; `tokens` is None where a text may not be wholly tokenised."""
+    items = []
+    end = 0
+    for position, item in enumerate(message.multimodal):
+        field = f"prompt.multimodal[{position}]"
+        if not item.hash:
+            raise BadPromptError(f"{field}.hash", "is empty")
+        if not item.length:
+            raise BadPromptError(f"{field}.length", "is 0; an item has at least one token")
+        if item.offset < end:
+            raise BadPromptError(f"{field}.offset", f"is {item.offset}, before the last item's end")
+        end = item.offset + item.length
+        if tokens is not None and end > tokens:
+            raise BadPromptError(field, f"ends at token {end}; the prompt has {tokens}")
+        items.append(Item(item.hash, item.offset, item.length))
+    return tuple(items)

@@ -1,0 +1,300 @@
+"""The stream machine: order, gaps, replays, restarts, and what they do to trust."""
+
+from indexer.stream import Action, Apply, AskReplay, Reset, State, Stream
+from indexer.trust import Level
+
+
+def payload(sequence: int, life: int = 0) -> bytes:
+    return f"{life}:{sequence}".encode()
+
+
+class Driven:
+    """A stream, what it applied, and a publisher that answers its replays when told to."""
+
+    def __init__(self, *, has_replay: bool = True, pending_bytes: int = 1 << 20) -> None:
+        self.now = 0.0
+        self.stream = Stream(
+            has_replay=has_replay, pending_bytes=pending_bytes, stale_after=1.0, now=0.0
+        )
+        self.applied: list[bytes] = []
+        self.resets = 0
+        self.asked: AskReplay | None = None
+
+    def take(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Apply):
+                self.applied.append(action.payload)
+            elif isinstance(action, Reset):
+                self.applied.clear()
+                self.resets += 1
+            else:
+                self.asked = action
+        self.stream.check()
+
+    def connect(self) -> None:
+        self.take(self.stream.connected(self.now))
+
+    def live(self, *sequences: int, life: int = 0) -> None:
+        for sequence in sequences:
+            self.take(self.stream.live(sequence, payload(sequence, life), self.now))
+
+    def answer(self, *sequences: int, life: int = 0, end: bool = True) -> None:
+        asked = self.asked
+        assert asked is not None
+        for sequence in sequences:
+            self.take(
+                self.stream.replayed(asked.ticket, sequence, payload(sequence, life), self.now)
+            )
+        if end:
+            self.take(self.stream.replay_ended(asked.ticket, self.now))
+
+    def level(self) -> Level:
+        return self.stream.trust.level
+
+    def expect(self, *sequences: int, life: int = 0) -> None:
+        assert self.applied == [payload(sequence, life) for sequence in sequences]
+
+
+def following(count: int = 3, **options: bool) -> Driven:
+    driven = Driven(**options)
+    driven.connect()
+    if driven.asked:
+        driven.answer()
+    driven.live(*range(count))
+    driven.asked = None
+    assert driven.level() is Level.EXACT
+    return driven
+
+
+def test_a_new_stream_is_cold_and_asks_for_everything() -> None:
+    driven = Driven()
+    assert driven.level() is Level.COLD
+    driven.connect()
+    assert driven.asked is not None
+    assert driven.asked.start == 0
+    assert driven.level() is Level.COLD
+
+
+def test_an_engine_that_has_published_nothing_is_exact() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer()
+    assert driven.level() is Level.EXACT
+    assert driven.stream.sequence is None
+
+
+def test_live_batches_are_held_until_the_replay_is_over() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.live(2, 3)
+    driven.expect()
+    driven.answer(0, 1, 2, end=False)
+    driven.expect(0, 1, 2)
+    assert driven.level() is Level.COLD
+    driven.answer()
+    driven.expect(0, 1, 2, 3)
+    assert driven.level() is Level.EXACT
+    assert driven.stream.counts.duplicates == 1
+
+
+def test_joining_after_the_buffer_has_forgotten_is_degraded() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(7, 8)
+    driven.live(9)
+    driven.expect(7, 8, 9)
+    assert driven.level() is Level.DEGRADED
+    assert "begins at 7" in driven.stream.trust.reason
+
+
+def test_joining_late_without_replay_is_degraded() -> None:
+    driven = Driven(has_replay=False)
+    driven.connect()
+    driven.live(7)
+    driven.expect(7)
+    assert driven.level() is Level.DEGRADED
+
+
+def test_joining_at_the_first_batch_without_replay_is_exact() -> None:
+    driven = Driven(has_replay=False)
+    driven.connect()
+    driven.live(0, 1)
+    driven.expect(0, 1)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_duplicate_is_dropped() -> None:
+    driven = following()
+    driven.live(2, 1)
+    driven.expect(0, 1, 2)
+    assert driven.level() is Level.EXACT
+    assert driven.stream.counts.duplicates == 2
+
+
+def test_a_gap_is_not_exact_until_replay_has_closed_it() -> None:
+    driven = following()
+    driven.live(5)
+    assert driven.level() is Level.DEGRADED
+    assert driven.asked is not None
+    assert driven.asked.start == 2, "the replay begins at the fence"
+    driven.live(6)
+    driven.answer(2, 3, 4, 5)
+    driven.expect(0, 1, 2, 3, 4, 5, 6)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_gap_that_replay_cannot_close_is_degraded_and_passed() -> None:
+    driven = following()
+    driven.live(5)
+    driven.answer(2, 3, 5)
+    driven.live(6)
+    driven.expect(0, 1, 2, 3, 5, 6)
+    assert driven.level() is Level.DEGRADED
+    assert "batches 4 to 4" in driven.stream.trust.reason
+
+
+def test_a_batch_lost_behind_the_replay_is_asked_for_once_more() -> None:
+    driven = following()
+    driven.live(5, 8)
+    driven.answer(2, 3, 4, 5)
+    assert driven.stream.state is State.REPLAYING
+    assert driven.level() is Level.DEGRADED
+    driven.answer(5, 6, 7, 8)
+    driven.expect(*range(9))
+    assert driven.level() is Level.EXACT
+
+
+def test_a_buffer_that_begins_after_the_fence_degrades() -> None:
+    driven = following()
+    driven.live(9)
+    driven.answer(6, 7, 8, 9)
+    driven.expect(0, 1, 2, 6, 7, 8, 9)
+    assert driven.level() is Level.DEGRADED
+
+
+def test_a_failed_replay_degrades_and_the_stream_goes_on() -> None:
+    driven = following()
+    driven.live(5)
+    assert driven.asked
+    driven.take(driven.stream.replay_failed(driven.asked.ticket, "no answer", 0.0))
+    driven.live(6)
+    driven.expect(0, 1, 2, 5, 6)
+    assert driven.level() is Level.DEGRADED
+
+
+def test_answers_to_an_abandoned_replay_are_ignored() -> None:
+    driven = following()
+    driven.live(5)
+    old = driven.asked
+    assert old
+    driven.stream.disconnected(0.0)
+    driven.connect()
+    driven.take(driven.stream.replayed(old.ticket, 3, payload(3), 0.0))
+    driven.take(driven.stream.replay_ended(old.ticket, 0.0))
+    driven.expect(0, 1, 2)
+    assert driven.stream.state is State.REPLAYING
+
+
+def test_a_restart_seen_live_begins_a_new_life() -> None:
+    driven = following()
+    driven.live(0, 1, life=1)
+    driven.expect(0, 1, life=1)
+    assert driven.resets == 1
+    assert driven.level() is Level.EXACT
+
+
+def test_a_restart_whose_first_batches_were_missed_is_replayed_from_the_start() -> None:
+    driven = following(10)
+    driven.live(2, life=1)
+    assert driven.level() is Level.COLD
+    driven.answer(0, 1, 2, life=1)
+    driven.expect(0, 1, 2, life=1)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_restart_that_looks_like_a_gap_is_caught_at_the_fence() -> None:
+    driven = following()
+    driven.live(5, life=1)
+    driven.answer(2, 3, 4, 5, life=1)
+    assert driven.resets == 1
+    driven.answer(0, 1, 2, 3, 4, 5, life=1)
+    driven.expect(*range(6), life=1)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
+    driven = following()
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    assert driven.level() is Level.DEGRADED, "not exact while it is not known what was missed"
+    driven.answer()
+    assert driven.resets == 1
+    assert driven.level() is Level.EXACT
+    driven.live(0, life=1)
+    driven.expect(0, life=1)
+
+
+def test_a_reconnection_that_missed_nothing_is_exact_again() -> None:
+    driven = following()
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    driven.answer(2)
+    driven.expect(0, 1, 2)
+    assert driven.resets == 0
+    assert driven.level() is Level.EXACT
+
+
+def test_a_reconnection_without_replay_is_degraded_until_a_clear() -> None:
+    driven = following(has_replay=False)
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    assert driven.level() is Level.DEGRADED
+    driven.live(3)
+    driven.stream.cleared(3, 2.0)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
+    driven = following()
+    driven.stream.disconnected(10.0)
+    driven.stream.tick(10.9)
+    assert driven.level() is Level.EXACT
+    driven.stream.tick(11.0)
+    assert driven.level() is Level.STALE
+    driven.connect()
+    driven.answer(2)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_malformed_batch_degrades_until_a_later_clear() -> None:
+    driven = following()
+    driven.stream.malformed(2, "not msgpack", 1.0)
+    assert driven.level() is Level.DEGRADED
+    driven.stream.cleared(2, 1.0)
+    assert driven.level() is Level.DEGRADED, "a clear before the damage makes nothing good"
+    driven.live(3)
+    driven.stream.cleared(3, 1.0)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_clear_before_a_loss_does_not_make_it_good() -> None:
+    driven = following()
+    driven.live(5)
+    driven.answer(2, 3, 5)
+    driven.stream.cleared(3, 1.0)
+    assert driven.level() is Level.DEGRADED
+    driven.stream.cleared(5, 1.0)
+    assert driven.level() is Level.EXACT
+
+
+def test_held_batches_past_the_bound_are_asked_for_again() -> None:
+    driven = Driven(pending_bytes=6)
+    driven.connect()
+    driven.live(1, 2, 3)
+    assert driven.stream.counts.overflows == 1
+    driven.answer(0)
+    assert driven.asked is not None
+    assert driven.asked.start == 0
+    driven.answer(0, 1, 2, 3)
+    driven.expect(0, 1, 2, 3)
+    assert driven.level() is Level.EXACT

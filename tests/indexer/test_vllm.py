@@ -1,0 +1,187 @@
+"""vLLM's codec against the bytes that real versions of vLLM made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexer.engines import vllm
+from indexer.engines.event import Cleared, MalformedEvent, Removed, Stored, Tier
+from indexer.extra import Item, extras_of
+from indexer.token import pack_tokens
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+FILE = json.loads((SHARED / "vectors" / "vllm-events.json").read_text())
+VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}
+
+
+def from_json(value: Any) -> Any:
+    """Bring the vectors' JSON form of bytes back to bytes."""
+    if isinstance(value, dict):
+        if set(value) == {"$bytes"}:
+            return bytes.fromhex(value["$bytes"])
+        return {key: from_json(item) for key, item in value.items()}
+    return [from_json(item) for item in value] if isinstance(value, list) else value
+
+
+def payload(name: str) -> bytes:
+    return bytes.fromhex(VECTORS[name]["payload_hex"])
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_every_vector_decodes_to_what_it_states(name: str) -> None:
+    stated = from_json(VECTORS[name]["decoded"])
+    wire = vllm.decode_wire(payload(name))
+    events = [
+        {"type": type(event).__name__, **msgspec.to_builtins(event, builtin_types=(bytes,))}
+        for event in wire.events
+    ]
+    assert events == stated["events"]
+    assert wire.ts == stated["ts"]
+    assert wire.data_parallel_rank == stated["data_parallel_rank"]
+    assert wire.skipped == 0
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_every_vector_becomes_neutral_events(name: str) -> None:
+    wire = vllm.decode_wire(payload(name))
+    batch = vllm.decode(payload(name))
+    assert len(batch.events) == len(wire.events)
+    for event, raw in zip(batch.events, wire.events, strict=True):
+        if isinstance(raw, vllm.BlockStored):
+            assert isinstance(event, Stored)
+            assert len(event.hashes) == len(raw.block_hashes)
+            whole = raw.block_size and len(raw.token_ids) == len(raw.block_hashes) * raw.block_size
+            assert event.tokens == (pack_tokens(raw.token_ids) if whole else None)
+        elif isinstance(raw, vllm.BlockRemoved):
+            assert isinstance(event, Removed)
+        else:
+            assert event == Cleared()
+
+
+def test_signed_hashes_of_old_versions_are_brought_to_unsigned() -> None:
+    [event, *_] = vllm.decode(payload("v0.9.0.1-builtin-hash-negative")).events
+    assert isinstance(event, Stored)
+    assert all(isinstance(name, int) and 0 <= name < 1 << 64 for name in event.hashes)
+
+
+def test_a_salt_is_read_from_the_first_block_only() -> None:
+    [event] = vllm.decode(payload("stored-salt-first-block-only")).events
+    assert isinstance(event, Stored)
+    assert event.cache_salt
+    assert event.extras is None
+
+
+def test_items_enter_the_extras_as_a_request_states_them() -> None:
+    [event] = vllm.decode(payload("stored-mm-keys")).events
+    [raw] = vllm.decode_wire(payload("stored-mm-keys")).events
+    assert isinstance(event, Stored)
+    assert isinstance(raw, vllm.BlockStored)
+    assert event.extras
+    assert raw.extra_keys
+    first = next(entry for entry in raw.extra_keys if entry)
+    block = raw.extra_keys.index(first)
+    name, offset = first[0]
+    length = sum(name in str(entry) for entry in raw.extra_keys) * raw.block_size - max(offset, 0)
+    item = Item(name, block * raw.block_size + offset, length)
+    wanted = extras_of([item], raw.block_size, len(raw.block_hashes))
+    assert wanted is not None
+    assert event.extras[block] == wanted[block]
+
+
+def test_a_placeholder_of_an_offload_tier_has_no_tokens() -> None:
+    [event] = vllm.decode(payload("stored-cpu-placeholder")).events
+    assert isinstance(event, Stored)
+    assert event.tokens is None
+    assert event.tier is Tier.CPU
+
+
+def test_blocks_with_holes_between_them_have_no_tokens() -> None:
+    [event] = vllm.decode(payload("stored-sliding-holes")).events
+    assert isinstance(event, Stored)
+    assert event.tokens is None
+
+
+def test_an_unknown_event_is_skipped_and_counted() -> None:
+    frame = msgspec.msgpack.encode([1.0, [{"type": "BlockDreamt"}, ["AllBlocksCleared"]], 0])
+    batch = vllm.decode(frame)
+    assert batch.events == (Cleared(),)
+    assert batch.skipped == 1
+
+
+def test_unknown_fields_and_extra_elements_are_ignored() -> None:
+    as_map = {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "mood": 3}
+    as_array = ["BlockRemoved", [1], "GPU", None, None, None, "new", 4]
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [as_map, as_array], 0, "more"]))
+    assert batch.events == (Removed((1,)), Removed((1,)))
+
+
+STORE = {
+    "type": "BlockStored",
+    "block_hashes": [1],
+    "parent_block_hash": None,
+    "token_ids": [1, 2],
+    "block_size": 2,
+    "lora_id": None,
+    "medium": "GPU",
+    "lora_name": None,
+}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"block_hashes": ["x"]},
+        {"block_hashes": None},
+        {"token_ids": [1, -1]},
+        {"token_ids": [1, 1 << 32]},
+        {"token_ids": "12"},
+        {"block_size": -2},
+        {"block_size": None},
+        {"extra_keys": [None, None], "block_hashes": [1]},
+        {"extra_keys": [[["a", "b"]]]},
+        {"extra_keys": [[1.5]]},
+        {"lora_name": 7},
+        {"medium": 7},
+        {"parent_block_hash": 1.5},
+    ],
+)
+def test_a_wrong_field_makes_the_frame_malformed(bad: dict[str, Any]) -> None:
+    if bad.get("extra_keys") == [None, None]:
+        bad = {**bad, "extra_keys": [["a"], ["b"]]}
+    with pytest.raises(MalformedEvent):
+        vllm.decode(msgspec.msgpack.encode([1.0, [STORE | bad], 0]))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"", b"\xc1", b"\x93", b"\x91" * 100_000, msgspec.msgpack.encode([1.0]), b"\x80"],
+)
+def test_what_is_no_batch_is_malformed(frame: bytes) -> None:
+    with pytest.raises(MalformedEvent):
+        vllm.decode(frame)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_events_or_the_one_error(raw: bytes) -> None:
+    try:
+        vllm.decode(raw)
+    except MalformedEvent:
+        pass
+
+
+@given(st.sampled_from(sorted(VECTORS)), st.data())
+def test_a_damaged_vector_gives_events_or_the_one_error(name: str, data: st.DataObject) -> None:
+    raw = bytearray(payload(name))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(raw)))
+    for frame in (bytes(raw), bytes(raw[:cut])):
+        try:
+            vllm.decode(frame)
+        except MalformedEvent:
+            pass
