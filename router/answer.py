@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Protocol
 
 from indexer.ingest import RankIngest
 from indexer.trust import Level, Trust
@@ -22,6 +23,13 @@ LEVELS = {
 }
 
 
+class ReportMeter(Protocol):
+    """What reports are measured with."""
+
+    def reported(self, pod: str, predicted: int, actual: int) -> None:
+        """Take note of the cached tokens predicted and found, of one request."""
+
+
 class NoPodError(Exception):
     """There is no pod to pick."""
 
@@ -39,6 +47,7 @@ class Answerer:
         scorer: Scorer,
         pods: PodTable,
         bookings: Bookings,
+        meter: ReportMeter,
         *,
         rng: Random,
         clock: Callable[[], float],
@@ -48,6 +57,7 @@ class Answerer:
         self._scorer = scorer
         self._pods = pods
         self._bookings = bookings
+        self._meter = meter
         self._rng = rng
         self._clock = clock
         self._wall_offset = wall_offset
@@ -124,6 +134,11 @@ class Answerer:
         """Answer Report."""
         if not request.booking_id:
             raise BadPromptError("booking_id", "is missing")
+        booking = self._bookings.get(request.booking_id)
+        if booking is not None and request.HasField("cached_tokens"):
+            actual = booking.reported(request.cached_tokens)
+            if actual is not None:
+                self._meter.reported(booking.pod, booking.predicted_cached, actual)
         if request.event == pb.ReportRequest.FIRST_TOKEN:
             return pb.ReportResponse(known=self._bookings.first_token(request.booking_id))
         if request.event in (pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED):

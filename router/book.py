@@ -29,6 +29,15 @@ class Booking:
     """What it still weighs, in prefill tokens."""
     predicted_cached: int
     expires: float
+    compared: bool = False
+    """Whether a report has already said what the engine found cached."""
+
+    def reported(self, cached: int) -> int | None:
+        """Return what the engine found cached, once a booking; then None."""
+        if self.compared:
+            return None
+        self.compared = True
+        return cached
 
 
 @dataclass(slots=True)

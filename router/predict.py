@@ -10,7 +10,7 @@ from indexer.index import Index
 from indexer.ingest import Ingest, RankIngest, RankSource
 from indexer.memory import MemoryIndex
 from indexer.stream import AskReplay
-from indexer.trust import Trust
+from indexer.trust import Level, Trust
 from router.recording import Asked, Frame, Life, Recording, ReplayEnd
 from router.score import Scorer, TokenPrompt
 from scorer.longest_prefix import longest_prefix
@@ -41,7 +41,7 @@ class Outcome:
     abs_error_tokens: int = 0
     skipped: int = 0
     mismatches: list[Mismatch] = field(default_factory=list)
-    trust: Trust | None = None
+    trust: Trust = field(default_factory=lambda: Trust(Level.COLD, "no event seen", 0.0))
 
     @property
     def exact_ratio(self) -> float:
@@ -63,8 +63,8 @@ class Outcome:
             "mean_abs_error_tokens": self.mean_abs_error_tokens,
             "skipped": self.skipped,
             "mismatches": [asdict(miss) for miss in self.mismatches],
-            "trust": str(self.trust.level) if self.trust else "cold",
-            "trust_reason": self.trust.reason if self.trust else "",
+            "trust": str(self.trust.level),
+            "trust_reason": self.trust.reason,
         }
 
 

@@ -7,7 +7,7 @@ from indexer.extra import Item
 from indexer.token import TOKEN_BYTES, pack_tokens, unpack_tokens
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate, TemplateError
-from prefixstore.tokenizer import InvalidText
+from prefixstore.tokenizer import InvalidTextError
 from router.body import BadPromptError, Body, ChatBody, parse_chat, parse_completions
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -185,7 +185,7 @@ class PromptReader:
             found = await self._pool.encode(
                 model.tokenizer, text, add_special_tokens=special, timeout=timeout
             )
-        except InvalidText as error:
+        except InvalidTextError as error:
             raise BadPromptError(field, str(error)) from error
         self._count(len(found.ids) // TOKEN_BYTES, field)
         return found.ids, found.covered_chars

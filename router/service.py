@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from prefixstore.pool import PoolClosed, PoolFull
+from prefixstore.pool import PoolClosedError, PoolFullError
 from router.answer import Answerer, NoPodError
 from router.body import BadPromptError
 from router.models import UnknownModelError
@@ -21,8 +21,8 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     BadPromptError: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
     NoPodError: grpc.StatusCode.UNAVAILABLE,
-    PoolFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    PoolClosed: grpc.StatusCode.UNAVAILABLE,
+    PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    PoolClosedError: grpc.StatusCode.UNAVAILABLE,
 }
 
 STREAM_WIDTH = 64
@@ -97,7 +97,9 @@ class RouterService(router_pb2_grpc.RouterServicer):
         code = grpc.StatusCode.OK
         try:
             reply.response.CopyFrom(await self._score(request, self._tokenize_seconds))
-        except tuple(STATUSES) as error:
+        except Exception as error:
+            if type(error) not in STATUSES:
+                raise
             code = STATUSES[type(error)]
             reply.error.CopyFrom(pb.RequestError(code=code.value[0], message=str(error)))
         self._meter.answered("ScoreStream", code.name, time.perf_counter() - begun)
@@ -154,12 +156,11 @@ class RouterService(router_pb2_grpc.RouterServicer):
         code = grpc.StatusCode.OK
         try:
             return await answer
-        except tuple(STATUSES) as error:
-            code = STATUSES[type(error)]
+        except Exception as error:
+            code = STATUSES.get(type(error), grpc.StatusCode.INTERNAL)
+            if type(error) not in STATUSES:
+                raise
             await context.abort(code, str(error))
-        except Exception:
-            code = grpc.StatusCode.INTERNAL
-            raise
         finally:
             self._meter.answered(method, code.name, time.perf_counter() - begun)
 

@@ -1,0 +1,156 @@
+"""`warmpath score` and `warmpath pods`: ask a running router."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+Reply = TypeVar("Reply", bound=Message)
+
+ROUTER = "127.0.0.1:7400"
+
+
+def score_main(argv: Sequence[str] | None = None) -> int:
+    """Show which pods are warm for a prompt."""
+    parser = _parser("score", score_main.__doc__)
+    parser.add_argument("prompt", nargs="?", help="the text; - reads it from standard input")
+    parser.add_argument("--file", type=Path, help="read the text from a file")
+    parser.add_argument("--chat-file", type=Path, help="an OpenAI chat body (JSON)")
+    parser.add_argument("--completions-file", type=Path, help="an OpenAI completions body (JSON)")
+    parser.add_argument("--token-ids-file", type=Path, help="token ids, as JSON or in words")
+    parser.add_argument("--model", default="", help="the model's or adapter's name")
+    parser.add_argument("--lora", default="", help="the adapter's name, beside a base model's")
+    parser.add_argument("--cache-salt", default="", help="the cache salt")
+    parser.add_argument("--pod", action="append", default=[], help="only this pod; may be repeated")
+    parser.add_argument("--strategy", default="", help="longest-prefix unless told otherwise")
+    args = parser.parse_args(argv)
+    prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
+    try:
+        _fill(prompt, args)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    request = pb.ScoreRequest(prompt=prompt, pods=args.pod, strategy=args.strategy)
+    return _call(args, lambda stub: stub.Score(request, timeout=args.timeout), _score_table)
+
+
+def pods_main(argv: Sequence[str] | None = None) -> int:
+    """List the pods that the router knows, and how far its view of each may be believed."""
+    parser = _parser("pods", pods_main.__doc__)
+    parser.add_argument("--model", default="", help="only the pods of this model")
+    args = parser.parse_args(argv)
+    request = pb.ListPodsRequest(model=args.model)
+    return _call(args, lambda stub: stub.ListPods(request, timeout=args.timeout), _pods_table)
+
+
+def _parser(name: str, summary: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"warmpath {name}", description=summary)
+    parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _fill(prompt: pb.Prompt, args: argparse.Namespace) -> None:
+    """Put the prompt's one form into the message. Raises ValueError where there is not one."""
+    sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
+    given = [name for name in sources if getattr(args, name) is not None]
+    if len(given) != 1:
+        options = "PROMPT, --file, --chat-file, --completions-file, --token-ids-file"
+        raise ValueError(f"give one of {options}")
+    source = given[0]
+    if source == "prompt":
+        prompt.text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    elif source == "file":
+        prompt.text = args.file.read_text(encoding="utf-8")
+    elif source == "chat_file":
+        prompt.chat_body = args.chat_file.read_bytes()
+    elif source == "completions_file":
+        prompt.completions_body = args.completions_file.read_bytes()
+    else:
+        words = re.split(r"[\s,\[\]]+", args.token_ids_file.read_text(encoding="utf-8"))
+        prompt.token_ids.ids.extend(int(word) for word in words if word)
+
+
+def _call(
+    args: argparse.Namespace,
+    ask: Callable[[router_pb2_grpc.RouterStub], Reply],
+    show: Callable[[Reply], Table],
+) -> int:
+    """Make one call and print its answer; 1 where it fails."""
+    with grpc.insecure_channel(args.router) as channel:
+        try:
+            reply = ask(router_pb2_grpc.RouterStub(channel))
+        except grpc.RpcError as error:
+            print(f"warmpath: {_problem(error, args.router)}", file=sys.stderr)
+            return 1
+    if args.json:
+        fields = MessageToDict(
+            reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        print(json.dumps(fields))
+    else:
+        Console().print(show(reply))
+    return 0
+
+
+def _problem(error: grpc.RpcError, router: str) -> str:
+    code, details = error.code(), error.details()
+    if code is grpc.StatusCode.UNAVAILABLE and "pod" not in (details or ""):
+        return f"no router answers at {router}: {details}"
+    return f"{code.name}: {details}"
+
+
+def _score_table(response: pb.ScoreResponse) -> Table:
+    table = Table(title=f"{response.prompt_tokens} tokens", title_justify="left")
+    for name in ("pod", "rank", "score", "matched", "of prompt", "tiers", "trust"):
+        numeric = name in ("rank", "score", "matched", "of prompt")
+        table.add_column(name, justify="right" if numeric else "left")
+    for one in sorted(response.scores, key=lambda one: -one.score):
+        share = one.matched_tokens / response.prompt_tokens if response.prompt_tokens else 0.0
+        table.add_row(
+            one.pod,
+            str(one.rank),
+            f"{one.score:g}",
+            str(one.matched_tokens),
+            f"{share:.0%}",
+            " ".join(f"{tier.tier} {tier.tokens}" for tier in one.tiers) or "-",
+            _trust(one.trust) + ("" if one.ready else " (not ready)"),
+        )
+    return table
+
+
+def _pods_table(response: pb.ListPodsResponse) -> Table:
+    table = Table()
+    for name in ("pod", "address", "model", "ready", "rank", "blocks", "block size", "trust"):
+        numeric = name in ("rank", "blocks", "block size")
+        table.add_column(name, justify="right" if numeric else "left")
+    for pod in response.pods:
+        for rank in pod.ranks:
+            blocks = " ".join(f"{tier.tier} {tier.blocks}" for tier in rank.tiers)
+            table.add_row(
+                pod.id,
+                pod.address,
+                pod.model,
+                "yes" if pod.ready else "no",
+                str(rank.rank),
+                blocks or "0",
+                str(rank.block_size or "?"),
+                _trust(rank.trust),
+            )
+    return table
+
+
+def _trust(trust: pb.Trust) -> str:
+    return f"{pb.Trust.Level.Name(trust.level).lower()}: {trust.reason}"

@@ -1,0 +1,231 @@
+"""The router's composition root: builds every part, wires them, and closes them in reverse."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import grpc.aio
+import zmq.asyncio
+from aiohttp import web
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from indexer.engines import vllm
+from indexer.ingest import Ingest, RankSource
+from indexer.memory import MemoryIndex
+from indexer.subscribe import Subscriber, rank_endpoint
+from prefixstore.lru import LruStore
+from prefixstore.pool import TokenizerPool
+from prefixstore.template import ChatTemplate
+from prefixstore.tokenizer import FolderTokenizer
+from router.answer import Answerer
+from router.book import Bookings
+from router.config import Config
+from router.expose import http_app
+from router.health import Component, Health
+from router.metrics import Metrics, PartsCollector
+from router.models import Model, ModelTable
+from router.pb.warmpath.v1 import router_pb2, router_pb2_grpc
+from router.pods import Pod, PodTable
+from router.prompt import Limits, PromptReader
+from router.score import Scorer
+from router.service import RouterService
+
+TICK_SECONDS = 0.1
+SWEEP_BUDGET = 20_000
+"""Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
+
+SERVICE = router_pb2.DESCRIPTOR.services_by_name["Router"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A router that serves."""
+
+    address: str
+    """host:port of gRPC, the port that was really bound."""
+    http_address: str
+    """host:port of HTTP; empty where there is none."""
+    health: Health
+    ingest: Ingest
+
+
+@asynccontextmanager
+async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
+    """Serve for as long as the context is open; `folder` is where relative paths begin.
+
+    Raises prefixstore's errors for a tokenizer that cannot be loaded and OSError for an address that
+    cannot be bound. On leaving, calls that are being answered have `server.drain-seconds`.
+    """
+    async with AsyncExitStack() as stack:
+        health = Health({"draining": Component(ok=True, reason="serving")})
+        pool = TokenizerPool(
+            LruStore(config.prefix_store.max_bytes),
+            workers=config.prefix_store.workers,
+            max_prompts=config.limits.max_queued_prompts,
+            max_bytes=config.limits.max_queued_bytes,
+        )
+        stack.push_async_callback(pool.close)
+        models, templates = _models(config, folder, pool)
+        ingest = Ingest(
+            MemoryIndex(),
+            hash_seed=config.index.hash_seed,
+            pending_bytes=config.events.pending_bytes,
+            stale_after=config.events.stale_seconds,
+            clock=time.monotonic,
+        )
+        pods = await _follow(config, ingest, stack)
+        bookings = Bookings(
+            expire_after=config.booking.expire_seconds,
+            most=config.booking.max_bookings,
+            new_id=lambda: secrets.token_hex(8),
+        )
+        registry = CollectorRegistry()
+        metrics = Metrics(registry)
+        registry.register(PartsCollector(ingest, pool, bookings))
+        limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
+        answerer = Answerer(
+            PromptReader(models, templates, pool, limits),
+            Scorer(ingest, config.index.hash_seed),
+            pods,
+            bookings,
+            metrics,
+            rng=Random(secrets.randbits(64)),
+            clock=time.monotonic,
+            wall_offset=time.time() - time.monotonic(),
+        )
+        service = RouterService(answerer, metrics, tokenize_seconds=config.limits.tokenize_seconds)
+        http_address = await _serve_http(config, registry, health, stack)
+        address = await _serve_grpc(config, service, health, stack)
+        yield Running(address, http_address, health, ingest)
+        health.set("draining", ok=False, reason="the process was asked to end")
+
+
+def _models(
+    config: Config, folder: Path, pool: TokenizerPool
+) -> tuple[ModelTable, dict[str, ChatTemplate]]:
+    """Load every model's tokenizer and template."""
+    table = ModelTable()
+    templates = {}
+    for model in config.models:
+        vocab_size = model.vocab_size
+        if model.tokenizer:
+            tokenizer = FolderTokenizer(folder / model.tokenizer)
+            pool.register(model.name, tokenizer)
+            vocab_size = vocab_size or tokenizer.vocab_size
+            if tokenizer.chat_template:
+                templates[model.name] = ChatTemplate(
+                    tokenizer.chat_template,
+                    tokenizer.special_tokens,
+                    clock=lambda: datetime.now(UTC).astimezone(),
+                )
+        known = Model(model.name, vocab_size, tokenizer=model.name if model.tokenizer else "")
+        table.add(known, model.aliases, model.adapters)
+    return table, templates
+
+
+async def _follow(config: Config, ingest: Ingest, stack: AsyncExitStack) -> PodTable:
+    """Follow every pod's ranks until the stack is closed."""
+    context = zmq.asyncio.Context()
+    stack.callback(context.term)
+    tasks = []
+    pods = []
+    for pod in config.pods:
+        ranks = []
+        for number in range(pod.ranks):
+            source = RankSource(
+                pod=pod.id,
+                rank=number,
+                model=pod.model,
+                decode=vllm.decode,
+                has_replay=bool(pod.replay),
+                topic=pod.topic,
+            )
+            rank = ingest.add(source)
+            subscriber = Subscriber(
+                rank,
+                context,
+                events=rank_endpoint(pod.events, number),
+                replay=rank_endpoint(pod.replay, number) if pod.replay else "",
+                replay_seconds=config.events.replay_seconds,
+                reconnect_seconds=config.events.reconnect_seconds,
+                max_frame_bytes=config.events.max_frame_bytes,
+            )
+            ranks.append(rank)
+            tasks.append(asyncio.create_task(subscriber.run()))
+        pods.append(Pod(pod.id, pod.address, pod.model, tuple(ranks)))
+    tasks.append(asyncio.create_task(_tick(ingest)))
+    stack.push_async_callback(_cancel, tasks)
+    return PodTable(pods)
+
+
+async def _tick(ingest: Ingest) -> None:
+    while True:
+        ingest.tick(SWEEP_BUDGET)
+        await asyncio.sleep(TICK_SECONDS)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Exception):
+            raise ended
+
+
+async def _serve_http(
+    config: Config, registry: CollectorRegistry, health: Health, stack: AsyncExitStack
+) -> str:
+    if not config.server.metrics_listen:
+        return ""
+    runner = web.AppRunner(http_app(registry, health), access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    host, _, port = config.server.metrics_listen.rpartition(":")
+    site = web.TCPSite(runner, host.strip("[]") or None, int(port))
+    await site.start()
+    bound = runner.addresses[0]
+    return f"{host}:{bound[1]}"
+
+
+async def _serve_grpc(
+    config: Config, service: RouterService, health: Health, stack: AsyncExitStack
+) -> str:
+    # A prompt past its limit is to be refused by name, so the transport takes somewhat more.
+    limits = config.limits
+    largest = 2 * max(limits.max_prompt_bytes, 5 * limits.max_prompt_tokens) + (1 << 20)
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", min(largest, (1 << 31) - 1)),
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+    router_pb2_grpc.add_RouterServicer_to_server(service, server)
+    checks = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+    reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(config.server.listen)
+    except RuntimeError as error:
+        raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
+    await server.start()
+    status = health_pb2.HealthCheckResponse
+    for name in ("", SERVICE):
+        await checks.set(name, status.SERVING)
+
+    async def stop() -> None:
+        for name in ("", SERVICE):
+            await checks.set(name, status.NOT_SERVING)
+        await server.stop(config.server.drain_seconds)
+
+    stack.push_async_callback(stop)
+    return f"{config.server.listen.rpartition(':')[0]}:{port}"

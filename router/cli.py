@@ -1,0 +1,48 @@
+"""The command line: `warmpath NAME …` runs the command of that name.
+
+Commands are entry points of the group `warmpath.commands`, so that each process stays in its own
+package and only the one that is asked for is loaded.
+"""
+
+import difflib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+
+GROUP = "warmpath.commands"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    commands = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_overview(commands))
+        return 0
+    name = args[0]
+    if name == "--version":
+        print(f"warmpath {importlib.metadata.version('warmpath')}")
+        return 0
+    if name not in commands:
+        near = difflib.get_close_matches(name, commands, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "see 'warmpath --help'"
+        print(f"warmpath: no command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    try:
+        return int(commands[name].load()(args[1:]))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has seen enough; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:
+    lines = ["usage: warmpath COMMAND [ARGUMENTS]", ""]
+    for name, point in sorted(commands.items()):
+        summary = (point.load().__doc__ or "").strip().partition("\n")[0]
+        lines.append(f"  {name:<13} {summary}")
+    lines += ["", "'warmpath COMMAND --help' tells more."]
+    return "\n".join(lines)

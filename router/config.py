@@ -1,0 +1,274 @@
+"""The router's configuration: one frozen tree, read from TOML once.
+
+Every default stands beside its unit and its reason. Whatever is wrong is said as
+`FILE:LINE: KEY: what, and what is allowed`; unknown keys are refused wherever they stand.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from router.toml_lines import find_line
+
+Positive = Annotated[int, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=86400)]
+
+MIB = 1 << 20
+HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):(\d{1,5})$")
+ENDPOINT = re.compile(
+    r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})|(ipc|inproc)://.+)$"
+)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used."""
+
+
+class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """A table of the file; its keys are the fields with dashes."""
+
+
+class Server(Table, frozen=True):
+    """[server]: where the router listens."""
+
+    listen: str = "127.0.0.1:7400"
+    """host:port of gRPC. Loopback unless told otherwise."""
+    metrics_listen: str = "127.0.0.1:7401"
+    """host:port of /metrics, /healthz and /readyz; empty: none."""
+    drain_seconds: Seconds = 5.0
+    """How long calls that are being answered may take after SIGTERM."""
+
+
+class Limits(Table, frozen=True):
+    """[limits]: what one prompt, and all that wait, may be at most."""
+
+    max_prompt_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 8 * MIB
+    """Of a text or a body: about two million tokens."""
+    max_prompt_tokens: Annotated[int, Meta(gt=0, le=1 << 28)] = 1_000_000
+    """Longer than the longest context that engines serve today."""
+    tokenize_seconds: Seconds = 2.0
+    """Longest wait for the tokenizer where the caller set no shorter deadline."""
+    max_queued_prompts: Positive = 1024
+    """Prompts that wait for a tokenizer."""
+    max_queued_bytes: Positive = 64 * MIB
+    """Bytes of the prompts that wait for a tokenizer."""
+
+
+class IndexTable(Table, frozen=True):
+    """[index]: the block-to-pods index."""
+
+    hash_seed: str = ""
+    """Seeds every key; equal wherever keys are compared."""
+
+
+class PrefixStore(Table, frozen=True):
+    """[prefix-store]: text to tokens."""
+
+    max_bytes: Positive = 256 * MIB
+    """What the store may hold, keys counted."""
+    workers: Annotated[int, Meta(gt=0, le=256)] = 2
+    """Threads that tokenise; they run without the interpreter lock."""
+
+
+class Events(Table, frozen=True):
+    """[events]: following the engines' event streams."""
+
+    pending_bytes: Positive = 64 * MIB
+    """Live batches of a rank held while a replay runs."""
+    replay_seconds: Seconds = 10.0
+    """Longest wait for each message of a replay; an engine answers between two steps."""
+    reconnect_seconds: Seconds = 0.25
+    """Pause between attempts to connect."""
+    stale_seconds: Seconds = 1.0
+    """How long a connection may be gone before the rank is stale."""
+    max_frame_bytes: Positive = 64 * MIB
+    """The largest message taken: a step of a million tokens is 5 MB."""
+
+
+class Booking(Table, frozen=True):
+    """[booking]: the work of picked requests."""
+
+    expire_seconds: Seconds = 600.0
+    """When a booking that is never reported ends by itself."""
+    max_bookings: Positive = 100_000
+    """Bookings kept; past it the oldest ends."""
+
+
+class Model(Table, frozen=True):
+    """[[models]]: one base model."""
+
+    name: str
+    """Seeds the keys, and is one of the names that requests give."""
+    aliases: list[str] = []
+    """Other names of it."""
+    adapters: list[str] = []
+    """LoRA adapters that are requested by their own name."""
+    tokenizer: str = ""
+    """Folder with tokenizer.json, relative to this file; empty: token ids only."""
+    vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
+
+
+class Pod(Table, frozen=True):
+    """[[pods]]: one engine instance."""
+
+    id: str
+    model: str
+    address: str
+    """host:port that serves requests."""
+    events: str
+    """ZeroMQ endpoint of rank 0's events; rank r is r ports further."""
+    replay: str = ""
+    """ZeroMQ endpoint of rank 0's replay; empty: none, and a gap cannot be closed."""
+    topic: str = ""
+    """The exact topic of its events; empty: any."""
+    ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
+    """Data-parallel ranks."""
+
+
+class Config(Table, frozen=True):
+    """The whole file."""
+
+    models: list[Model]
+    server: Server = Server()
+    limits: Limits = Limits()
+    index: IndexTable = IndexTable()
+    prefix_store: PrefixStore = PrefixStore()
+    events: Events = Events()
+    booking: Booking = Booking()
+    pods: list[Pod] = []
+
+
+def load(path: Path) -> Config:
+    """Read a configuration file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> Config:
+    """Read a configuration; `source` names it in errors. Raises ConfigError."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        where = f"{source}:{line[1]}" if line else source
+        raise ConfigError(f"{where}: {error}") from error
+    for path, problem in _problems(raw):
+        raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
+    return msgspec.convert(raw, Config)
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return parts.lstrip(".") or "file"
+
+
+def _problems(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong, first what has the wrong form."""
+    yield from _unknown(raw, Config, ())
+    yield from _misformed(raw)
+    yield from _contradictions(msgspec.convert(raw, Config))
+
+
+def _unknown(
+    raw: dict[str, Any], table: type[Table], at: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the keys that no table has."""
+    names = dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
+    hints = get_type_hints(table)
+    for key, value in raw.items():
+        if key not in names:
+            near = difflib.get_close_matches(key, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}"
+            yield (*at, key), f"unknown key; {hint}"
+            continue
+        inner = hints[names[key]]
+        if isinstance(inner, type) and issubclass(inner, Table):
+            if isinstance(value, dict):
+                yield from _unknown(value, inner, (*at, key))
+        elif key in ("models", "pods") and not at and isinstance(value, list):
+            element = Model if key == "models" else Pod
+            for position, item in enumerate(value):
+                if isinstance(item, dict):
+                    yield from _unknown(item, element, (*at, key, position))
+
+
+def _misformed(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the first value that has the wrong type or is out of range."""
+    try:
+        msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        path: tuple[str | int, ...] = tuple(
+            int(part[1:-1]) if part.startswith("[") else part
+            for part in re.findall(r"\[\d+\]|[^.\[\]`]+", where)
+        )
+        missing = re.search(r"missing required field `([^`]+)`", problem)
+        yield path, f"has no {missing[1]!r}" if missing else problem
+
+
+def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what has the right form and still cannot be."""
+    yield from _addresses(config)
+    if not config.models:
+        yield ("models",), "is empty; at least one model is needed"
+    names: set[str] = set()
+    for position, model in enumerate(config.models):
+        for key, given in (
+            ("name", [model.name]),
+            ("aliases", model.aliases),
+            ("adapters", model.adapters),
+        ):
+            for name in given:
+                if not name:
+                    yield ("models", position, key), "is empty"
+                if name in names:
+                    yield ("models", position, key), f"{name!r} is taken; names are unique"
+                names.add(name)
+    bases = {model.name for model in config.models}
+    ids: set[str] = set()
+    for position, pod in enumerate(config.pods):
+        if not pod.id or pod.id in ids:
+            problem = f"{pod.id!r} is taken; ids are unique" if pod.id else "is empty"
+            yield ("pods", position, "id"), problem
+        ids.add(pod.id)
+        if pod.model not in bases:
+            known = ", ".join(sorted(bases))
+            yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
+
+
+def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if not _is_address(config.server.listen):
+        yield ("server", "listen"), "is not host:port"
+    if config.server.metrics_listen and not _is_address(config.server.metrics_listen):
+        yield ("server", "metrics-listen"), "is not host:port"
+    for position, pod in enumerate(config.pods):
+        if not _is_address(pod.address):
+            yield ("pods", position, "address"), "is not host:port"
+        for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
+            if not endpoint and key == "replay":
+                continue
+            match = ENDPOINT.match(endpoint)
+            if not match or not _is_port(match[3] or "1"):
+                allowed = "tcp://host:port, ipc://path or inproc://name"
+                yield ("pods", position, key), f"{endpoint!r} is not {allowed}"
+            elif pod.ranks > 1 and not endpoint.startswith("tcp://"):
+                yield ("pods", position, key), "is not tcp://; ranks have a port each"
+
+
+def _is_address(value: str) -> bool:
+    match = HOST_PORT.match(value)
+    return bool(match) and _is_port(match[2] if match else "")
+
+
+def _is_port(digits: str) -> bool:
+    return int(digits) <= 65535

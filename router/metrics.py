@@ -1,0 +1,142 @@
+"""Every metric of the router: name, unit, labels and what bounds them.
+
+Labels are pods, ranks, tiers, methods and statuses: as many as are configured or defined. No prompt,
+hash or request id is ever a label. What the parts count in plain fields is read when it is scraped.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from indexer.ingest import Ingest
+from indexer.trust import Level
+from prefixstore.pool import TokenizerPool
+from router.book import Bookings
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+class Metrics:
+    """The metrics that are counted as things happen."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "warmpath_requests",
+            "Answered calls.",
+            ["method", "code"],  # the contract's methods, gRPC's statuses
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "warmpath_request_seconds",
+            "Time from a call's arrival to its answer.",
+            ["method"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._tokens = Histogram(
+            "warmpath_prompt_tokens",
+            "Tokens of a scored prompt.",
+            buckets=TOKENS,
+            registry=registry,
+        )
+        self._matched = Histogram(
+            "warmpath_matched_ratio",
+            "Share of a scored prompt that the warmest pod holds.",
+            buckets=SHARES,
+            registry=registry,
+        )
+        self._predicted = Counter(
+            "warmpath_reported_predicted_cached_tokens",
+            "Cached tokens that were predicted for requests whose report says what was found.",
+            ["pod"],
+            registry=registry,
+        )
+        self._actual = Counter(
+            "warmpath_reported_actual_cached_tokens",
+            "Cached tokens that the engines found for those requests.",
+            ["pod"],
+            registry=registry,
+        )
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """Take note of one answer."""
+        self._requests.labels(method, code).inc()
+        self._seconds.labels(method).observe(seconds)
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        """Take note of one scored prompt and the most that any pod holds of it."""
+        self._tokens.observe(prompt_tokens)
+        if prompt_tokens:
+            self._matched.observe(matched_tokens / prompt_tokens)
+
+    def reported(self, pod: str, predicted: int, actual: int) -> None:
+        """Take note of what was predicted to be cached and what was found."""
+        self._predicted.labels(pod).inc(predicted)
+        self._actual.labels(pod).inc(actual)
+
+
+class PartsCollector(Collector):
+    """The metrics that the parts keep themselves, read at each scrape."""
+
+    def __init__(self, ingest: Ingest, pool: TokenizerPool, bookings: Bookings) -> None:
+        self._ingest = ingest
+        self._pool = pool
+        self._bookings = bookings
+
+    def describe(self) -> Iterable[Metric]:
+        """Declare nothing ahead: the names are unique by construction."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read every part."""
+        yield from self._ranks()
+        stats = self._ingest.index.stats()
+        yield _gauge("warmpath_index_keys", "Distinct blocks in the index.", stats.keys)
+        yield _gauge("warmpath_index_entries", "Pairs of block and slot.", stats.entries)
+        yield _gauge("warmpath_index_slots", "Slots that hold any block.", stats.slots)
+        store = self._pool.store.stats
+        yield _gauge("warmpath_prefix_store_bytes", "Bytes held by the prefix store.", store.bytes)
+        yield _counter("warmpath_prefix_store_hit_pieces", "Pieces found.", store.hit_pieces)
+        yield _counter("warmpath_prefix_store_missed_pieces", "Not found.", store.missed_pieces)
+        yield _counter("warmpath_prefix_store_evictions", "Entries let go.", store.evictions)
+        pool = self._pool.stats
+        yield _gauge("warmpath_tokenizer_waiting_prompts", "Prompts waiting.", pool.waiting_prompts)
+        yield _gauge("warmpath_tokenizer_waiting_bytes", "Their bytes.", pool.waiting_bytes)
+        yield _counter("warmpath_tokenizer_encoded_chars", "Characters.", pool.encoded_chars)
+        yield _counter("warmpath_tokenizer_timeouts", "Waits cut short.", pool.timeouts)
+        yield _counter("warmpath_tokenizer_refused", "Prompts refused: queue full.", pool.refused)
+        yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(self._bookings))
+        yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
+
+    def _ranks(self) -> Iterator[Metric]:
+        rank_labels = ["pod", "rank"]
+        trust = GaugeMetricFamily(
+            "warmpath_rank_trust", "1 for the level in force.", labels=[*rank_labels, "level"]
+        )
+        blocks = GaugeMetricFamily(
+            "warmpath_rank_blocks", "Distinct blocks held.", labels=[*rank_labels, "tier"]
+        )
+        events = CounterMetricFamily(
+            "warmpath_events", "What happened to the stream.", labels=[*rank_labels, "kind"]
+        )
+        for rank in self._ingest:
+            name = [rank.source.pod, str(rank.source.rank)]
+            for level in Level:
+                trust.add_metric([*name, level], float(rank.trust.level is level))
+            for tier, count in rank.blocks().items():
+                blocks.add_metric([*name, tier], count)
+            for kind, count in rank.counts().items():
+                events.add_metric([*name, kind], count)
+        yield from (trust, blocks, events)
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help_text, value=value)
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, help_text, value=value)

@@ -1,0 +1,48 @@
+"""`warmpath serve`: the router process."""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prefixstore.template import TemplateError
+from prefixstore.tokenizer import TokenizerUnavailableError
+from router.assemble import running
+from router.config import Config, ConfigError, load
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve the router until SIGTERM or Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="warmpath serve", description=main.__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="the TOML file")
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+    )
+    args = parser.parse_args(argv)
+    logging.basicConfig(
+        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        config = load(args.config)
+        asyncio.run(_serve(config, args.config.parent))
+    except ConfigError as error:
+        print(f"warmpath serve: {error}", file=sys.stderr)
+        return 2
+    except (TokenizerUnavailableError, TemplateError, OSError) as error:
+        print(f"warmpath serve: {args.config}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: Config, folder: Path) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, ended.set)
+    async with running(config, folder) as router:
+        http = f", HTTP on {router.http_address}" if router.http_address else ""
+        print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
+        await ended.wait()
