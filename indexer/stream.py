@@ -195,7 +195,8 @@ class Stream:
         self._pending_size = 0
 
     def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        if sequence == 0 and self._state is State.FOLLOWING:
+        first = sequence == 0 and self._state is State.FOLLOWING
+        if first and self._trust.level is not Level.EXACT:
             self._set(Level.EXACT, "followed from the first batch", now)
         self._next = sequence + 1
         self._digests[sequence] = xxhash.xxh3_64_intdigest(payload)

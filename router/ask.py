@@ -101,7 +101,9 @@ def _call(
         )
         print(json.dumps(fields))
     else:
-        Console().print(show(reply))
+        # A pipe has no width; a table cut to 80 columns would lose what it is read for.
+        width = None if sys.stdout.isatty() else 160
+        Console(width=width).print(show(reply))
     return 0
 
 

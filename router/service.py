@@ -153,16 +153,17 @@ class RouterService(router_pb2_grpc.RouterServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> Reply:
         begun = time.perf_counter()
-        code = grpc.StatusCode.OK
         try:
-            return await answer
+            reply = await answer
         except Exception as error:
-            code = STATUSES.get(type(error), grpc.StatusCode.INTERNAL)
-            if type(error) not in STATUSES:
+            code = STATUSES.get(type(error))
+            name = (code or grpc.StatusCode.INTERNAL).name
+            self._meter.answered(method, name, time.perf_counter() - begun)
+            if code is None:
                 raise
             await context.abort(code, str(error))
-        finally:
-            self._meter.answered(method, code.name, time.perf_counter() - begun)
+        self._meter.answered(method, "OK", time.perf_counter() - begun)
+        return reply
 
     def _timeout(self, context: grpc.aio.ServicerContext[Any, Any]) -> float:
         """Return how many seconds the tokenizer may take."""

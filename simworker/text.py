@@ -1,0 +1,96 @@
+"""Text and chats to token ids and back, for workers that are given a tokenizer.
+
+Templates run in Jinja's immutable sandbox with blocks trimmed, as `transformers` runs them.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jinja2.sandbox
+import tokenizers
+
+
+class TextError(Exception):
+    """A text or chat cannot be tokenised."""
+
+
+class TextCodec(Protocol):
+    """What the server needs to serve text."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return a completion prompt's ids, special tokens added."""
+
+    def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
+        """Return a chat's ids."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids."""
+
+
+class NoText:
+    """Token ids only."""
+
+    def encode(self, text: str) -> list[int]:
+        """Refuse."""
+        del text
+        raise TextError(
+            "this worker has no tokenizer: send token ids, or start it with --tokenizer"
+        )
+
+    def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
+        """Refuse."""
+        del messages, body
+        raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the ids in words."""
+        return "".join(f" t{token}" for token in ids)
+
+
+class FolderText:
+    """The tokenizer and chat template of a model's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load a folder. Raises OSError or ValueError."""
+        self._tokenizer = tokenizers.Tokenizer.from_str(
+            (folder / "tokenizer.json").read_text(encoding="utf-8")
+        )
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        path = folder / "chat_template.jinja"
+        source = path.read_text("utf-8") if path.exists() else config.get("chat_template")
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        self._template = environment.from_string(source) if isinstance(source, str) else None
+        self._special = {
+            name: value
+            for name, value in config.items()
+            if name.endswith("_token") and isinstance(value, str)
+        }
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str) -> list[int]:
+        """Return a completion prompt's ids."""
+        return self._tokenizer.encode(text).ids
+
+    def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
+        """Return a chat's ids."""
+        if self._template is None:
+            raise TextError("the tokenizer has no chat template")
+        try:
+            text = self._template.render(
+                messages=messages,
+                tools=body.get("tools"),
+                add_generation_prompt=body.get("add_generation_prompt", True),
+                **self._special,
+                **(body.get("chat_template_kwargs") or {}),
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise TextError(f"the chat template cannot render this: {error}") from error
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of generated ids."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
