@@ -1,0 +1,198 @@
+"""A cluster on loopback: simulated workers and a router, each a process of its own."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+MODEL = "demo"
+START_SECONDS = 30.0
+STOP_SECONDS = 5.0
+
+
+class ClusterError(Exception):
+    """A process did not start, or ended by itself; says where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How the workers are started."""
+
+    blocks: int
+    block_size: int
+    speed: float
+    vocab_size: int
+
+
+class Process:
+    """One child process; its standard error goes to a file."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name = name
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, *args: str) -> str:
+        """Start `python -m ARGS` and return the first line it prints."""
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", *args,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                # Ctrl-C is ours to pass on, in order.
+                start_new_session=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                line = await self._process.stdout.readline()
+        except TimeoutError as error:
+            raise ClusterError(f"{self.name} did not get ready; its log: {self._log}") from error
+        if not line:
+            raise ClusterError(f"{self.name} ended while starting; its log: {self._log}")
+        return line.decode()
+
+    def check(self) -> None:
+        """Raise ClusterError where the process has ended."""
+        if self._process is not None and self._process.returncode is not None:
+            code = self._process.returncode
+            raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """Ask it to end, and make it where it does not."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+@dataclass(slots=True)
+class Worker:
+    """One simulated worker and where it listens."""
+
+    id: str
+    process: Process
+    address: str = "127.0.0.1:0"
+    events: str = "tcp://127.0.0.1:*"
+    replay: str = "tcp://127.0.0.1:*"
+
+    async def start(self, settings: WorkerSettings) -> None:
+        """Start it, at the ports it had before where it had any."""
+        line = await self.process.start(
+            "simworker",
+            f"--model={MODEL}",
+            f"--listen={self.address}",
+            f"--events-endpoint={self.events}",
+            f"--replay-endpoint={self.replay}",
+            f"--blocks={settings.blocks}",
+            f"--block-size={settings.block_size}",
+            f"--speed={settings.speed}",
+            f"--vocab-size={settings.vocab_size}",
+            "--stream-interval=64",
+        )
+        ready = json.loads(line)
+        self.address, self.events, self.replay = (
+            ready["address"], ready["events"], ready["replay"],
+        )  # fmt: skip
+
+
+class Cluster:
+    """Workers, and a router that follows them. An async context manager."""
+
+    def __init__(self, settings: WorkerSettings, pods: int, logs: Path, *, router: bool) -> None:
+        self.router_address = ""
+        self._settings = settings
+        self._router = Process("the router", logs / "router.log") if router else None
+        names = [f"pod-{number + 1}" for number in range(pods)]
+        self.workers = [Worker(name, Process(name, logs / f"{name}.log")) for name in names]
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.gather(*(worker.start(self._settings) for worker in self.workers))
+            if self._router is not None:
+                await self._start_router(self._router)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def _start_router(self, router: Process) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
+        path = Path(self._folder.name) / "router.toml"
+        path.write_text(self._config(_free_port()), encoding="utf-8")
+        line = await router.start("router", "serve", "--config", str(path))
+        self.router_address = line.split(" on ")[1].split(",")[0].strip()
+
+    def _config(self, port: int) -> str:
+        lines = [
+            "[server]",
+            f'listen = "127.0.0.1:{port}"',
+            'metrics-listen = ""',
+            "[[models]]",
+            f'name = "{MODEL}"',
+            f"vocab-size = {self._settings.vocab_size}",
+        ]
+        for worker in self.workers:
+            lines += [
+                "[[pods]]",
+                f'id = "{worker.id}"',
+                f'model = "{MODEL}"',
+                f'address = "{worker.address}"',
+                f'events = "{worker.events}"',
+                f'replay = "{worker.replay}"',
+            ]
+        return "\n".join(lines) + "\n"
+
+    def check(self) -> None:
+        """Raise ClusterError where a process has ended by itself."""
+        for worker in self.workers:
+            worker.process.check()
+        if self._router is not None:
+            self._router.check()
+
+    async def restart(self, worker: Worker) -> None:
+        """Start a worker anew that was killed; its cache is empty."""
+        await worker.process.stop()
+        await worker.start(self._settings)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        processes = [worker.process for worker in self.workers]
+        if self._router is not None:
+            processes.append(self._router)
+        await asyncio.gather(*(process.stop() for process in processes))
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,78 @@
+"""What a replay came to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request, as the client saw it. Times are modelled seconds from the start."""
+
+    arrived: float
+    pod: int
+    prompt_tokens: int
+    cached_tokens: int
+    first_token: float
+    """Seconds from arrival to the first token."""
+    finished: float
+    """Seconds from arrival to the last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of one policy."""
+
+    requests: int
+    failed: int
+    hit_ratio: float
+    """Cached tokens over prompt tokens, as the engines reported them."""
+    saved_tokens: int
+    ttft_p50: float
+    ttft_p90: float
+    ttft_p99: float
+    imbalance: float
+    """Prompt tokens computed by the busiest pod over the mean of all; 1 is even."""
+    late_p99: float
+    """By how much the load generator itself was late, modelled seconds."""
+    choice_p50_ms: float
+    """Wall-clock milliseconds that a choice took."""
+    choice_p99_ms: float
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the nearest-rank percentile; 0 for no values."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -(-int(share * len(ordered) * 1000) // 1000) - 1))]
+
+
+def figures(
+    served: Sequence[Served],
+    *,
+    pods: int,
+    failed: int,
+    late: Sequence[float],
+    choices: Sequence[float],
+) -> Figures:
+    """Sum a replay up; `late` in modelled seconds, `choices` in wall-clock seconds."""
+    prompt = sum(one.prompt_tokens for one in served)
+    cached = sum(one.cached_tokens for one in served)
+    computed = [0] * pods
+    for one in served:
+        computed[one.pod] += one.prompt_tokens - one.cached_tokens
+    mean = sum(computed) / pods
+    ttft = [one.first_token for one in served]
+    return Figures(
+        requests=len(served),
+        failed=failed,
+        hit_ratio=cached / prompt if prompt else 0.0,
+        saved_tokens=cached,
+        ttft_p50=percentile(ttft, 0.5),
+        ttft_p90=percentile(ttft, 0.9),
+        ttft_p99=percentile(ttft, 0.99),
+        imbalance=max(computed) / mean if mean else 1.0,
+        late_p99=percentile(late, 0.99),
+        choice_p50_ms=percentile(choices, 0.5) * 1000,
+        choice_p99_ms=percentile(choices, 0.99) * 1000,
+    )

@@ -1,0 +1,107 @@
+"""Who decides where a request goes: warmpath, or one of two rules that know nothing of caches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A pod's position, and the booking that names the choice in reports."""
+
+    pod: int
+    booking: str = ""
+
+
+class Policy(Protocol):
+    """What the replay asks for each request, and tells."""
+
+    async def choose(self, packed: bytes) -> Choice:
+        """Choose a pod for a prompt of packed token ids."""
+
+    async def first_token(self, choice: Choice) -> None:
+        """Take note of the first token."""
+
+    async def finished(self, choice: Choice, cached: int | None) -> None:
+        """Take note of the end; `cached` is None where it failed."""
+
+
+class RoundRobin:
+    """One pod after the other."""
+
+    def __init__(self, pods: int) -> None:
+        self._pods = pods
+        self._next = 0
+
+    async def choose(self, packed: bytes) -> Choice:
+        """Choose the next pod."""
+        del packed
+        pod, self._next = self._next, (self._next + 1) % self._pods
+        return Choice(pod)
+
+    async def first_token(self, choice: Choice) -> None:
+        """Take note of nothing."""
+
+    async def finished(self, choice: Choice, cached: int | None) -> None:
+        """Take note of nothing."""
+
+
+class LeastLoad:
+    """The pod with the fewest requests in flight; among equals the one chosen longest ago."""
+
+    def __init__(self, pods: int) -> None:
+        self._in_flight = [0] * pods
+        self._chosen = [0] * pods
+        self._turn = 0
+
+    async def choose(self, packed: bytes) -> Choice:
+        """Choose the least loaded pod."""
+        del packed
+        pods = range(len(self._in_flight))
+        pod = min(pods, key=lambda one: (self._in_flight[one], self._chosen[one]))
+        self._turn += 1
+        self._in_flight[pod] += 1
+        self._chosen[pod] = self._turn
+        return Choice(pod)
+
+    async def first_token(self, choice: Choice) -> None:
+        """Take note of nothing."""
+
+    async def finished(self, choice: Choice, cached: int | None) -> None:
+        """Count one request less."""
+        del cached
+        self._in_flight[choice.pod] -= 1
+
+
+class Warmpath:
+    """Asks a router: Pick, then Report. Counts the calls that fail."""
+
+    def __init__(self, channel: grpc.aio.Channel, model: str, pods: Sequence[str]) -> None:
+        self._stub = router_pb2_grpc.RouterStub(channel)
+        self._model = model
+        self._positions = {pod: position for position, pod in enumerate(pods)}
+
+    async def choose(self, packed: bytes) -> Choice:
+        """Pick."""
+        prompt = pb.Prompt(model=self._model, token_ids_packed=packed)
+        reply = await self._stub.Pick(pb.PickRequest(prompt=prompt))
+        return Choice(self._positions[reply.candidates[0].pod], reply.booking_id)
+
+    async def first_token(self, choice: Choice) -> None:
+        """Report the first token."""
+        event = pb.ReportRequest.FIRST_TOKEN
+        await self._stub.Report(pb.ReportRequest(booking_id=choice.booking, event=event))
+
+    async def finished(self, choice: Choice, cached: int | None) -> None:
+        """Report the end."""
+        report = pb.ReportRequest(booking_id=choice.booking, event=pb.ReportRequest.FAILED)
+        if cached is not None:
+            report.event = pb.ReportRequest.FINISHED
+            report.cached_tokens = cached
+        await self._stub.Report(report)
