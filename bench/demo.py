@@ -43,7 +43,9 @@ class Setting:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a local cluster and show what cache-aware routing is worth on it."""
     args = _parser().parse_args(argv)
-    console = Console(stderr=args.json)
+    # A pipe has no width; 80 columns would cut the table.
+    width = None if sys.stdout.isatty() else 110
+    console = Console(stderr=args.json, width=width)
     try:
         setting = _setting(args)
         results = asyncio.run(_run_all(setting, args.policies.split(","), console))
@@ -67,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, default=0, help="only the first so many; 0: all")
     add("--pods", type=int, default=4, help="workers")
     add("--blocks", type=int, default=24000, help="KV cache blocks a worker, of 32 tokens")
-    add("--span", type=float, default=100.0, help="modelled seconds that the arrivals take")
-    add("--speed", type=float, default=5.0, help="modelled seconds a real second")
+    add("--span", type=float, default=240.0, help="modelled seconds that the arrivals take")
+    add("--speed", type=float, default=12.0, help="modelled seconds a real second")
     add("--most-output", type=int, default=400, help="answers are cut to so many tokens")
     add("--policies", default=",".join(POLICIES), help="which to compare")
     add("--kill-pod", action="store_true", help="kill a worker half-way and start it anew")

@@ -78,7 +78,7 @@ async def replay(
             due = begun + request.at / speed
             await asyncio.sleep(due - time.monotonic())
             result.late.append((time.monotonic() - due) * speed)
-            await _serve(session, request, policy, addresses, due, speed, result)
+            await _serve(session, request, policy, addresses, due=due, speed=speed, result=result)
             progress(result)
 
         async with asyncio.TaskGroup() as tasks:
@@ -92,6 +92,7 @@ async def _serve(
     request: Prepared,
     policy: Policy,
     addresses: Sequence[str],
+    *,
     due: float,
     speed: float,
     result: Replayed,

@@ -30,8 +30,7 @@ def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] 
         raw = name.encode()
         place = b"-" if offset is None else b"+" + offset.to_bytes(8, "little", signed=True)
         parts.append(b"m" + len(raw).to_bytes(4, "little") + raw + place)
-    for digest in embeds:
-        parts.append(b"e" + len(digest).to_bytes(4, "little") + digest)
+    parts += [b"e" + len(digest).to_bytes(4, "little") + digest for digest in embeds]
     return b"".join(parts)
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from indexer.engines.event import Batch, MalformedEvent, Tier
+from indexer.engines.event import Batch, MalformedEventError, Tier
 from indexer.index import BrokenInvariantError, Index
 from indexer.resolver import Added, Change, Gone, Resolver
 from indexer.slot import Place, SlotTable
@@ -31,7 +31,7 @@ class RankSource:
     model: str
     """Seeds the keys; the base model's name, whatever the pod calls it."""
     decode: Callable[[bytes], Batch]
-    """The engine's codec; raises MalformedEvent."""
+    """The engine's codec; raises MalformedEventError."""
     has_replay: bool
     topic: str = ""
     """Frames with another topic are not this rank's. Empty: every topic is."""
@@ -161,7 +161,7 @@ class RankIngest:
         self.batches += 1
         try:
             batch = self.source.decode(action.payload)
-        except MalformedEvent as error:
+        except MalformedEventError as error:
             self.malformed += 1
             self.stream.malformed(action.sequence, str(error), self._clock())
             return

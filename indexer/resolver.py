@@ -151,12 +151,12 @@ class Resolver:
         state = self._tiers.setdefault(tier, _TierState())
         copies, names = state.copies, state.names
         fresh = []
-        for name, key in blocks:
+        for name, announced in blocks:
             held = copies.get(name, 0)
             copies[name] = held + 1
             if not held:
                 # A name that is live elsewhere keeps the key that it was announced with first.
-                key = self._keys.setdefault(name, key)
+                key = self._keys.setdefault(name, announced)
                 count = names.get(key, 0)
                 names[key] = count + 1
                 if not count:

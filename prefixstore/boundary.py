@@ -1,4 +1,4 @@
-"""Where a text may be cut so that the parts' tokens are the whole's tokens.
+r"""Where a text may be cut so that the parts' tokens are the whole's tokens.
 
 A cut lies before a space that stands alone between two ASCII letters: `some|_words`. For the
 pre-tokenizers listed here that is a boundary whatever else the text holds:
@@ -7,7 +7,7 @@ pre-tokenizers listed here that is a boundary whatever else the text holds:
   these expressions a stretch that contains a letter ends at the first character after the letters
   that is no letter (or begins a contraction, which a space does not), so a stretch ends before the
   space. No expression looks behind itself, so matching from the space on goes as if the text began
-  there, and the only look-ahead, `\\s+(?!\\S)`, begins at white space and does not reach over a letter.
+  there, and the only look-ahead, `\s+(?!\S)`, begins at white space and does not reach over a letter.
 - Added tokens are cut out before. One could reach over the cut only if it contained white space, or
   swallowed the space beside it (`lstrip`, `rstrip`) with a letter at that end; a tokenizer that has
   such a token does not qualify.

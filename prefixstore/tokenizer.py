@@ -5,6 +5,7 @@
 """
 
 import json
+import sys
 from array import array
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,14 +135,8 @@ def _lone_surrogate(error: UnicodeEncodeError) -> str:
 
 def _pack(ids: list[int]) -> bytes:
     packed = array("I", ids)
-    return packed.tobytes() if _LITTLE else _swapped(packed)
-
-
-_LITTLE = array("I", [1]).tobytes()[0] == 1
-
-
-def _swapped(packed: "array[int]") -> bytes:
-    packed.byteswap()
+    if sys.byteorder == "big":
+        packed.byteswap()
     return packed.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""`warmpath check-config`: would the router start with this file?"""
+"""`warmpath check-config`: whether the router would start with a file."""
 
 import argparse
 import sys

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from indexer.engines import vllm
-from indexer.engines.event import Batch, Cleared, MalformedEvent, Removed, Stored
+from indexer.engines.event import Batch, Cleared, MalformedEventError, Removed, Stored
 from indexer.index import Index
 from indexer.ingest import Ingest, RankIngest, RankSource
 from indexer.memory import MemoryIndex
@@ -212,7 +212,7 @@ class _Verification:
             return
         try:
             events = vllm.decode(payload).events
-        except MalformedEvent:
+        except MalformedEventError:
             return
         for one in waiting:
             position = _own_store(events, one.asked)

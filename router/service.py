@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -63,7 +63,7 @@ class RouterService(router_pb2_grpc.RouterServicer):
     async def ScoreStream(  # noqa: N802  the contract's name
         self,
         request_iterator: AsyncIterator[pb.ScoreRequest],
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: grpc.aio.ServicerContext[Any, Any],  # noqa: ARG002  gRPC passes it
     ) -> AsyncIterator[pb.ScoreStreamResponse]:
         """Answer a stream of Scores as each is done."""
         replies: asyncio.Queue[pb.ScoreStreamResponse | None] = asyncio.Queue()
@@ -162,12 +162,14 @@ class RouterService(router_pb2_grpc.RouterServicer):
             if code is None:
                 raise
             await context.abort(code, str(error))
-        self._meter.answered(method, "OK", time.perf_counter() - begun)
-        return reply
+        else:
+            self._meter.answered(method, "OK", time.perf_counter() - begun)
+            return reply
 
     def _timeout(self, context: grpc.aio.ServicerContext[Any, Any]) -> float:
         """Return how many seconds the tokenizer may take."""
-        left = context.time_remaining()
+        # Without a deadline there is none left; the stubs do not say so.
+        left = cast("float | None", context.time_remaining())
         if left is None:
             return self._tokenize_seconds
         return max(0.0, min(self._tokenize_seconds, left - REPLY_SECONDS))

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.recording import BadRecordingError, read_recording
 from router.predict import Outcome, verify
+from router.recording import BadRecordingError, read_recording
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _readable(outcome: Outcome) -> str:
     lines = [
-        f"{outcome.exact} of {outcome.requests} requests predicted exactly "
-        f"({outcome.exact_ratio:.1%}); on arrival {outcome.exact_on_arrival}",
+        (
+            f"{outcome.exact} of {outcome.requests} requests predicted exactly "
+            f"({outcome.exact_ratio:.1%}); on arrival {outcome.exact_on_arrival}"
+        ),
         f"mean absolute error {outcome.mean_abs_error_tokens:.2f} tokens a request",
         f"at the end the view is {outcome.trust.level}: {outcome.trust.reason}",
     ]

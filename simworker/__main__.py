@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_serve(args, host, int(port)))
     except (OSError, ValueError, zmq.ZMQError) as error:
-        print(f"warmpath simworker: {error}", file=sys.stderr)
+        print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201  the command line
         return 1
     return 0
 
@@ -123,7 +123,7 @@ async def _serve(args: argparse.Namespace, host: str, port: int) -> None:
             "events": publisher.endpoint,
             "replay": publisher.replay_endpoint,
         }
-        print(json.dumps(ready), flush=True)
+        print(json.dumps(ready), flush=True)  # noqa: T201  what starters wait for
         stopped = asyncio.create_task(ended.wait())
         # A task that fails ends the worker: half an engine would look like a whole one.
         await asyncio.wait((stopped, *tasks), return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ EngineHash = int | bytes
 """An engine's name for a block: an unsigned 64-bit integer or its raw digest."""
 
 
-class MalformedEvent(Exception):
+class MalformedEventError(Exception):
     """A frame is not what its engine's format says. Nothing of it may be applied."""
 
 

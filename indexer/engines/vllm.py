@@ -16,7 +16,7 @@ from indexer.engines.event import (
     Cleared,
     EngineHash,
     Event,
-    MalformedEvent,
+    MalformedEventError,
     Removed,
     Stored,
     Tier,
@@ -95,12 +95,12 @@ class WireBatch(msgspec.Struct, frozen=True):
 def decode_wire(payload: bytes) -> WireBatch:
     """Decode a payload field by field, without interpreting it.
 
-    Raises MalformedEvent for anything that is not a batch.
+    Raises MalformedEventError for anything that is not a batch.
     """
     try:
         raw = msgspec.msgpack.decode(payload)
         if not isinstance(raw, list) or len(raw) < 2 or not isinstance(raw[1], list):
-            raise MalformedEvent("a batch is an array of a timestamp and a list of events")
+            raise MalformedEventError("a batch is an array of a timestamp and a list of events")
         timestamp = msgspec.convert(raw[0], float)
         rank = msgspec.convert(raw[2], int | None) if len(raw) > 2 else None
         events = []
@@ -112,7 +112,7 @@ def decode_wire(payload: bytes) -> WireBatch:
             else:
                 events.append(event)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MalformedEvent(str(error)) from error
+        raise MalformedEventError(str(error)) from error
     return WireBatch(timestamp, events, rank, skipped)
 
 
@@ -128,9 +128,9 @@ def _wire_event(item: Any) -> WireEvent | None:
         if wire_type is not None:
             fields = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
     else:
-        raise MalformedEvent("an event is a map, or an array that begins with its tag")
+        raise MalformedEventError("an event is a map, or an array that begins with its tag")
     if not isinstance(tag, str):
-        raise MalformedEvent("an event's tag is a string")
+        raise MalformedEventError("an event's tag is a string")
     if wire_type is None:
         return None
     return msgspec.convert(fields, wire_type)
@@ -139,7 +139,7 @@ def _wire_event(item: Any) -> WireEvent | None:
 def decode(payload: bytes) -> Batch:
     """Decode a payload into neutral events.
 
-    Raises MalformedEvent; then nothing of the frame is to be applied.
+    Raises MalformedEventError; then nothing of the frame is to be applied.
     """
     wire = decode_wire(payload)
     return Batch(
@@ -164,7 +164,7 @@ def _neutral(event: WireEvent) -> Event:
 
 def _stored(event: BlockStored) -> Stored:
     if event.block_size < 0:
-        raise MalformedEvent(f"block_size is {event.block_size}; it is 0 or more")
+        raise MalformedEventError(f"block_size is {event.block_size}; it is 0 or more")
     hashes = _hashes(event.block_hashes)
     lora = event.lora_name or ""
     if not lora and event.lora_id is not None:
@@ -176,11 +176,11 @@ def _stored(event: BlockStored) -> Stored:
     try:
         tokens = pack_tokens(event.token_ids) if whole else None
     except ValueError as error:
-        raise MalformedEvent(str(error)) from error
+        raise MalformedEventError(str(error)) from error
     salt, extras = "", None
     if whole and event.extra_keys and any(event.extra_keys):
         if len(event.extra_keys) != len(hashes):
-            raise MalformedEvent(
+            raise MalformedEventError(
                 f"extra_keys has {len(event.extra_keys)} entries for {len(hashes)} blocks"
             )
         salt, extras = _extras(event)
@@ -235,7 +235,7 @@ def _item(value: Any) -> tuple[str, int | None]:
         and abs(value[1]) < 1 << 63
     ):
         return value[0], value[1]
-    raise MalformedEvent("an extra key is a string, bytes, or a pair of string and offset")
+    raise MalformedEventError("an extra key is a string, bytes, or a pair of string and offset")
 
 
 def _hashes(values: list[int | bytes]) -> tuple[EngineHash, ...]:

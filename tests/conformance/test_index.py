@@ -140,11 +140,11 @@ class EveryBackendAgrees(RuleBasedStateMachine):
     @rule(budget=st.integers(1, 20))
     def sweep(self, budget: int) -> None:
         for backend, swept in zip(self.backends, self.swept, strict=True):
-            swept |= set(backend.sweep(budget))
+            swept.update(backend.sweep(budget))
         done = set.intersection(*self.swept)
         self.waiting -= done
         for swept in self.swept:
-            swept -= done
+            swept.difference_update(done)
 
     @rule(keys=KEYS)
     def look_up(self, keys: list[int]) -> None:
