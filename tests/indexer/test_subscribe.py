@@ -1,0 +1,171 @@
+"""The subscriber on real sockets, against a publisher that speaks both forms of replay."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import zmq
+import zmq.asyncio
+from engine_model import EngineModel
+
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.memory import MemoryIndex
+from indexer.subscribe import END, Subscriber, rank_endpoint
+from indexer.trust import Level
+
+
+class Publisher:
+    """An engine's two sockets; `with_topic` is the replay's form since vLLM 0.26."""
+
+    def __init__(self, context: zmq.asyncio.Context, *, with_topic: bool) -> None:
+        self.engine = EngineModel(buffer_steps=100)
+        self.with_topic = with_topic
+        self.answers = True
+        self.asked = 0
+        self.live = context.socket(zmq.PUB)
+        self.replay = context.socket(zmq.ROUTER)
+        self.events = f"tcp://127.0.0.1:{self.live.bind_to_random_port('tcp://127.0.0.1')}"
+        self.replays = f"tcp://127.0.0.1:{self.replay.bind_to_random_port('tcp://127.0.0.1')}"
+        self.task = asyncio.create_task(self.serve())
+
+    async def publish(self, message: tuple[int, bytes], topic: bytes = b"kv") -> None:
+        await self.live.send_multipart([topic, message[0].to_bytes(8, "big"), message[1]])
+
+    async def serve(self) -> None:
+        while True:
+            identity, empty, start = await self.replay.recv_multipart()
+            self.asked += 1
+            if not self.answers:
+                continue
+            topic = [b"kv"] if self.with_topic else []
+            for sequence, payload in self.engine.buffer:
+                if sequence >= int.from_bytes(start, "big"):
+                    frames = [identity, empty, *topic, sequence.to_bytes(8, "big"), payload]
+                    await self.replay.send_multipart(frames)
+            last = [b""] if self.with_topic else []
+            await self.replay.send_multipart([identity, empty, *last, END, b""])
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.live.close(linger=0)
+        self.replay.close(linger=0)
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[zmq.asyncio.Context]:
+    context = zmq.asyncio.Context()
+    yield context
+    context.term()
+
+
+@pytest.fixture(params=[True, False], ids=["0.26-replay", "0.25-replay"])
+async def publisher(
+    request: pytest.FixtureRequest, context: zmq.asyncio.Context
+) -> AsyncIterator[Publisher]:
+    publisher = Publisher(context, with_topic=request.param)
+    yield publisher
+    await publisher.close()
+
+
+def new_rank() -> RankIngest:
+    clock = asyncio.get_running_loop().time
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=0.1, clock=clock
+    )
+    return ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
+
+
+def subscribe(rank: RankIngest, context: zmq.asyncio.Context, publisher: Publisher) -> Subscriber:
+    return Subscriber(
+        rank,
+        context,
+        events=publisher.events,
+        replay=publisher.replays,
+        replay_seconds=0.5,
+        reconnect_seconds=0.01,
+        max_frame_bytes=1 << 20,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until something is so; the test's own timeout bounds it."""
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def test_a_late_joiner_gets_everything_by_replay_and_then_follows(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank()
+    engine = publisher.engine
+    engine.store((0, 1, 2, 3))
+    engine.store((0, 1, 9, 9))
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    assert rank.resolver.held()[Tier.GPU] == engine.held()
+    await publisher.publish(engine.store((5, 5)))
+    await until(lambda: rank.stream.sequence == 2)
+    assert rank.resolver.held()[Tier.GPU] == engine.held()
+    await stop(task)
+
+
+async def test_nonsense_on_the_socket_is_dropped_and_the_subscriber_lives_on(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank()
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    await publisher.live.send_multipart([b"kv"])
+    await publisher.live.send_multipart([b"kv", b"short", b"payload"])
+    await until(lambda: rank.malformed == 2)
+    assert rank.trust.level is Level.DEGRADED
+    await publisher.publish(publisher.engine.clear())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    await stop(task)
+
+
+async def test_a_replay_that_is_never_answered_degrades_and_live_goes_on(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    publisher.answers = False
+    rank = new_rank()
+    publisher.engine.store((0, 0))
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    await until(lambda: publisher.asked == 1)
+    await publisher.publish(publisher.engine.store((1, 1)))
+    await until(lambda: rank.trust.level is Level.DEGRADED)
+    await until(lambda: rank.stream.sequence == 1)
+    assert "no answer within" in rank.trust.reason
+    await stop(task)
+
+
+async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank()
+    publisher.engine.store((0, 1, 2, 3))
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    publisher.live.close(linger=0)
+    await until(lambda: not rank.stream.is_connected)
+    publisher.engine.restart()
+    publisher.live = context.socket(zmq.PUB)
+    publisher.live.bind(publisher.events)
+    await until(lambda: rank.stream.counts.restarts == 1)
+    await until(lambda: rank.trust.level is Level.EXACT)
+    assert rank.resolver.held() == {}
+    await stop(task)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_a_ranks_port_is_higher_by_the_rank(offset: int) -> None:
+    assert rank_endpoint("tcp://[::1]:5557", offset) == f"tcp://[::1]:{5557 + offset}"

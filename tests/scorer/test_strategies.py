@@ -1,0 +1,63 @@
+"""The strategies, on matches that tell them apart and on any match."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorer.match import TIERS, Match, Span, match_of
+from scorer.strategy import STRATEGIES
+
+SIZE = 16
+
+
+def score(name: str, *spans: tuple[int, int, str]) -> float:
+    return STRATEGIES[name](Match(tuple(Span(*span) for span in spans), SIZE))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_nothing_held_scores_zero(name: str) -> None:
+    assert score(name) == 0
+
+
+def test_longest_prefix_ends_at_the_first_gap() -> None:
+    assert score("longest-prefix", (0, 3, "gpu"), (3, 5, "cpu"), (7, 9, "gpu")) == 5 * SIZE
+
+
+def test_longest_prefix_is_zero_where_the_first_block_is_missing() -> None:
+    assert score("longest-prefix", (1, 9, "gpu")) == 0
+
+
+def test_highest_block_is_the_deepest_whatever_is_missing() -> None:
+    assert score("highest-block", (2, 3, "gpu"), (7, 9, "gpu")) == 9 * SIZE
+
+
+def test_coverage_counts_what_is_held_anywhere() -> None:
+    assert score("coverage", (0, 2, "gpu"), (7, 9, "disk")) == 4 * SIZE
+
+
+def test_tiered_weighs_each_block_by_its_tier() -> None:
+    assert score("tiered", (0, 2, "gpu"), (2, 3, "cpu"), (5, 9, "gpu")) == (2 + 0.8) * SIZE
+
+
+def test_a_block_in_two_tiers_counts_in_the_faster() -> None:
+    match = match_of([(0, 2, ["cpu", "gpu"]), (2, 4, ["disk"]), (5, 6, ["gpu"])], SIZE)
+    assert match.spans == (Span(0, 2, "gpu"), Span(2, 4, "disk"), Span(5, 6, "gpu"))
+    assert match.tokens_by_tier() == {"gpu": 2 * SIZE, "disk": 2 * SIZE}
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(1, 5), st.lists(st.sampled_from(TIERS), max_size=2)), max_size=8
+)
+
+
+@given(RUNS)
+def test_strategies_keep_their_order_on_any_match(lengths: list[tuple[int, list[str]]]) -> None:
+    runs, depth = [], 0
+    for length, tiers in lengths:
+        runs.append((depth, depth + length, tiers))
+        depth += length
+    match = match_of(runs, SIZE)
+    scores = {name: strategy(match) for name, strategy in STRATEGIES.items()}
+    assert 0 <= scores["tiered"] <= scores["longest-prefix"] <= scores["coverage"]
+    assert scores["coverage"] <= scores["highest-block"] <= depth * SIZE
+    assert sum(match.tokens_by_tier().values()) == scores["longest-prefix"]
