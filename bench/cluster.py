@@ -95,7 +95,7 @@ class Worker:
     events: str = "tcp://127.0.0.1:*"
     replay: str = "tcp://127.0.0.1:*"
 
-    async def start(self, settings: WorkerSettings) -> None:
+    async def start(self, settings: WorkerSettings, *options: str) -> None:
         """Start it, at the ports it had before where it had any."""
         line = await self.process.start(
             "simworker",
@@ -108,6 +108,7 @@ class Worker:
             f"--speed={settings.speed}",
             f"--vocab-size={settings.vocab_size}",
             "--stream-interval=64",
+            *options,
         )
         ready = json.loads(line)
         self.address, self.events, self.replay = (

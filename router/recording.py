@@ -114,14 +114,10 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
                     raise BadRecordingError(f"line {number}: not an object with a kind")
                 yield number, value
-    except (
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        EOFError,
-        zlib.error,
-        gzip.BadGzipFile,
-    ) as error:
-        raise BadRecordingError(f"line {number + 1}: {error}") from error
+    except json.JSONDecodeError as error:
+        raise BadRecordingError(f"line {number}: {error}") from error
+    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadRecordingError(f"after line {number}: {error}") from error
 
 
 def _take(recording: Recording, raw: dict[str, Any]) -> None:

@@ -1,0 +1,75 @@
+"""Configuration: what is wrong is refused, named with its key and line."""
+
+from pathlib import Path
+
+import pytest
+
+from router import check_config
+from router.config import ConfigError, load, parse
+from router.toml_lines import find_line
+
+BAD = sorted((Path(__file__).parents[1] / "badconfig").glob("*.toml"))
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_each_mistake_is_named_with_its_line(path: Path) -> None:
+    expected = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# expect: ")
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert expected in str(raised.value)
+    assert str(raised.value).startswith(str(path))
+
+
+def test_there_is_a_file_for_many_mistakes() -> None:
+    assert len(BAD) >= 15
+
+
+def test_the_example_configuration_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_config.main([str(ROOT / "deploy" / "warmpath.toml")]) == 0
+    assert "ok" in capsys.readouterr().out
+
+
+def test_defaults_listen_on_loopback() -> None:
+    config = parse('[[models]]\nname = "m"\n', "text")
+    assert config.server.listen.startswith("127.0.0.1:")
+    assert config.server.metrics_listen.startswith("127.0.0.1:")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+
+
+TEXT = """\
+top = 1
+[a]
+b = 2
+c.d = 3
+[[list]]
+x = 1
+[[list]]
+x = 2
+inline = { y = 1 }
+[list.sub]
+z = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("top",), 1),
+        (("a",), 2),
+        (("a", "b"), 3),
+        (("a", "c", "d"), 4),
+        (("list", 0, "x"), 6),
+        (("list", 1), 7),
+        (("list", 1, "x"), 8),
+        (("list", 1, "inline", "y"), 9),
+        (("list", 1, "sub", "z"), 11),
+        (("nowhere",), 1),
+    ],
+)
+def test_the_line_of_a_key_is_found(path: tuple[str | int, ...], line: int) -> None:
+    assert find_line(TEXT, path) == line

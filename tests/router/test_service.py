@@ -1,0 +1,353 @@
+"""The running router over gRPC, with a real worker's events on real sockets."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from bench.cluster import Process, Worker, WorkerSettings
+from indexer.token import pack_tokens
+from router.assemble import Running, running
+from router.config import parse
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
+IDS = list(range(100, 200))
+
+
+@dataclass
+class Stand:
+    """A router, one worker that it follows, and a client of both."""
+
+    router: Running
+    worker: Worker
+    stub: router_pb2_grpc.RouterStub
+    channel: grpc.aio.Channel
+    http: aiohttp.ClientSession
+
+    async def generate(self, body: dict[str, object], path: str = "completions") -> int:
+        """Have the worker answer; return the cached tokens that it reports."""
+        url = f"http://{self.worker.address}/v1/{path}"
+        async with self.http.post(url, json=body | {"max_tokens": 1}) as response:
+            answer = await response.json()
+            assert response.status == 200, answer
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    async def score(self, prompt: pb.Prompt, **fields: object) -> pb.ScoreResponse:
+        request = pb.ScoreRequest(prompt=prompt, **fields)  # type: ignore[arg-type]
+        return await self.stub.Score(request, timeout=10)
+
+    async def settled(self, ready: Callable[[pb.ListPodsResponse], bool]) -> None:
+        """Wait until what the router knows is so; the test's own timeout bounds it."""
+        while not ready(await self.stub.ListPods(pb.ListPodsRequest())):
+            await asyncio.sleep(0.01)
+
+    async def has_blocks(self, blocks: int) -> None:
+        await self.settled(
+            lambda pods: sum(tier.blocks for tier in pods.pods[0].ranks[0].tiers) >= blocks
+        )
+
+
+@asynccontextmanager
+async def standing(folder: Path, model_folder: Path) -> AsyncIterator[Stand]:
+    worker = Worker("pod-1", Process("worker", folder / "worker.log"))
+    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned")
+    config = parse(
+        f"""
+        [server]
+        listen = "127.0.0.1:0"
+        metrics-listen = "127.0.0.1:0"
+        [limits]
+        max-prompt-bytes = 4000
+        max-prompt-tokens = 1000
+        [[models]]
+        name = "demo"
+        aliases = ["demo-alias"]
+        adapters = ["tuned"]
+        tokenizer = "{model_folder}"
+        [[models]]
+        name = "ids-only"
+        [[pods]]
+        id = "pod-1"
+        model = "demo"
+        address = "{worker.address}"
+        events = "{worker.events}"
+        replay = "{worker.replay}"
+        """,
+        "test",
+    )
+    try:
+        async with (
+            running(config, folder) as router,
+            grpc.aio.insecure_channel(router.address) as channel,
+            aiohttp.ClientSession() as http,
+        ):
+            stand = Stand(router, worker, router_pb2_grpc.RouterStub(channel), channel, http)
+            await stand.settled(lambda pods: pods.pods[0].ranks[0].trust.level == pb.Trust.EXACT)
+            yield stand
+    finally:
+        await worker.process.stop()
+
+
+@pytest.fixture
+async def stand(tmp_path: Path, model_folder: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path, model_folder) as stand:
+        yield stand
+
+
+def packed(ids: list[int] = IDS, **fields: object) -> pb.Prompt:
+    return pb.Prompt(model="demo", token_ids_packed=pack_tokens(ids), **fields)  # type: ignore[arg-type]
+
+
+async def test_every_form_of_a_prompt_scores_what_the_engine_then_finds_cached(
+    stand: Stand,
+) -> None:
+    text = "You are a patient assistant that explains how prefix caching works, step by step. " * 4
+    chat = {"model": "demo", "messages": [{"role": "user", "content": text}]}
+    completion = {"model": "demo", "prompt": text}
+    by_ids = {"model": "demo", "prompt": IDS}
+    cases = [
+        (by_ids, "completions", packed()),
+        (by_ids, "completions", pb.Prompt(model="demo", token_ids=pb.TokenIds(ids=IDS))),
+        (completion, "completions", pb.Prompt(model="demo", text=text)),
+        (
+            completion,
+            "completions",
+            pb.Prompt(completions_body=json.dumps(completion).encode()),
+        ),
+        (chat, "chat/completions", pb.Prompt(chat_body=json.dumps(chat).encode())),
+        (by_ids, "completions", pb.Prompt(completions_body=json.dumps(by_ids).encode())),
+    ]
+    for body, path, _ in cases:
+        await stand.generate(body, path)
+    await stand.has_blocks(12)
+    for body, path, prompt in cases:
+        response = await stand.score(prompt)
+        [score] = response.scores
+        assert score.matched_tokens > 0
+        assert score.matched_tokens == await stand.generate(body, path)
+        assert score.score == score.matched_tokens
+        assert [(tier.tier, tier.tokens) for tier in score.tiers] == [("gpu", score.matched_tokens)]
+        assert score.trust.level == pb.Trust.EXACT
+        assert score.ready
+
+
+async def test_salts_adapters_and_models_never_see_each_others_warmth(stand: Stand) -> None:
+    await stand.generate({"model": "demo", "prompt": IDS, "cache_salt": "a"})
+    await stand.generate({"model": "tuned", "prompt": IDS[:40]})
+    await stand.has_blocks(8)
+
+    async def matched(prompt: pb.Prompt) -> int:
+        return (await stand.score(prompt)).scores[0].matched_tokens
+
+    assert await matched(packed()) == 0
+    assert await matched(packed(cache_salt="b")) == 0
+    assert await matched(packed(cache_salt="a")) == 96
+    assert await matched(packed(lora="tuned")) == 32
+    by_name = pb.Prompt(model="tuned", token_ids_packed=pack_tokens(IDS))
+    assert await matched(by_name) == 32
+    assert await matched(packed(lora="tuned", cache_salt="a")) == 0
+    alias = pb.Prompt(model="demo-alias", token_ids_packed=pack_tokens(IDS), cache_salt="a")
+    assert await matched(alias) == 96
+
+
+async def test_a_request_that_skips_the_cache_is_told_to_find_nothing(stand: Stand) -> None:
+    body = {"model": "demo", "prompt": IDS}
+    await stand.generate(body)
+    await stand.has_blocks(6)
+    skipping = json.dumps(body | {"prompt_logprobs": 1}).encode()
+    response = await stand.score(pb.Prompt(completions_body=skipping))
+    assert response.scores[0].matched_tokens == 0
+    assert await stand.generate(body | {"prompt_logprobs": 1}) == 0
+
+
+BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hi"}]}'
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
+    (name, pb.ScoreRequest(prompt=prompt, strategy=strategy), code, message)
+    for name, prompt, strategy, code, message in [
+        ("unknown model", pb.Prompt(model="x", text="a"), "", grpc.StatusCode.NOT_FOUND, "'x'; known: demo"),
+        ("no model", pb.Prompt(text="a"), "", INVALID, "prompt.model: is missing"),
+        ("no form", pb.Prompt(model="demo"), "", INVALID, "prompt: is missing"),
+        ("empty text", pb.Prompt(model="demo", text=""), "", INVALID, "prompt.text: is empty"),
+        ("empty ids", packed([]), "", INVALID, "prompt.token_ids_packed: is empty"),
+        (
+            "empty id list",
+            pb.Prompt(model="demo", token_ids=pb.TokenIds()),
+            "",
+            INVALID,
+            "prompt.token_ids.ids: is empty",
+        ),
+        (
+            "odd bytes",
+            pb.Prompt(model="demo", token_ids_packed=b"12345"),
+            "",
+            INVALID,
+            "has 5 bytes; packed token ids take 4 each",
+        ),
+        ("id past the vocabulary", packed([1, 2048]), "", INVALID, "2048; the vocabulary of 'demo' has 2048"),
+        (
+            "two forms",
+            pb.Prompt(model="demo", text="a", token_ids_packed=b"1234"),
+            "",
+            INVALID,
+            "given as text and token_ids_packed",
+        ),
+        ("strategy", packed(), "warmest", INVALID, "strategy: is 'warmest'; known: longest-prefix"),
+        ("no JSON", pb.Prompt(chat_body=b"{"), "", INVALID, "prompt.chat_body: is not JSON"),
+        ("no object", pb.Prompt(chat_body=b"[]"), "", INVALID, "prompt.chat_body: is not a JSON object"),
+        ("no messages", pb.Prompt(model="demo", chat_body=b"{}"), "", INVALID, "chat_body.messages"),
+        (
+            "a template",
+            pb.Prompt(chat_body=BODY[:-1] + b', "chat_template": "x"}'),
+            "",
+            INVALID,
+            "templates from requests are refused",
+        ),
+        (
+            "a picture",
+            pb.Prompt(chat_body=BODY.replace(b'"hi"', b'[{"type": "image_url"}]')),
+            "",
+            INVALID,
+            "'image_url' are not supported",
+        ),
+        (
+            "two salts",
+            pb.Prompt(chat_body=BODY[:-1] + b', "cache_salt": "a"}', cache_salt="b"),
+            "",
+            INVALID,
+            "prompt.cache_salt: differs",
+        ),
+        ("two models", pb.Prompt(model="tuned", chat_body=BODY), "", INVALID, "but the body's is 'demo'"),
+        (
+            "lone surrogate",
+            pb.Prompt(completions_body=b'{"model": "demo", "prompt": "a\\ud800b"}'),
+            "",
+            INVALID,
+            "prompt.completions_body",
+        ),
+        ("past the bytes", pb.Prompt(model="demo", text="a" * 4001), "", INVALID, "limits.max-prompt-bytes is 4000"),
+        ("past the tokens", packed([1] * 1001), "", INVALID, "limits.max-prompt-tokens is 1000"),
+        (
+            "past the tokens, as a list",
+            pb.Prompt(model="demo", token_ids=pb.TokenIds(ids=[1] * 1001)),
+            "",
+            INVALID,
+            "limits.max-prompt-tokens is 1000",
+        ),
+        ("text for ids only", pb.Prompt(model="ids-only", text="a"), "", INVALID, "no tokenizer configured"),
+        ("two prompts", pb.Prompt(completions_body=b'{"model": "demo", "prompt": ["a", "b"]}'), "", INVALID, "holds 2"),
+        (
+            "item past the end",
+            packed(multimodal=[pb.MultimodalItem(hash="h", offset=90, length=20)]),
+            "",
+            INVALID,
+            "ends at token 110; the prompt has 100",
+        ),
+    ]
+]  # fmt: skip
+
+
+async def test_bad_input_gets_a_status_that_names_the_field_and_the_limit(stand: Stand) -> None:
+    for name, request, code, message in BAD:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stand.stub.Score(request)
+        assert raised.value.code() is code, name
+        assert message in (raised.value.details() or ""), name
+    assert (await stand.score(packed())).prompt_tokens == 100, "and nothing is lost"
+
+
+async def test_a_stream_answers_each_request_by_its_id_and_outlives_bad_ones(stand: Stand) -> None:
+    await stand.generate({"model": "demo", "prompt": IDS})
+    await stand.has_blocks(6)
+    requests = [pb.ScoreRequest(prompt=packed(), request_id=number) for number in range(100)]
+    requests[7].prompt.token_ids_packed = b"odd"
+    requests[8].prompt.CopyFrom(pb.Prompt(model="demo", text="some text to tokenise"))
+    replies = {reply.request_id: reply async for reply in stand.stub.ScoreStream(iter(requests))}
+    assert sorted(replies) == list(range(100))
+    assert replies[7].error.code == INVALID.value[0]
+    assert "packed token ids" in replies[7].error.message
+    assert replies[99].response.scores[0].matched_tokens == 96
+    assert replies[8].response.covered_chars == len("some text to tokenise")
+
+
+async def test_pick_books_and_report_releases(stand: Stand) -> None:
+    await stand.generate({"model": "demo", "prompt": IDS})
+    await stand.has_blocks(6)
+    first = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+    [candidate] = first.candidates
+    assert candidate.pod == "pod-1"
+    assert candidate.address == stand.worker.address
+    assert candidate.matched_tokens == 96
+    assert candidate.outstanding_tokens == 0
+    second = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+    assert second.candidates[0].outstanding_tokens > 0
+
+    async def report(name: str, event: "pb.ReportRequest.Event.ValueType") -> bool:
+        request = pb.ReportRequest(booking_id=name, event=event, cached_tokens=96)
+        return (await stand.stub.Report(request)).known
+
+    assert await report(first.booking_id, pb.ReportRequest.FIRST_TOKEN)
+    assert await report(first.booking_id, pb.ReportRequest.FINISHED)
+    assert not await report(first.booking_id, pb.ReportRequest.FINISHED)
+    assert await report(second.booking_id, pb.ReportRequest.FAILED)
+    third = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+    assert third.candidates[0].outstanding_tokens == 0
+
+
+async def test_an_unknown_pod_never_makes_a_call_fail(stand: Stand) -> None:
+    response = await stand.score(packed(), pods=["nowhere", "pod-1"])
+    scores = {score.pod: score for score in response.scores}
+    assert scores["nowhere"].score == 0
+    assert not scores["nowhere"].ready
+    assert scores["nowhere"].trust.level == pb.Trust.COLD
+    assert scores["pod-1"].ready
+
+
+async def test_what_is_not_served_yet_says_so(stand: Stand) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stand.stub.Explain(pb.ExplainRequest(prompt=packed()))
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_health_reflection_and_metrics_are_served(stand: Stand) -> None:
+    health = health_pb2_grpc.HealthStub(stand.channel)  # type: ignore[no-untyped-call]
+    for name in ("", "warmpath.v1.Router"):
+        reply = await health.Check(health_pb2.HealthCheckRequest(service=name))
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    reflection = reflection_pb2_grpc.ServerReflectionStub(stand.channel)  # type: ignore[no-untyped-call]
+    ask = reflection_pb2.ServerReflectionRequest(list_services="")
+    async for reply in reflection.ServerReflectionInfo(iter([ask])):
+        names = {service.name for service in reply.list_services_response.service}
+        assert "warmpath.v1.Router" in names
+    await stand.score(packed())
+    base = f"http://{stand.router.http_address}"
+    async with stand.http.get(f"{base}/metrics") as response:
+        text = await response.text()
+    assert 'warmpath_requests_total{code="OK",method="Score"} 1.0' in text
+    assert 'warmpath_rank_trust{level="exact",pod="pod-1",rank="0"} 1.0' in text
+    for path in ("healthz", "readyz"):
+        async with stand.http.get(f"{base}/{path}") as response:
+            assert response.status == 200
+
+
+async def test_a_draining_router_says_that_it_is_not_ready(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    async with standing(tmp_path, model_folder) as stand:
+        health = stand.router.health
+        heard: list[bool] = []
+        health.listen(heard.append)
+        assert health.ready()
+    assert not health.ready()
+    assert heard == [False]

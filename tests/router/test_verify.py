@@ -1,0 +1,112 @@
+"""`warmpath verify` on the recorded life of a real vLLM engine, and on what is no recording."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.verify import main
+
+Lines = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Path) -> Lines:
+    with gzip.open(shared / "vllm-cpu" / "trace.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def run(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main([str(path), "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return printed
+
+
+def write(path: Path, lines: Lines) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_what_is_predicted_is_what_the_engine_did(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run(shared / "vllm-cpu" / "trace.jsonl.gz", capsys)
+    assert outcome["requests"] == 260
+    assert outcome["exact_ratio"] >= 0.984
+    assert outcome["exact"] + len(outcome["mismatches"]) == outcome["requests"]
+    assert outcome["trust"] == "exact"
+
+
+def test_every_exception_is_explained_by_the_engines_own_rules(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run(shared / "vllm-cpu" / "trace.jsonl.gz", capsys)
+    reasons = {miss["request"]: miss["reason"] for miss in outcome["mismatches"]}
+    assert "samples of one prompt" in reasons.pop(113)
+    assert "evicted by the very step" in reasons.pop(168)
+    assert "announces a reset only with its next step" in reasons.pop(228)
+    assert not reasons
+
+
+def test_a_wrong_report_of_the_engine_is_found(
+    recorded: Lines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = json.loads(json.dumps(recorded))
+    victim = next(line for line in lines if line["kind"] == "request" and line["id"] == 20)
+    victim["usage"]["prompt_tokens_details"]["cached_tokens"] += 64
+    outcome = run(write(tmp_path / "wrong.jsonl", lines), capsys)
+    miss = next(miss for miss in outcome["mismatches"] if miss["request"] == 20)
+    assert miss["actual"] == miss["predicted"] + 64
+
+
+def test_a_recording_without_events_in_the_middle_is_not_exact(
+    recorded: Lines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = [line for line in recorded if not (line["kind"] == "events" and line["seq"] == 40)]
+    outcome = run(write(tmp_path / "lost.jsonl", lost[:300]), capsys)
+    assert outcome["trust"] == "degraded"
+    assert "40 to 40" in outcome["trust_reason"]
+
+
+def test_the_readable_form_says_the_same(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(shared / "vllm-cpu" / "trace.jsonl.gz")]) == 0
+    text = capsys.readouterr().out
+    assert "257 of 260 requests predicted exactly" in text
+    assert "request 168" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it has no events"),
+        ("{}\n", "line 1: not an object with a kind"),
+        ('{"kind": "events", "t": 1}\n', "line 1: no field 'topic'"),
+        ('{"kind": "note"}\n{"kind": "ev', "line 2:"),
+        (
+            '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "zz"}\n',
+            "line 1: non-hexadecimal",
+        ),
+        (
+            '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "90"}\n',
+            "--enable-prompt-tokens-details",
+        ),
+    ],
+)
+def test_what_is_no_recording_is_refused_with_its_line(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text, encoding="utf-8")
+    assert main([str(path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_cut_gzip_file_is_refused(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes((shared / "vllm-cpu" / "trace.jsonl.gz").read_bytes()[:5000])
+    assert main([str(path)]) == 1
+    assert "bad" not in capsys.readouterr().out
