@@ -22,7 +22,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder with the tokenizer and template of the recordings."""
+    """Write a model folder with the tokenizer and template of the recordings."""
     folder = tmp_path_factory.mktemp("tiny-llama")
     tokenizer = (SHARED / "vllm-cpu" / "tokenizer.json").read_text(encoding="utf-8")
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
