@@ -70,11 +70,11 @@ class Process:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
-    async def stop(self) -> None:
-        """Ask it to end, and make it where it does not."""
+    async def stop(self) -> int | None:
+        """Ask it to end, and make it where it does not; return its exit status."""
         process, self._process = self._process, None
         if process is None:
-            return
+            return None
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         try:
@@ -83,6 +83,7 @@ class Process:
         except TimeoutError:
             process.kill()
             await process.wait()
+        return process.returncode
 
 
 @dataclass(slots=True)

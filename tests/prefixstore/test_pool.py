@@ -114,7 +114,7 @@ async def test_more_than_may_wait_is_refused_with_the_limits(
 ) -> None:
     for letter in "ab":
         await pool.encode("gated", letter + LONG, add_special_tokens=True, timeout=0)
-    with pytest.raises(PoolFullError, match="limits.max-queued-prompts is 2"):
+    with pytest.raises(PoolFullError, match=r"limits\.max-queued-prompts is 2"):
         await pool.encode("gated", "c" + LONG, add_special_tokens=True, timeout=0)
     assert pool.stats.refused == 1
     gated.gate.set()

@@ -1,0 +1,24 @@
+"""The rules that know nothing of caches do what their names say."""
+
+from bench.policies import LeastLoad, RoundRobin
+
+
+async def test_round_robin_goes_round() -> None:
+    policy = RoundRobin(3)
+    assert [(await policy.choose(b"")).pod for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+async def test_least_load_takes_the_pod_with_the_fewest_in_flight() -> None:
+    policy = LeastLoad(3)
+    choices = [await policy.choose(b"") for _ in range(3)]
+    assert [choice.pod for choice in choices] == [0, 1, 2]
+    await policy.finished(choices[1], 0)
+    assert (await policy.choose(b"")).pod == 1
+
+
+async def test_least_load_breaks_ties_by_who_waited_longest() -> None:
+    policy = LeastLoad(2)
+    for expected in (0, 1, 0, 1):
+        choice = await policy.choose(b"")
+        assert choice.pod == expected
+        await policy.finished(choice, None)

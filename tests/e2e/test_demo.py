@@ -1,0 +1,50 @@
+"""`warmpath demo`, small: it ends with its table, its page, and nothing left running."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def demo(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "router", "demo", f"--out={out}", "--pods=2", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["calm", "a-pod-killed"])
+def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> None:
+    options = ["--requests=60", "--span=60", "--speed=20", "--most-output=20"]
+    if kill:
+        options += ["--kill-pod", "--policies=warmpath", "--span=120"]
+    ended = demo(tmp_path, *options)
+    assert ended.returncode == 0, ended.stderr
+    assert "hit ratio" in ended.stdout
+    assert "report: " in ended.stdout
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 3
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    policies = results["policies"]
+    warm = policies["warmpath"]
+    if kill:
+        assert warm["requests"] + warm["failed"] == 60
+        return
+    assert set(policies) == {"round-robin", "least-load", "warmpath"}
+    assert all(one["requests"] == 60 and not one["failed"] for one in policies.values())
+    assert warm["hit_ratio"] >= policies["round-robin"]["hit_ratio"]
+    assert warm["hit_ratio"] <= results["ceiling"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--policies=best", "--policies: best; known:"),
+        ("--speed=0", "--speed: above 0"),
+        ("--trace=/nowhere", "/nowhere"),
+    ],
+)
+def test_bad_options_are_named(tmp_path: Path, option: str, message: str) -> None:
+    ended = demo(tmp_path, option)
+    assert ended.returncode == 1
+    assert message in ended.stderr
