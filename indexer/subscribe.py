@@ -14,8 +14,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from indexer.ingest import RankIngest
 from indexer.stream import AskReplay
+from indexer.tap import END, replay_frames
 
-END = (-1).to_bytes(8, "big", signed=True)
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 GONE = zmq.Event.DISCONNECTED
 
@@ -138,15 +138,16 @@ class Subscriber:
             while True:
                 async with asyncio.timeout(self._replay_seconds):
                     frames = await _frames(dealer.recv_multipart())
-                # Without a topic up to vLLM 0.25: [b"", sequence, payload].
-                if len(frames) not in (3, 4) or len(frames[-2]) != 8:
+                answer = replay_frames(frames)
+                if answer is None:
                     self._rank.frame_malformed("a replay's message is [topic,] sequence, payload")
                     continue
-                if frames[-2] == END:
+                _, sequence, payload = answer
+                if sequence == END:
                     self._ask(self._rank.replay_ended(asked.ticket))
                     return
-                sequence = int.from_bytes(frames[-2], "big")
-                again = self._rank.replayed(asked.ticket, sequence, frames[-1])
+                number = int.from_bytes(sequence, "big")
+                again = self._rank.replayed(asked.ticket, number, payload)
                 if again is not None:
                     self._ask(again)
                     return

@@ -137,6 +137,9 @@ def _take(recording: Recording, raw: dict[str, Any]) -> None:
     elif kind == "engine":
         recording.lines.append(Life(float(raw["t"]), str(raw["action"])))
         _take_flags(recording, [str(flag) for flag in raw.get("flags") or ()])
+    elif kind == "trace":
+        recording.model = str(raw.get("model") or "")
+        recording.adapters.update(map(str, raw.get("adapters") or ()))
     elif kind == "request" and raw["status"] == 200:
         recording.lines.append(_asked(raw))
         details = (raw.get("usage") or {}).get("prompt_tokens_details")

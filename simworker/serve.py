@@ -168,8 +168,12 @@ class WorkerServer:
 
     async def models(self, _: web.Request) -> web.Response:
         """Serve /v1/models."""
-        names = [self._identity.model, *sorted(self._identity.adapters)]
-        data = [{"id": name, "object": "model", "owned_by": "warmpath"} for name in names]
+        base = self._identity.model
+        parents = {base: None} | dict.fromkeys(sorted(self._identity.adapters), base)
+        data = [
+            {"id": name, "object": "model", "owned_by": "warmpath", "parent": parent}
+            for name, parent in parents.items()
+        ]
         return web.json_response({"object": "list", "data": data})
 
     async def health(self, _: web.Request) -> web.Response:
@@ -245,9 +249,13 @@ class _Answer:
         }
         if self._with_ids:
             choice["token_ids"] = tokens
-            prompt = self._request.token_ids[: self._request.num_prompt_tokens]
-            (answer if self._chat else choice)["prompt_token_ids"] = prompt
+            self._add_prompt(answer, choice)
         return answer
+
+    def _add_prompt(self, answer: dict[str, Any], choice: dict[str, Any]) -> None:
+        """Say the prompt's tokens where vLLM does: a chat's in the answer, else in the choice."""
+        prompt = self._request.token_ids[: self._request.num_prompt_tokens]
+        (answer if self._chat else choice)["prompt_token_ids"] = prompt
 
     def chunk(self, tokens: list[int]) -> dict[str, Any]:
         """Return one chunk of a streamed answer."""
@@ -259,10 +267,13 @@ class _Answer:
             choice["delta"] = role | {"content": text}
         else:
             choice["text"] = text
+        chunk = self._head | {"object": self._chunk_object(), "choices": [choice]}
         if self._with_ids:
             choice["token_ids"] = tokens
+            if not self._sent:
+                self._add_prompt(chunk, choice)
         self._sent += len(tokens)
-        return self._head | {"object": self._chunk_object(), "choices": [choice]}
+        return chunk
 
     def closing(self) -> dict[str, Any]:
         """Return the last chunk, which has the usage."""

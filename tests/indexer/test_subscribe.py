@@ -12,7 +12,8 @@ from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.ingest import Ingest, RankIngest, RankSource
 from indexer.memory import MemoryIndex
-from indexer.subscribe import END, Subscriber, rank_endpoint
+from indexer.subscribe import Subscriber, rank_endpoint
+from indexer.tap import END
 from indexer.trust import Level
 
 

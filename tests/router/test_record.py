@@ -1,0 +1,117 @@
+"""`warmpath record` beside a real worker: what it writes, `warmpath verify` reads."""
+
+import gzip
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bench.cluster import Process, Worker, WorkerSettings
+from router import record, verify
+
+SETTINGS = WorkerSettings(blocks=60, block_size=4, speed=1000.0, vocab_size=2048)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+async def ask(http: aiohttp.ClientSession, base: str, body: dict[str, Any]) -> bytes:
+    path = "chat/completions" if "messages" in body else "completions"
+    async with http.post(
+        f"{base}/v1/{path}", json={"model": "demo", "max_tokens": 5} | body
+    ) as got:
+        return await got.read()
+
+
+async def test_a_recording_of_a_running_engine_verifies_exactly(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "recording.jsonl.gz"
+    worker = Worker("w", Process("worker", tmp_path / "log"))
+    recorder = Process("recorder", tmp_path / "recorder.log")
+    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned")
+    async with aiohttp.ClientSession() as http:
+        # What the engine held before is known by replay.
+        await ask(http, f"http://{worker.address}", {"prompt": list(range(20, 50))})
+        line = await recorder.start(
+            "router", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
+            f"--replay={worker.replay}", "--listen=127.0.0.1:0", f"--out={out}",
+        )  # fmt: skip
+        base = line.split("to ")[1].split(",")[0]
+        bodies: list[dict[str, Any]] = [
+            {"prompt": list(range(20, 60))},
+            {"prompt": "some text to complete"},
+            {"prompt": "some text to complete", "stream": True},
+            {"messages": [{"role": "user", "content": "hello there, engine"}]},
+            {"messages": [{"role": "user", "content": "hello there, engine"}], "stream": True},
+            {"prompt": list(range(20, 60)), "model": "tuned"},
+            {"prompt": list(range(20, 60)), "model": "tuned", "cache_salt": "s"},
+            {"prompt": [1], "model": "not served"},
+            *({"prompt": list(range(start, start + 90))} for start in range(100, 1000, 100)),
+            {"prompt": list(range(20, 60))},
+        ]
+        direct = await ask(http, f"http://{worker.address}", bodies[1])
+        for body in bodies:
+            answer = await ask(http, base, body)
+            if body is bodies[1]:
+                mine, theirs = json.loads(answer), json.loads(direct)
+                assert mine["choices"][0]["text"] == theirs["choices"][0]["text"]
+        async with http.post(f"{base}/reset_prefix_cache") as response:
+            assert (await response.json())["success"]
+        async with http.get(f"{base}/health") as response:
+            assert response.status == 200
+    assert await recorder.stop() == 0
+    await worker.process.stop()
+    recorded = lines_of(out)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    kinds = [line["kind"] for line in recorded]
+    assert kinds[:3] == ["trace", "replayed", "replayed"]
+    assert kinds.count("request") == len(bodies)
+    assert "admin" in kinds
+    assert verify.main([str(out), "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["requests"] == len(bodies) - 1
+    assert outcome["exact"] == outcome["requests"], outcome["mismatches"]
+    assert outcome["trust"] == "exact"
+
+
+async def test_an_engine_that_is_gone_is_told_to_the_client(tmp_path: Path) -> None:
+    worker = Worker("w", Process("worker", tmp_path / "log"))
+    recorder = Process("recorder", tmp_path / "recorder.log")
+    await worker.start(SETTINGS)
+    line = await recorder.start(
+        "router", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
+        "--listen=127.0.0.1:0", f"--out={tmp_path / 'out.jsonl.gz'}",
+    )  # fmt: skip
+    base = line.split("to ")[1].split(",")[0]
+    await worker.process.stop()
+    async with aiohttp.ClientSession() as http, http.get(f"{base}/health") as response:
+        assert response.status == 502
+    assert await recorder.stop() == 0
+
+
+def test_a_file_that_is_there_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "precious"
+    out.write_text("precious")
+    options = ["--target=http://x", "--events=tcp://x:1", f"--out={out}"]
+    assert record.main(options) == 1
+    assert "precious" in capsys.readouterr().err
+    assert out.read_text() == "precious"
+
+
+@pytest.mark.parametrize("option", ["--listen=nowhere", "--target=ftp://x"])
+def test_bad_options_are_named(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    options = ["--target=http://x", "--events=tcp://x:1", f"--out={out}", option]
+    assert record.main(options) == 2
+    assert option.split("=", maxsplit=1)[0] in capsys.readouterr().err
+    assert not out.exists()
