@@ -83,21 +83,15 @@ class Subscriber:
         live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
         monitor = live.get_monitor_socket(int(CONNECTED | GONE))
         live.connect(self._events)
-        receiving = None
         try:
-            while await _event(monitor) != CONNECTED:
-                pass
+            await _until(CONNECTED, monitor)
             self._ask(self._rank.connected())
-            receiving = asyncio.create_task(self._receive(live))
-            ended = asyncio.create_task(_until_gone(monitor))
-            await asyncio.wait((receiving, ended), return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
+            async with asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(self._receive(live))
+                await _until(GONE, monitor)
+                receiving.cancel()
             self._rank.disconnected()
         finally:
-            if receiving is not None:
-                receiving.cancel()
-                await asyncio.wait((receiving,))
-                receiving.result() if not receiving.cancelled() else None
             live.disable_monitor()
             monitor.close(linger=0)
             live.close(linger=0)
@@ -153,13 +147,9 @@ class Subscriber:
                     return
 
 
-async def _event(monitor: Any) -> int:
-    """Return the next event of a socket's monitor."""
-    return int(parse_monitor_message(await _frames(monitor.recv_multipart()))["event"])
-
-
-async def _until_gone(monitor: Any) -> None:
-    while await _event(monitor) != GONE:
+async def _until(event: int, monitor: Any) -> None:
+    """Read a socket's monitor up to an event."""
+    while parse_monitor_message(await _frames(monitor.recv_multipart()))["event"] != event:
         pass
 
 

@@ -1,6 +1,5 @@
 """Whether the router is fit to answer, by named component."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -20,16 +19,10 @@ class Health:
 
     def __init__(self, components: dict[str, Component]) -> None:
         self._components = dict(components)
-        self._listeners: list[Callable[[bool], None]] = []
 
     def set(self, name: str, ok: bool, reason: str) -> None:
-        """Say how a component is; listeners hear of it where the whole changes."""
-        before = self.ready()
+        """Say how a component is."""
         self._components[name] = Component(ok, reason)
-        after = self.ready()
-        if after != before:
-            for listener in self._listeners:
-                listener(after)
 
     def ready(self) -> bool:
         """Whether every component is fit."""
@@ -38,7 +31,3 @@ class Health:
     def report(self) -> dict[str, Component]:
         """Return every component."""
         return dict(self._components)
-
-    def listen(self, listener: Callable[[bool], None]) -> None:
-        """Call `listener` whenever readiness changes."""
-        self._listeners.append(listener)

@@ -20,7 +20,7 @@ from router.recording import BadRecordingError, read_recording
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `warmpath verify`; 0 where the recording could be read, whatever came out."""
+    """Compare what warmpath predicts with what a recorded engine did; 0 whatever comes out."""
     parser = argparse.ArgumentParser(prog="warmpath verify", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")

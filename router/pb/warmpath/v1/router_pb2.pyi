@@ -295,7 +295,9 @@ class PodScore(_message.Message):
     matched_tokens: _builtins.int
     """Leading tokens that a request would find cached: at most all but the last one."""
     ready: _builtins.bool
-    """False while the pod cannot be reached or is not known; its score is 0 then."""
+    """False while no event stream of the pod is connected, or it is not known. Its score falls to 0 as
+    soon as the trust says STALE, and is 0 for a pod that is not known.
+    """
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
         """The same by the tier that each block lies in; a block in two tiers counts in the faster one."""

@@ -1,0 +1,145 @@
+"""The command line: what a user types, and what they see."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from router import ask, cli
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+
+class OnePod(router_pb2_grpc.RouterServicer):
+    """Answers every prompt with one pod, and keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[pb.ScoreRequest] = []
+
+    async def Score(  # noqa: N802
+        self, request: pb.ScoreRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pb.ScoreResponse:
+        self.asked.append(request)
+        if request.strategy:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "strategy: is unknown")
+        trust = pb.Trust(level=pb.Trust.EXACT, reason="followed from the first batch")
+        score = pb.PodScore(pod="pod-a", score=32, matched_tokens=32, trust=trust, ready=True)
+        score.tiers.add(tier="gpu", tokens=32)
+        return pb.ScoreResponse(prompt_tokens=64, scores=[score])
+
+    async def ListPods(  # noqa: N802
+        self, request: pb.ListPodsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pb.ListPodsResponse:
+        del request, context
+        return pb.ListPodsResponse(pods=[pb.Pod(id="pod-a", ranks=[pb.Rank(block_size=16)])])
+
+
+@pytest.fixture
+async def router() -> AsyncIterator[tuple[OnePod, str]]:
+    server = grpc.aio.server()
+    servicer = OnePod()
+    router_pb2_grpc.add_RouterServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+async def run(main: object, *args: str) -> int:
+    import asyncio
+
+    return int(await asyncio.to_thread(main, list(args)))  # type: ignore[arg-type]
+
+
+async def test_a_score_is_a_table_that_says_how_warm_and_how_sure(
+    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(ask.score_main, "--router", router[1], "--model=m", "hello") == 0
+    printed = capsys.readouterr().out
+    for part in ("64 tokens", "pod-a", "32", "50%", "gpu 32", "exact: followed from"):
+        assert part in printed
+    assert router[0].asked[0].prompt == pb.Prompt(model="m", text="hello")
+
+
+async def test_a_score_in_json_has_the_contracts_own_names(
+    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(ask.score_main, "--router", router[1], "--json", "hello") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["scores"][0]["matched_tokens"] == 32
+    assert answer["scores"][0]["rank"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "field", "value"),
+    [
+        ("--file", "some text", "text", "some text"),
+        ("--chat-file", '{"messages": []}', "chat_body", b'{"messages": []}'),
+        ("--completions-file", '{"prompt": ""}', "completions_body", b'{"prompt": ""}'),
+        ("--token-ids-file", "[1, 2,\n 3]", "token_ids", pb.TokenIds(ids=[1, 2, 3])),
+        ("--token-ids-file", "1 2 3\n", "token_ids", pb.TokenIds(ids=[1, 2, 3])),
+    ],
+)
+async def test_a_prompt_may_come_from_a_file(
+    router: tuple[OnePod, str], tmp_path: Path, option: str, content: str, field: str, value: object
+) -> None:
+    path = tmp_path / "prompt"
+    path.write_text(content, encoding="utf-8")
+    assert await run(ask.score_main, "--router", router[1], option, str(path)) == 0
+    assert getattr(router[0].asked[0].prompt, field) == value
+
+
+async def test_a_prompt_may_come_from_standard_input(
+    router: tuple[OnePod, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    assert await run(ask.score_main, "--router", router[1], "-") == 0
+    assert router[0].asked[0].prompt.text == "from a pipe"
+
+
+async def test_what_the_router_refuses_is_said_with_status_and_reason(
+    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(ask.score_main, "--router", router[1], "--strategy=x", "hello") == 1
+    assert capsys.readouterr().err == "warmpath: INVALID_ARGUMENT: strategy: is unknown\n"
+
+
+async def test_a_router_that_is_not_there_is_named(
+    free_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(ask.pods_main, "--router", f"127.0.0.1:{free_port}") == 1
+    assert f"no router answers at 127.0.0.1:{free_port}" in capsys.readouterr().err
+
+
+async def test_pods_are_listed(
+    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run(ask.pods_main, "--router", router[1]) == 0
+    assert "pod-a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("args", [[], ["text", "--file", "x"], ["--token-ids-file", "/nowhere"]])
+def test_a_prompt_given_never_twice_or_wrongly_is_a_usage_error(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        ask.score_main(args)
+    assert error.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_every_command_is_listed_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    printed = capsys.readouterr().out
+    for name in ("bench", "check-config", "demo", "pods", "record", "score", "serve", "verify"):
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
+        assert len(line.split()) > 2
+
+
+def test_an_unknown_command_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["scroe"]) == 2
+    assert "did you mean 'score'?" in capsys.readouterr().err
