@@ -9,6 +9,8 @@ form, in which types are tagged and lengths prefixed so that no two different li
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from indexer.token import pack_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -32,6 +34,15 @@ def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] 
         parts.append(b"m" + len(raw).to_bytes(4, "little") + raw + place)
     parts += [b"e" + len(digest).to_bytes(4, "little") + digest for digest in embeds]
     return b"".join(parts)
+
+
+def next_token(token: int) -> bytes:
+    """Return the extra of a block that is reused only where this token follows it.
+
+    So it is where an engine caches pairs of tokens (SGLang under EAGLE). Raises ValueError where it
+    is no token id.
+    """
+    return b"n" + pack_tokens((token,))
 
 
 def extras_of(items: Sequence[Item], block_size: int, blocks: int) -> list[bytes | None] | None:

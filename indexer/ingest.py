@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from indexer.engines.event import Batch, MalformedEventError, Tier
+from indexer.group import prefix_groups
 from indexer.index import BrokenInvariantError, Index
-from indexer.resolver import Added, Change, Gone, Resolver
+from indexer.resolver import Added, Change, Gone, Resolver, Spot
 from indexer.slot import Place, SlotTable
-from indexer.stream import Action, Apply, AskReplay, Reset, Stream
-from indexer.trust import Trust
+from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, Stream
+from indexer.trust import Level, Trust
 
 log = logging.getLogger(__name__)
+
+ORPHAN_BYTES = 16 << 20
+"""Bytes a rank of stores that wait for their parent."""
 
 Clock = Callable[[], float]
 """Seconds; the same clock for all times of one process."""
@@ -35,6 +39,8 @@ class RankSource:
     has_replay: bool
     topic: str = ""
     """Frames with another topic are not this rank's. Empty: every topic is."""
+    capacity: int = 0
+    """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
 
 
 class RankIngest:
@@ -48,10 +54,12 @@ class RankIngest:
         *,
         hash_seed: str,
         pending_bytes: int,
+        orphan_bytes: int,
         stale_after: float,
         clock: Clock,
     ) -> None:
         self.source = source
+        self.capacity = source.capacity
         self.batches = 0
         self.malformed = 0
         self.skipped = 0
@@ -59,8 +67,8 @@ class RankIngest:
         self._table = slots
         self._clock = clock
         self._epoch = 0
-        self._slots: dict[Tier, int] = {}
-        self.resolver = Resolver(source.model, hash_seed)
+        self._slots: dict[Spot, int] = {}
+        self.resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes)
         self.stream = Stream(
             has_replay=source.has_replay,
             pending_bytes=pending_bytes,
@@ -74,8 +82,14 @@ class RankIngest:
         return self.stream.trust
 
     def blocks(self) -> dict[Tier, int]:
-        """Return how many distinct blocks each tier holds."""
-        return {tier: self._index.count(slot) for tier, slot in self._slots.items()}
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        groups = prefix_groups(self.resolver.groups)
+        shown = groups[0] if groups else min(self.resolver.groups, default=0)
+        return {
+            tier: self._index.count(slot)
+            for (tier, group), slot in self._slots.items()
+            if group == shown
+        }
 
     def counts(self) -> dict[str, int]:
         """Return what happened to the stream so far, by kind of happening."""
@@ -91,6 +105,7 @@ class RankIngest:
             "restarts": stream.restarts,
             "malformed": self.malformed,
             "parentless": resolver.parentless,
+            "adopted": resolver.adopted,
             "skipped": self.skipped + resolver.other_groups + resolver.unplaced,
         }
 
@@ -137,8 +152,7 @@ class RankIngest:
         self.malformed += 1
         log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
         before = self.trust
-        self.stream.malformed((self.stream.sequence or 0) + 1, reason, self._clock())
-        self._log(before)
+        self._act(before, self.stream.missed(f"a frame is malformed: {reason}", self._clock()))
 
     def close(self) -> None:
         """Let the rank hold nothing."""
@@ -150,8 +164,10 @@ class RankIngest:
             if isinstance(action, Apply):
                 self._apply(action)
             elif isinstance(action, Reset):
-                self.resolver.empty()
+                self.resolver.forget()
                 self._empty()
+            elif isinstance(action, Doubt):
+                self.resolver.doubt()
             else:
                 asked = action
         self._log(before)
@@ -159,33 +175,44 @@ class RankIngest:
 
     def _apply(self, action: Apply) -> None:
         self.batches += 1
+        now = self._clock()
         try:
             batch = self.source.decode(action.payload)
         except MalformedEventError as error:
             self.malformed += 1
-            self.stream.malformed(action.sequence, str(error), self._clock())
+            self.stream.malformed(str(error), now)
+            self.resolver.doubt()
             return
         self.skipped += batch.skipped
-        clears = self.resolver.counts.clears
-        for event in batch.events:
-            for change in self.resolver.apply(event):
+        self.capacity = batch.capacity or self.capacity
+        counts = self.resolver.counts
+        clears, parentless = counts.clears, counts.parentless
+        for change in self.resolver.apply_all(batch.events):
+            self._change(change)
+        if counts.clears > clears:
+            self.stream.cleared(action.sequence, now)
+        if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
+            self.stream.missed("a stored block's parent is unknown: an event was missed", now)
+            self.resolver.doubt()
+        elif self.trust.level is Level.DEGRADED and self.resolver.can_settle(self.capacity):
+            for change in self.resolver.settle():
                 self._change(change)
-        if self.resolver.counts.clears > clears:
-            self.stream.cleared(action.sequence, self._clock())
+            self.stream.turned_over(now)
 
     def _change(self, change: Change) -> None:
         if isinstance(change, Added):
-            self._index.add(self._slot(change.tier), change.keys)
+            self._index.add(self._slot(change.spot), change.keys)
         elif isinstance(change, Gone):
-            self._index.remove(self._slot(change.tier), change.keys)
+            self._index.remove(self._slot(change.spot), change.keys)
         else:
             self._empty()
 
-    def _slot(self, tier: Tier) -> int:
-        slot = self._slots.get(tier)
+    def _slot(self, spot: Spot) -> int:
+        slot = self._slots.get(spot)
         if slot is None:
-            place = Place(self.source.pod, self.source.rank, tier, self._epoch)
-            slot = self._slots[tier] = self._table.claim(place)
+            tier, group = spot
+            place = Place(self.source.pod, self.source.rank, tier, self._epoch, group)
+            slot = self._slots[spot] = self._table.claim(place)
         return slot
 
     def _empty(self) -> None:
@@ -213,12 +240,12 @@ class RankIngest:
         self.stream.check()
         self.resolver.check()
         held = self.resolver.held()
-        for tier, slot in self._slots.items():
-            keys = held.get(tier, set())
+        for spot, slot in self._slots.items():
+            keys = held.get(spot, set())
             if self._index.count(slot) != len(keys):
-                raise BrokenInvariantError(f"slot {slot} holds another number of keys than {tier}")
+                raise BrokenInvariantError(f"slot {slot} holds another number of keys than {spot}")
             if any(slot not in run.slots for run in self._index.holders(list(keys))):
-                raise BrokenInvariantError(f"slot {slot} does not hold a key of {tier}")
+                raise BrokenInvariantError(f"slot {slot} does not hold a key of {spot}")
 
 
 class Ingest:
@@ -230,6 +257,7 @@ class Ingest:
         *,
         hash_seed: str,
         pending_bytes: int,
+        orphan_bytes: int = ORPHAN_BYTES,
         stale_after: float,
         clock: Clock,
     ) -> None:
@@ -237,6 +265,7 @@ class Ingest:
         self.slots = SlotTable()
         self._hash_seed = hash_seed
         self._pending_bytes = pending_bytes
+        self._orphan_bytes = orphan_bytes
         self._stale_after = stale_after
         self._clock = clock
         self._ranks: dict[tuple[str, int], RankIngest] = {}
@@ -259,6 +288,7 @@ class Ingest:
             self.slots,
             hash_seed=self._hash_seed,
             pending_bytes=self._pending_bytes,
+            orphan_bytes=self._orphan_bytes,
             stale_after=self._stale_after,
             clock=self._clock,
         )

@@ -1,50 +1,56 @@
 """Engine hashes to keys, for one rank.
 
 An engine names a block by a hash that is opaque to us, tells its tokens and its parent once, when it
-is stored, and afterwards only the name. The resolver keeps for each live name the key that it stands
+is stored, and afterwards only the name. The resolver keeps for each live name the keys that it stands
 for, so that a child can be chained to its parent and a removal be followed.
 
-One name may be announced several times (an engine keeps duplicates, and several tiers hold copies):
-it is held in a tier until as many removals have come (`shared/engine-events.md`, 2.8). Several names
-may also stand for one key. What goes out is therefore a change of what the rank's tier *holds*: a
-key's first name arriving, a key's last name leaving.
+One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and
+each cache group has its own (`shared/engine-events.md`, 2.8, 2.10). It is held in a place (tier and
+group) until as many removals have come. Several names may also stand for one key. What goes out is
+therefore a change of what a place *holds*: a key's first name arriving, a key's last name leaving.
+
+Doubt. Where something was missed, any name known till then may be gone, and none may be believed
+until something that came later proves it: a store of the name, or of a child (a request that stores a
+child holds its whole prefix). `settle` drops what is still unproven once everything that was cached
+then must have been given to other content.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
+from indexer.group import WINDOW_KINDS, Group, prefix_groups
+from indexer.holding import Holding
 from indexer.index import BrokenInvariantError
 from indexer.key import Keyspace, chain
-
-FULL_PREFIX_KINDS = frozenset(
-    {"", "full_attention", "mla_attention", "sink_full_attention", "unknown"}
-)
-"""Kinds of groups whose blocks say that the prefix up to there is held (2.10)."""
+from indexer.orphans import Orphans
 
 ROOTS = 4096
 """Roots remembered (adapters times salts); past it they are computed anew."""
 
+Spot = tuple[Tier, int]
+"""A tier and a cache group: one place in which a rank holds blocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A tier holds these keys from now on."""
+    """A place holds these keys from now on."""
 
-    tier: Tier
+    spot: Spot
     keys: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A tier no longer holds these keys."""
+    """A place no longer holds these keys."""
 
-    tier: Tier
+    spot: Spot
     keys: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The rank holds nothing in any tier."""
+    """The rank holds nothing anywhere."""
 
 
 Change = Added | Gone | Emptied
@@ -58,39 +64,65 @@ class ResolverCounts:
     removed_blocks: int = 0
     clears: int = 0
     parentless: int = 0
-    """Stored blocks whose parent is not known: they have no key."""
+    """Stored blocks whose parent is not known: they have no key yet."""
+    adopted: int = 0
+    """Those of them whose parent turned up."""
     unplaced: int = 0
-    """Stored blocks announced without tokens whose hash is not known."""
+    """Stored blocks announced without tokens whose hash is not known, or in sizes that do not fit."""
     unknown_removals: int = 0
     other_groups: int = 0
-    """Blocks of groups that do not stand for a whole prefix."""
-
-
-@dataclass(slots=True)
-class _TierState:
-    copies: dict[EngineHash, int] = field(default_factory=dict)
-    """How often each live name is held."""
-    names: dict[int, int] = field(default_factory=dict)
-    """How many live names stand for each key."""
+    """Blocks of groups that say nothing of what can be reused."""
 
 
 class Resolver:
     """Follows one rank's names. `model` and `hash_seed` seed the keys (`indexer.key`)."""
 
-    def __init__(self, model: str, hash_seed: str) -> None:
+    def __init__(self, model: str, hash_seed: str, *, orphan_bytes: int) -> None:
         self.counts = ResolverCounts()
-        self.block_size = 0
-        """Tokens a block, as the last store with tokens said; 0 before the first."""
+        self.groups: dict[int, Group] = {}
+        """The cache groups seen in this life."""
+        self.lookahead = False
+        """Whether blocks name the token after them too (`indexer.extra.next_token`)."""
+        self.orphans = Orphans(orphan_bytes)
+        self.stored_since_doubt = 0
+        """Copies stored in the fastest tier since something was missed."""
         self._model = model
         self._hash_seed = hash_seed
         self._roots: dict[tuple[str, str, int], int] = {}
         self._keys: dict[EngineHash, int] = {}
-        """The key of every name that is live in any tier."""
-        self._tiers: dict[Tier, _TierState] = {}
-        self._other_groups: set[int] = set()
+        """The last key of every name that is live anywhere."""
+        self._earlier: dict[EngineHash, tuple[int, ...]] = {}
+        """The keys before it, of names that stand for several blocks (an offload tier's chunks)."""
+        self._parents: dict[EngineHash, EngineHash] = {}
+        self._holdings: dict[Spot, Holding] = {}
+        self._firm: set[int] = set()
+        """Groups whose block size was seen on more than a lone block."""
 
-    def apply(self, event: Event) -> list[Change]:
-        """Follow one event; return what it changes, in order."""
+    @property
+    def block_size(self) -> int:
+        """Tokens a block that has a key; 0 before any is known."""
+        sizes = [group.block_size for group in self.groups.values() if group.is_chained]
+        if not sizes:
+            sizes = [group.block_size for group in self.groups.values()]
+        return min(sizes, default=0)
+
+    def apply_all(self, events: Sequence[Event]) -> list[Change]:
+        """Follow the events of one batch; return what they change, in order."""
+        changes: list[Change] = []
+        before = self.block_size
+        for event in events:
+            if isinstance(event, Stored):
+                self._learn(event)
+        if before and self.block_size != before:
+            # Keys of another size say nothing of the new one's; what was known cannot be kept.
+            groups = self.groups
+            changes += self.forget()
+            self.groups = groups
+        for event in events:
+            changes += self._apply(event)
+        return changes
+
+    def _apply(self, event: Event) -> list[Change]:
         if isinstance(event, Stored):
             return self._store(event)
         if isinstance(event, Removed):
@@ -102,44 +134,128 @@ class Resolver:
         return self.empty()
 
     def empty(self) -> list[Change]:
-        """Forget every name."""
+        """Forget every name; the groups stay what they are."""
         self._keys.clear()
-        self._tiers.clear()
-        self._other_groups.clear()
+        self._earlier.clear()
+        self._parents.clear()
+        self._holdings.clear()
+        self.orphans.clear()
+        self.stored_since_doubt = 0
         return [Emptied()]
 
+    def forget(self) -> list[Change]:
+        """Forget the rank's whole life."""
+        self.groups = {}
+        self.lookahead = False
+        self._firm.clear()
+        return self.empty()
+
+    def _learn(self, event: Stored) -> None:
+        """Learn the groups and their block sizes from stores in the fastest tier.
+
+        A lone block may be the tail of a prompt, in a smaller size than the group's (2.8, 3), so
+        its size holds only until a larger one shows.
+        """
+        number = event.group
+        if event.tier is not Tier.GPU or event.block_size < 1 or not event.tokens:
+            return
+        known = self.groups.get(number)
+        if known is None or (event.block_size > known.block_size and number not in self._firm):
+            self.groups[number] = Group(event.kind, event.block_size, event.window)
+            self.lookahead = event.lookahead
+        if len(event.hashes) > 1 and event.block_size == self.groups[number].block_size:
+            self._firm.add(number)
+
     def _store(self, event: Stored) -> list[Change]:
-        if event.kind not in FULL_PREFIX_KINDS or (
-            event.group and event.group in self._other_groups
+        group = self.groups.get(event.group, Group(event.kind, event.block_size))
+        spot = (event.tier, event.group)
+        by_name = event.tokens is None
+        if group.kind in WINDOW_KINDS:
+            # Its blocks have the names of the prefix group's, and keys where those have them.
+            by_name = by_name or bool(prefix_groups(self.groups))
+        elif not group.is_chained or (
+            not group.kind and event.group not in (0, *prefix_groups(self.groups))
         ):
-            self._other_groups.add(event.group)
             self.counts.other_groups += len(event.hashes)
             return []
-        self.counts.stored_blocks += len(event.hashes)
-        known = self._keys
-        if event.tokens is None:
-            placed = [name for name in event.hashes if name in known]
-            self.counts.unplaced += len(event.hashes) - len(placed)
-            return self._hold(event.tier, [(name, known[name]) for name in placed])
-        parent = self._parent_key(event)
-        if parent is None:
-            self.counts.parentless += len(event.hashes)
+        if by_name:
+            return self._store_known(event, spot)
+        size = self.block_size
+        if not size or event.block_size % size or (event.extras and event.block_size != size):
+            self.counts.unplaced += len(event.hashes)
             return []
-        self.block_size = event.block_size
-        keys = chain(parent, event.tokens, event.block_size, event.extras)
-        return self._hold(event.tier, zip(event.hashes, keys, strict=True))
+        parent = self._parent_key(event, size)
+        if parent is None:
+            return self._store_orphan(event, spot)
+        return self._store_chained(event, parent, size)
 
-    def _parent_key(self, event: Stored) -> int | None:
+    def _store_chained(self, event: Stored, parent: int, size: int) -> list[Change]:
+        """Hold a store whose parent is known, and whatever waited for any of its blocks."""
+        assert event.tokens is not None
+        changes: list[Change] = []
+        waiting = [(event, parent, frozenset[int]())]
+        while waiting:
+            stored, above, gone = waiting.pop()
+            assert stored.tokens is not None
+            keys = chain(above, stored.tokens, size, stored.extras)
+            ratio = stored.block_size // size
+            changes += self._hold_chain(stored, keys, ratio, gone)
+            if self.orphans:
+                for position, name in enumerate(stored.hashes):
+                    last = keys[(position + 1) * ratio - 1]
+                    for orphan in self.orphans.of(name):
+                        self.counts.adopted += len(orphan.event.hashes) - len(orphan.gone)
+                        waiting.append((orphan.event, last, frozenset(orphan.gone)))
+        return changes
+
+    def _hold_chain(
+        self, event: Stored, keys: list[int], ratio: int, gone: frozenset[int]
+    ) -> list[Change]:
+        """Give each block its keys and hold it, but for those at the positions `gone`."""
+        held = []
+        above = event.parent
+        for position, name in enumerate(event.hashes):
+            if position not in gone:
+                held.append(name)
+                if name not in self._keys:
+                    own = keys[position * ratio : (position + 1) * ratio]
+                    self._keys[name] = own[-1]
+                    if ratio > 1:
+                        self._earlier[name] = tuple(own[:-1])
+                    if above is not None:
+                        self._parents[name] = above
+            above = name
+        if event.tier is Tier.GPU and event.parent is not None:
+            self._prove_prefix((event.tier, event.group), event.parent)
+        return self._hold((event.tier, event.group), held)
+
+    def _store_known(self, event: Stored, spot: Spot) -> list[Change]:
+        """Hold those names whose key is known from elsewhere."""
+        placed = [name for name in event.hashes if name in self._keys]
+        if event.kind not in WINDOW_KINDS:
+            self.counts.unplaced += len(event.hashes) - len(placed)
+        return self._hold(spot, placed)
+
+    def _store_orphan(self, event: Stored, spot: Spot) -> list[Change]:
+        if all(name in self._keys for name in event.hashes):
+            return self._hold(spot, event.hashes)
+        self.orphans.keep(event)
+        self.counts.parentless += len(event.hashes)
+        if event.tier is Tier.GPU:
+            self.stored_since_doubt += len(event.hashes)
+        return []
+
+    def _parent_key(self, event: Stored, size: int) -> int | None:
         if event.parent is not None:
             return self._keys.get(event.parent)
-        seed = (event.lora, event.cache_salt, event.block_size)
+        seed = (event.lora, event.cache_salt, size)
         root = self._roots.get(seed)
         if root is None:
             if len(self._roots) >= ROOTS:
                 self._roots.clear()
             root = Keyspace(
                 model=self._model,
-                block_size=event.block_size,
+                block_size=size,
                 lora=event.lora,
                 cache_salt=event.cache_salt,
                 hash_seed=self._hash_seed,
@@ -147,71 +263,112 @@ class Resolver:
             self._roots[seed] = root
         return root
 
-    def _hold(self, tier: Tier, blocks: Iterable[tuple[EngineHash, int]]) -> list[Change]:
-        state = self._tiers.setdefault(tier, _TierState())
-        copies, names = state.copies, state.names
+    def _keys_of(self, name: EngineHash) -> tuple[int, ...]:
+        return (*self._earlier.get(name, ()), self._keys[name])
+
+    def _hold(self, spot: Spot, held: Sequence[EngineHash]) -> list[Change]:
+        holding = self._holdings.get(spot)
+        if holding is None:
+            holding = self._holdings[spot] = Holding()
         fresh = []
-        for name, announced in blocks:
-            held = copies.get(name, 0)
-            copies[name] = held + 1
-            if not held:
-                # A name that is live elsewhere keeps the key that it was announced with first.
-                key = self._keys.setdefault(name, announced)
-                count = names.get(key, 0)
-                names[key] = count + 1
-                if not count:
-                    fresh.append(key)
-        return [Added(tier, fresh)] if fresh else []
+        for name in held:
+            fresh += holding.hold(name, self._keys_of(name))
+        self.counts.stored_blocks += len(held)
+        if spot[0] is Tier.GPU:
+            self.stored_since_doubt += len(held)
+        return [Added(spot, fresh)] if fresh else []
 
     def _remove(self, event: Removed) -> list[Change]:
-        if event.group in self._other_groups:
-            return []
         self.counts.removed_blocks += len(event.hashes)
-        return self._release(event.tier, event.hashes)
+        if event.tier is not None:
+            return self._release((event.tier, event.group), event.hashes)
+        changes = []
+        for name in event.hashes:
+            tiers = (tier for tier in Tier if name in self._copies((tier, event.group)))
+            changes += self._release((next(tiers, Tier.GPU), event.group), [name])
+        return changes
 
-    def _release(self, tier: Tier, hashes: Iterable[EngineHash]) -> list[Change]:
-        state = self._tiers.get(tier)
-        gone = []
+    def _copies(self, spot: Spot) -> dict[EngineHash, int]:
+        holding = self._holdings.get(spot)
+        return holding.copies if holding else {}
+
+    def _release(self, spot: Spot, hashes: Iterable[EngineHash]) -> list[Change]:
+        holding = self._holdings.get(spot)
+        gone: list[int] = []
         for name in hashes:
-            held = state.copies.get(name, 0) if state else 0
-            if not state or not held:
+            if holding and name in holding.copies:
+                gone += holding.release(name, self._keys_of(name))
+                if name not in holding.copies:
+                    self._forget_unheld(name)
+            elif not self.orphans.remove(name, *spot):
                 self.counts.unknown_removals += 1
-                continue
-            if held > 1:
-                state.copies[name] = held - 1
-                continue
-            del state.copies[name]
-            key = self._keys[name]
-            state.names[key] -= 1
-            if not state.names[key]:
-                del state.names[key]
-                gone.append(key)
-            if not any(name in other.copies for other in self._tiers.values()):
-                del self._keys[name]
-        return [Gone(tier, gone)] if gone else []
+        return [Gone(spot, gone)] if gone else []
+
+    def _forget_unheld(self, name: EngineHash) -> None:
+        if not any(name in holding.copies for holding in self._holdings.values()):
+            del self._keys[name]
+            self._earlier.pop(name, None)
+            self._parents.pop(name, None)
 
     def _move(self, event: Moved) -> list[Change]:
-        key = self._keys.get(event.hash)
-        if key is None:
+        if event.hash not in self._keys:
             self.counts.unknown_removals += 1
             return []
-        held = self._hold(event.target, [(event.hash, key)])
-        return held + self._release(event.source, [event.hash])
+        held = self._hold((event.target, event.group), [event.hash])
+        return held + self._release((event.source, event.group), [event.hash])
 
-    def held(self) -> dict[Tier, set[int]]:
-        """Return the keys that each tier holds."""
-        return {tier: set(state.names) for tier, state in self._tiers.items()}
+    def doubt(self) -> None:
+        """Take note that something was missed: no name known now is certain any more."""
+        for holding in self._holdings.values():
+            holding.doubt()
+        # What waits may be gone too, and nothing could prove it once it is adopted.
+        self.orphans.clear()
+        self.stored_since_doubt = 0
+
+    def _prove_prefix(self, spot: Spot, name: EngineHash) -> None:
+        """Take note that a request holds a block, and so the whole prefix up to there."""
+        holding = self._holdings.get(spot)
+        current: EngineHash | None = name
+        while holding and current is not None and holding.prove(current):
+            current = self._parents.get(current)
+
+    def can_settle(self, capacity: int) -> bool:
+        """Whether everything that was cached at the last doubt must be gone or proven by now.
+
+        An engine gives its blocks to new content in the order in which they were last used, so once
+        as many have been stored as it has, every block that was not used again is gone
+        (`shared/engine-events.md`, 4.2). A block of a slower tier outlives that.
+        """
+        if not 0 < capacity <= self.stored_since_doubt or len(self.orphans):
+            return False
+        return all(
+            tier is Tier.GPU or not held.copies for (tier, _), held in self._holdings.items()
+        )
+
+    def settle(self) -> list[Change]:
+        """Drop every name that is still in doubt."""
+        changes: list[Change] = []
+        for spot, holding in self._holdings.items():
+            gone: list[int] = []
+            for name in list(holding.doubted):
+                gone += holding.drop(name, self._keys_of(name))
+                self._forget_unheld(name)
+            if gone:
+                changes.append(Gone(spot, gone))
+        return changes
+
+    def held(self) -> dict[Spot, set[int]]:
+        """Return the keys that each place holds."""
+        return {spot: set(holding.names) for spot, holding in self._holdings.items()}
 
     def check(self) -> None:
         """Raise BrokenInvariantError where names, copies and keys disagree."""
-        live = {name for state in self._tiers.values() for name in state.copies}
+        self.orphans.check()
+        live = {name for holding in self._holdings.values() for name in holding.copies}
         if live != self._keys.keys():
             raise BrokenInvariantError("the names with a key are not the live ones")
-        for tier, state in self._tiers.items():
-            if min(state.copies.values(), default=1) < 1:
-                raise BrokenInvariantError(f"a name without copies is kept in {tier}")
-            names: dict[int, int] = {}
-            for name in state.copies:
-                names[self._keys[name]] = names.get(self._keys[name], 0) + 1
-            if names != state.names:
-                raise BrokenInvariantError(f"the names of {tier}'s keys do not add up")
+        if not self._parents.keys() | self._earlier.keys() <= live:
+            raise BrokenInvariantError("something is kept of a name that is not live")
+        keys = {name: self._keys_of(name) for name in live}
+        for holding in self._holdings.values():
+            holding.check(keys)

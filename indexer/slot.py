@@ -14,6 +14,8 @@ class Place:
     rank: int
     tier: Tier
     epoch: int
+    group: int = 0
+    """The cache group (`indexer.group`)."""
 
 
 class SlotTable:

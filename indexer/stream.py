@@ -21,7 +21,7 @@ back that far, the engine has restarted and everything that was known is dropped
 A connection's batches never arrive after it is gone: `indexer.subscribe` uses a new socket for each.
 
 Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
-is then degraded until the next clear.
+is then degraded until the next clear, or until `turned_over` says that it no longer matters.
 """
 
 from collections import OrderedDict, deque
@@ -60,7 +60,12 @@ class AskReplay:
     start: int
 
 
-Action = Apply | Reset | AskReplay
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something was missed: what was known till here may be gone by now."""
+
+
+Action = Apply | Reset | AskReplay | Doubt
 
 
 class State(Enum):
@@ -148,7 +153,7 @@ class Stream:
         self._state = State.FOLLOWING
         if again:
             reason = "reconnected without a replay endpoint: a restart cannot be ruled out"
-            self._degrade(reason, self._next, now)
+            return self._degrade(reason, self._next, now)
         return []
 
     def disconnected(self, now: float) -> None:
@@ -207,12 +212,12 @@ class Stream:
     def _gap(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         missing = f"batches {self._next} to {sequence - 1}"
         if self._next == 0 and self._trust.level is Level.COLD and not self._has_replay:
-            self._degrade(f"joined late: {missing} were before", sequence, now)
-            return self._accept(sequence, payload, now)
+            late = self._degrade(f"joined late: {missing} were before", sequence, now)
+            return late + self._accept(sequence, payload, now)
         self.counts.gaps += 1
         if not self._has_replay or self._unfillable == self._next:
-            self._degrade(f"{missing} are lost", sequence, now)
-            return self._accept(sequence, payload, now)
+            lost = self._degrade(f"{missing} are lost", sequence, now)
+            return lost + self._accept(sequence, payload, now)
         if self._trust.level is not Level.DEGRADED:
             self._set(Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True)
         self._unfillable = self._next
@@ -255,42 +260,37 @@ class Stream:
         """Take one batch of a replay's answer."""
         if ticket != self._ticket or self._state is not State.REPLAYING:
             return []
+        actions: list[Action] = []
         begun, self._replay_begun = self._replay_begun, True
+        if not begun and self._fence is not None and sequence <= self._fence:
+            return self._pass_fence(sequence, payload, now)
         if not begun and self._fence is not None:
-            actions = self._pass_fence(sequence, payload, now)
-            if actions is not None:
-                return actions
+            reason = f"the replay buffer begins at {sequence}, after the last batch seen"
+            actions = self._degrade(f"{reason} ({self._fence})", sequence, now)
         if sequence < self._next:
             self.counts.duplicates += 1
-            return []
+            return actions
         if sequence > self._next:
-            self._lose(sequence, now)
-        return self._accept(sequence, payload, now)
+            actions += self._lose(sequence, now)
+        return actions + self._accept(sequence, payload, now)
 
-    def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action] | None:
-        """Compare the replay's first batch with the fence; None: go on with this batch."""
-        assert self._fence is not None
-        if sequence == self._fence:
-            if self._digests[sequence] == xxhash.xxh3_64_intdigest(payload):
-                return []
-            reset = self._new_life(f"batch {sequence} is not the one that was seen", now)
-            return [reset, *self._ask(now)]
-        if sequence < self._fence:
+    def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        """Compare the replay's first batch with the fence."""
+        if sequence != self._fence:
             # Not what was asked for; a publisher that ignores the start. Skip up to the fence.
             self._replay_begun = False
             return []
-        reason = (
-            f"the replay buffer begins at {sequence}, after the last batch seen ({self._fence})"
-        )
-        self._degrade(reason, sequence, now)
-        return None
+        if self._digests[sequence] == xxhash.xxh3_64_intdigest(payload):
+            return []
+        reset = self._new_life(f"batch {sequence} is not the one that was seen", now)
+        return [reset, *self._ask(now)]
 
-    def _lose(self, sequence: int, now: float) -> None:
+    def _lose(self, sequence: int, now: float) -> list[Action]:
         if self._next == 0 and not self._digests:
             reason = f"joined late: the replay buffer begins at {sequence}"
         else:
             reason = f"batches {self._next} to {sequence - 1} are lost"
-        self._degrade(reason, sequence, now)
+        return self._degrade(reason, sequence, now)
 
     def replay_ended(self, ticket: int, now: float) -> list[Action]:
         """Take the end of a replay's answer."""
@@ -308,9 +308,9 @@ class Stream:
         """Take note that a replay's answer did not come, or not to its end."""
         if ticket != self._ticket or self._state is not State.REPLAYING:
             return []
-        self._degrade(f"replay failed: {reason}", self._next, now)
+        doubt = self._degrade(f"replay failed: {reason}", self._next, now)
         self._unfillable = self._next
-        return self._follow(now)
+        return doubt + self._follow(now)
 
     def _follow(self, now: float) -> list[Action]:
         """Go on with the live batches that were held."""
@@ -345,9 +345,19 @@ class Stream:
         known = self._digests.get(sequence)
         return known is not None and known != xxhash.xxh3_64_intdigest(payload)
 
-    def malformed(self, sequence: int, reason: str, now: float) -> None:
-        """Take note that an applied batch could not be read: what it said is not known."""
-        self._degrade(f"batch {sequence} is malformed: {reason}", sequence + 1, now)
+    def malformed(self, reason: str, now: float) -> list[Action]:
+        """Take note that the last applied batch could not be read: what it said is not known."""
+        return self._degrade(f"batch {self._next - 1} is malformed: {reason}", self._next, now)
+
+    def missed(self, reason: str, now: float) -> list[Action]:
+        """Take note that the batches themselves show that something was missed before."""
+        return self._degrade(reason, self._next, now)
+
+    def turned_over(self, now: float) -> None:
+        """Take note that nothing is left of what was cached when something was missed."""
+        if self._trust.level is Level.DEGRADED and not self._passing:
+            reason = "as much was stored since something was missed as the cache holds"
+            self._set(Level.EXACT, reason, now)
 
     def cleared(self, sequence: int, now: float) -> None:
         """Take note that an applied batch cleared the whole cache: what was missed before is moot."""
@@ -359,10 +369,11 @@ class Stream:
         else:
             self._set(Level.EXACT, "cleared by the engine", now)
 
-    def _degrade(self, reason: str, heals_at: int, now: float) -> None:
+    def _degrade(self, reason: str, heals_at: int, now: float) -> list[Action]:
         self._heals_at = max(self._heals_at, heals_at)
         if self._trust.level is not Level.DEGRADED or self._passing:
             self._set(Level.DEGRADED, reason, now)
+        return [Doubt()]
 
     def _set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
         self._trust = Trust(level, reason, now)

@@ -1,17 +1,25 @@
 """From a prompt's tokens to what every rank holds of it, and to scores."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from indexer.extra import Item, extras_of
+from indexer.engines.event import Tier
+from indexer.extra import Item, extras_of, next_token
+from indexer.group import prefix_groups
 from indexer.ingest import Ingest, RankIngest
 from indexer.key import Keyspace, chain
-from indexer.token import TOKEN_BYTES
+from indexer.resolver import Resolver
+from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
 from scorer.match import Match, match_of
+from scorer.reuse import Window, reusable
 from scorer.strategy import Strategy
 
 NOTHING = Match((), 0)
+
+Runs = list[tuple[int, int, list[Tier]]]
+"""Blocks (first, past the last) and the tiers that hold them, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +42,11 @@ class TokenPrompt:
         """The number of tokens."""
         return len(self.ids) // TOKEN_BYTES
 
-    def keys(self, block_size: int, hash_seed: str) -> list[int]:
+    def keys(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> list[int]:
         """Return the keys of the blocks that a request could find cached.
 
         The last token is always computed anew, so a block that ends with it does not count
-        (`shared/engine-events.md`, 4.3).
+        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too.
         """
         if not self.reads_cache or not self.ids:
             return []
@@ -51,6 +59,9 @@ class TokenPrompt:
             hash_seed=hash_seed,
         ).root()
         extras = extras_of(self.items, block_size, blocks)
+        if lookahead:
+            ids = unpack_tokens(self.ids)
+            extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
         return chain(root, self.ids[: blocks * block_size * TOKEN_BYTES], block_size, extras)
 
 
@@ -83,30 +94,76 @@ class Scorer:
         Keys are computed once for each block size among the ranks. A rank whose stream is gone
         scores nothing: what it held says nothing of what it holds.
         """
-        by_size: dict[int, dict[RankIngest, Match]] = {}
+        by_form: dict[tuple[int, bool], dict[RankIngest, Match]] = {}
         for rank in ranks:
-            size = rank.resolver.block_size
-            if not size or rank.trust.level is Level.STALE:
+            form = rank.resolver.block_size, rank.resolver.lookahead
+            if not form[0] or rank.trust.level is Level.STALE:
                 yield RankScore(rank, 0.0, NOTHING)
                 continue
-            if size not in by_size:
-                by_size[size] = self._matches(prompt, size)
-            match = by_size[size].get(rank, NOTHING)
+            if form not in by_form:
+                by_form[form] = self._matches(prompt, *form)
+            match = by_form[form].get(rank, NOTHING)
             yield RankScore(rank, strategy(match), match)
 
-    def _matches(self, prompt: TokenPrompt, block_size: int) -> dict[RankIngest, Match]:
-        """Return what each rank that holds anything of the prompt holds."""
-        held: dict[RankIngest, list[tuple[int, int, list[str]]]] = {}
+    def _matches(
+        self, prompt: TokenPrompt, block_size: int, lookahead: bool
+    ) -> dict[RankIngest, Match]:
+        """Return what each rank that holds anything of the prompt could reuse of it."""
+        held: dict[RankIngest, dict[int, Runs]] = {}
         ingest = self._ingest
-        for run in ingest.index.holders(prompt.keys(block_size, self._hash_seed)):
+        keys = prompt.keys(block_size, self._hash_seed, lookahead=lookahead)
+        for run in ingest.index.holders(keys):
             for slot in run.slots:
                 place = ingest.slots.place(slot)
                 rank = ingest.rank(place.pod, place.rank) if place else None
                 if place is None or rank is None:
                     continue
-                runs = held.setdefault(rank, [])
+                runs = held.setdefault(rank, {}).setdefault(place.group, [])
                 if runs and runs[-1][0] == run.start:
                     runs[-1][2].append(place.tier)
                 else:
                     runs.append((run.start, run.stop, [place.tier]))
-        return {rank: match_of(runs, block_size) for rank, runs in held.items()}
+        return {
+            rank: match_of(_usable(groups, rank.resolver, len(keys)), block_size)
+            for rank, groups in held.items()
+        }
+
+
+def _usable(held: Mapping[int, Runs], resolver: Resolver, blocks: int) -> Runs:
+    """Return the runs of a prompt's `blocks` that count, given those of each cache group."""
+    groups = resolver.groups
+    if len(groups) < 2:
+        return next(iter(held.values()))
+    size = resolver.block_size
+    full = prefix_groups(groups)
+    shown = held.get(full[0], []) if full else [(0, blocks, [Tier.GPU])]
+    prefix = min((_leading(held.get(number, [])) for number in full), default=blocks)
+    windows = [
+        Window(
+            [(start, stop) for start, stop, _ in _joined(held.get(number, []))],
+            step=max(1, group.block_size // size),
+            needed=math.ceil(group.needed * min(1.0, group.block_size / size)),
+        )
+        for number, group in groups.items()
+        if group.needed
+    ]
+    align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
+    most = reusable(prefix, windows, align)
+    return [(start, min(stop, most), tiers) for start, stop, tiers in shown if start < most]
+
+
+def _joined(runs: Runs) -> Runs:
+    """Return runs of which no two touch."""
+    found: Runs = []
+    for start, stop, tiers in runs:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop, tiers)
+        else:
+            found.append((start, stop, tiers))
+    return found
+
+
+def _leading(runs: Runs) -> int:
+    """Return how many blocks are held from the first on."""
+    joined = _joined(runs)
+    return joined[0][1] if joined and joined[0][0] == 0 else 0

@@ -44,6 +44,10 @@ class Stored:
     group: int = 0
     kind: str = ""
     """The group's kind of attention as the engine names it; empty: not said."""
+    window: int = 0
+    """Tokens of the group's sliding window; 0: it has none, or it is not said."""
+    lookahead: bool = False
+    """Whether a block names the token after it too (see `indexer.extra.next_token`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ class Removed:
     """One copy of each of these blocks is gone from a tier."""
 
     hashes: tuple[EngineHash, ...]
-    tier: Tier = Tier.GPU
+    tier: Tier | None = Tier.GPU
+    """None: the engine does not say which; a block of it is in one only."""
     group: int = 0
 
 
@@ -62,6 +67,7 @@ class Moved:
     hash: EngineHash
     source: Tier
     target: Tier
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +89,5 @@ class Batch:
     """The data-parallel rank; None where the engine does not say."""
     skipped: int = 0
     """Events of unknown type that were passed over."""
+    capacity: int = 0
+    """Blocks of the engine's cache, where it says so."""

@@ -1,10 +1,7 @@
 """vLLM's KV-cache events, every layout from 0.9.0 to 0.32.
 
 Source: `vllm/distributed/kv_events.py` of those versions, as set down in `shared/engine-events.md`,
-section 2. A batch is a msgpack array `[timestamp, events, data_parallel_rank?]`. An event is an
-array `[tag, field, …]` whose trailing fields may be cut off (up to 0.23) or a map with a `type` key
-(from 0.24); which one is decided event by event. Unknown tags are passed over, unknown fields and
-extra elements ignored.
+section 2. Events are arrays up to 0.23 and maps from 0.24 (`indexer.engines.wire`).
 """
 
 from typing import Any
@@ -14,31 +11,15 @@ import msgspec
 from indexer.engines.event import (
     Batch,
     Cleared,
-    EngineHash,
     Event,
     MalformedEventError,
     Removed,
     Stored,
-    Tier,
 )
+from indexer.engines.medium import tier_of
+from indexer.engines.wire import WireBatch, decode_batch, name_of, names_of
 from indexer.extra import pack_extra
 from indexer.token import pack_tokens
-
-UINT64 = (1 << 64) - 1
-
-TIERS = {
-    "gpu": Tier.GPU,
-    "cuda": Tier.GPU,
-    "cpu": Tier.CPU,
-    "cpu_pinned": Tier.CPU,
-    "disk": Tier.DISK,
-    "fs": Tier.DISK,
-    "storage": Tier.DISK,
-    "obj": Tier.REMOTE,
-    "external": Tier.REMOTE,
-    "remote": Tier.REMOTE,
-}
-"""Medium, lower case and without a device number, to tier (section 2.7)."""
 
 
 class BlockStored(msgspec.Struct, frozen=True):
@@ -83,57 +64,9 @@ WIRE_TYPES: dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]] = {
 }
 
 
-class WireBatch(msgspec.Struct, frozen=True):
-    """A batch as it is on the wire."""
-
-    ts: float
-    events: list[WireEvent]
-    data_parallel_rank: int | None
-    skipped: int
-
-
-def decode_wire(payload: bytes) -> WireBatch:
-    """Decode a payload field by field, without interpreting it.
-
-    Raises MalformedEventError for anything that is not a batch.
-    """
-    try:
-        raw = msgspec.msgpack.decode(payload)
-        if not isinstance(raw, list) or len(raw) < 2 or not isinstance(raw[1], list):
-            raise MalformedEventError("a batch is an array of a timestamp and a list of events")
-        timestamp = msgspec.convert(raw[0], float)
-        rank = msgspec.convert(raw[2], int | None) if len(raw) > 2 else None
-        events = []
-        skipped = 0
-        for item in raw[1]:
-            event = _wire_event(item)
-            if event is None:
-                skipped += 1
-            else:
-                events.append(event)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MalformedEventError(str(error)) from error
-    return WireBatch(timestamp, events, rank, skipped)
-
-
-def _wire_event(item: Any) -> WireEvent | None:
-    """Return one event, or None for a type that is not known."""
-    if isinstance(item, dict):
-        tag = item.get("type")
-        wire_type = WIRE_TYPES.get(tag) if isinstance(tag, str) else None
-        fields = item
-    elif isinstance(item, list) and item:
-        tag = item[0]
-        wire_type = WIRE_TYPES.get(tag) if isinstance(tag, str) else None
-        if wire_type is not None:
-            fields = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
-    else:
-        raise MalformedEventError("an event is a map, or an array that begins with its tag")
-    if not isinstance(tag, str):
-        raise MalformedEventError("an event's tag is a string")
-    if wire_type is None:
-        return None
-    return msgspec.convert(fields, wire_type)
+def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
+    """Decode a payload field by field. Raises MalformedEventError."""
+    return decode_batch(payload, WIRE_TYPES)
 
 
 def decode(payload: bytes) -> Batch:
@@ -144,7 +77,7 @@ def decode(payload: bytes) -> Batch:
     wire = decode_wire(payload)
     return Batch(
         timestamp=wire.ts,
-        events=tuple(_neutral(event) for event in wire.events),
+        events=tuple([_neutral(event) for event in wire.events]),
         rank=wire.data_parallel_rank,
         skipped=wire.skipped,
     )
@@ -155,8 +88,8 @@ def _neutral(event: WireEvent) -> Event:
         return _stored(event)
     if isinstance(event, BlockRemoved):
         return Removed(
-            hashes=_hashes(event.block_hashes),
-            tier=_tier(event.medium),
+            hashes=names_of(event.block_hashes),
+            tier=tier_of(event.medium),
             group=event.group_idx or 0,
         )
     return Cleared()
@@ -165,7 +98,7 @@ def _neutral(event: WireEvent) -> Event:
 def _stored(event: BlockStored) -> Stored:
     if event.block_size < 0:
         raise MalformedEventError(f"block_size is {event.block_size}; it is 0 or more")
-    hashes = _hashes(event.block_hashes)
+    hashes = names_of(event.block_hashes)
     lora = event.lora_name or ""
     if not lora and event.lora_id is not None:
         # Before 0.14 only the engine's own number is sent; it is kept apart from every name.
@@ -186,15 +119,16 @@ def _stored(event: BlockStored) -> Stored:
         salt, extras = _extras(event)
     return Stored(
         hashes=hashes,
-        parent=None if event.parent_block_hash is None else _hash(event.parent_block_hash),
+        parent=None if event.parent_block_hash is None else name_of(event.parent_block_hash),
         tokens=tokens,
         block_size=event.block_size,
-        tier=_tier(event.medium),
+        tier=tier_of(event.medium),
         lora=lora,
         cache_salt=salt,
         extras=extras,
         group=event.group_idx or 0,
         kind=event.kv_cache_spec_kind or "",
+        window=max(0, event.kv_cache_spec_sliding_window or 0),
     )
 
 
@@ -236,19 +170,3 @@ def _item(value: Any) -> tuple[str, int | None]:
     ):
         return value[0], value[1]
     raise MalformedEventError("an extra key is a string, bytes, or a pair of string and offset")
-
-
-def _hashes(values: list[int | bytes]) -> tuple[EngineHash, ...]:
-    return tuple([_hash(value) for value in values])
-
-
-def _hash(value: int | bytes) -> EngineHash:
-    # Versions up to 0.10.1 announce Python's signed hash().
-    return value & UINT64 if isinstance(value, int) else value
-
-
-def _tier(medium: str | None) -> Tier:
-    if medium is None:
-        return Tier.GPU
-    # A medium that is not known is some slower place: never claim it as GPU.
-    return TIERS.get(medium.lower().partition(":")[0], Tier.REMOTE)

@@ -1,44 +1,56 @@
-"""A true model of an engine's cache and publisher, for tests: what it holds and what it says."""
+"""A true model of an engine's cache and publisher, for tests: what it holds and what it says.
 
-from collections import Counter, deque
+A pool of `capacity` blocks, given away in the order of last use, tail first; an offload tier beside
+it. What is cached and what is announced are two things here, so that a test can lose the second.
+"""
+
+from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
+from indexer.engines.event import Tier
 from indexer.key import Keyspace, chain
 from indexer.token import pack_tokens
 
 BLOCK = 2
 
+Block = tuple[str, str, tuple[int, ...]]
+"""Adapter, salt, and all tokens up to the block's end."""
+
 
 class EngineModel:
-    """Holds named blocks, publishes vLLM batches, keeps a short replay buffer.
+    """One rank of an engine. Its names are unique to a block's content within one life."""
 
-    A name is (life, prefix): unique to its content, as engine hashes are.
-    """
-
-    def __init__(self, *, buffer_steps: int = 6) -> None:
+    def __init__(self, *, buffer_steps: int = 6, capacity: int = 8) -> None:
         self.life = 0
         self.buffer_steps = buffer_steps
+        self.capacity = capacity
         self.start()
 
     def start(self) -> None:
         """Begin a new life with an empty cache."""
-        self.copies: Counter[tuple[int, ...]] = Counter()
+        self.gpu: list[Block] = []
+        """Every copy, next to be given away first."""
+        self.cpu: list[Block] = []
         self.sequence = -1
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_steps)
-        self.snapshots: dict[int, set[int]] = {-1: set()}
+        self.snapshots: dict[int, dict[Tier, set[int]]] = {-1: self.truth()}
 
     def restart(self) -> None:
         self.life += 1
         self.start()
 
-    def name(self, prefix: tuple[int, ...]) -> int:
-        return hash((self.life, prefix)) & ((1 << 64) - 1)
+    def name(self, block: Block) -> int:
+        return hash((self.life, block)) & ((1 << 64) - 1)
 
     def held(self) -> set[int]:
-        """Return the keys of the blocks that are cached."""
-        root = Keyspace(model="m", block_size=BLOCK).root()
-        return {chain(root, pack_tokens(prefix), BLOCK)[-1] for prefix in self.copies}
+        """Return the keys of the blocks that are cached in the fastest tier."""
+        return keys_of(self.gpu)
+
+    def truth(self) -> dict[Tier, set[int]]:
+        """Return the keys that each tier holds."""
+        return {Tier.GPU: keys_of(self.gpu), Tier.CPU: keys_of(self.cpu)}
 
     def publish(self, events: list[dict[str, object]]) -> tuple[int, bytes]:
         """Publish one batch; return its sequence and payload."""
@@ -46,43 +58,102 @@ class EngineModel:
         timestamp = self.life * 1e6 + self.sequence  # a wall clock never says the same twice
         batch = msgspec.msgpack.encode([timestamp, events, 0])
         self.buffer.append((self.sequence, batch))
-        self.snapshots[self.sequence] = self.held()
+        self.snapshots[self.sequence] = self.truth()
         return self.sequence, batch
 
-    def store(self, tokens: tuple[int, ...]) -> tuple[int, bytes]:
-        """Store a sequence's blocks that are not cached yet, or its last block once more."""
-        prefixes = [tokens[: end + BLOCK] for end in range(0, len(tokens) - BLOCK + 1, BLOCK)]
-        first = next((i for i, p in enumerate(prefixes) if p not in self.copies), len(prefixes) - 1)
-        fresh = prefixes[first:]
-        for prefix in fresh:
-            self.copies[prefix] += 1
+    def store(self, tokens: tuple[int, ...], lora: str = "", salt: str = "") -> tuple[int, bytes]:
+        """Serve a request: reuse what is cached, store the rest; the last block always anew."""
+        blocks = [
+            (lora, salt, tokens[: end + BLOCK]) for end in range(0, len(tokens) - BLOCK + 1, BLOCK)
+        ][: self.capacity]
+        hits = 0
+        while hits < len(blocks) - 1 and blocks[hits] in self.gpu:
+            hits += 1
+        for block in blocks[:hits]:
+            self.gpu.remove(block)
+        fresh = blocks[hits:]
+        events = []
+        while len(self.gpu) + len(blocks) > self.capacity:
+            events.append(self._removed(self.gpu.pop(0), "GPU"))
+        # Freed tail first, so that the tail is given away first.
+        self.gpu.extend(reversed(blocks))
+        events.append(
+            {
+                "type": "BlockStored",
+                "block_hashes": [self.name(block) for block in fresh],
+                "parent_block_hash": self.name(blocks[hits - 1]) if hits else None,
+                "token_ids": list(tokens[hits * BLOCK : len(blocks) * BLOCK]),
+                "block_size": BLOCK,
+                "lora_id": None,
+                "medium": "GPU",
+                "lora_name": lora or None,
+                "extra_keys": [
+                    [one for one in (lora, salt if not hits and not number else "") if one] or None
+                    for number in range(len(fresh))
+                ],
+            }
+        )
+        return self.publish(events)
+
+    def touch(self, which: int) -> None:
+        """Serve a request that finds all its blocks and fills none: nothing is announced."""
+        if not self.gpu:
+            return
+        lora, salt, tokens = sorted(self.gpu)[which % len(self.gpu)]
+        prefix: list[Block] = [
+            (lora, salt, tokens[: end + BLOCK]) for end in range(0, len(tokens), BLOCK)
+        ]
+        if all(block in self.gpu for block in prefix):
+            for block in prefix:
+                self.gpu.remove(block)
+            self.gpu.extend(reversed(prefix))
+
+    def offload(self, which: int) -> tuple[int, bytes] | None:
+        """Copy a block to the offload tier, announced without its tokens."""
+        if not self.gpu:
+            return None
+        block = sorted(self.gpu)[which % len(self.gpu)]
+        self.cpu.append(block)
         return self.publish(
             [
                 {
                     "type": "BlockStored",
-                    "block_hashes": [self.name(prefix) for prefix in fresh],
-                    "parent_block_hash": self.name(prefixes[first - 1]) if first else None,
-                    "token_ids": list(tokens[first * BLOCK : len(prefixes) * BLOCK]),
-                    "block_size": BLOCK,
+                    "block_hashes": [self.name(block)],
+                    "parent_block_hash": None,
+                    "token_ids": [],
+                    "block_size": 0,
                     "lora_id": None,
-                    "medium": "GPU",
+                    "medium": "CPU",
                     "lora_name": None,
+                    "group_idx": 0,
                 }
             ]
         )
 
+    def drop_offloaded(self) -> tuple[int, bytes] | None:
+        """Let the offload tier's oldest copy go."""
+        return self.publish([self._removed(self.cpu.pop(0), "CPU")]) if self.cpu else None
+
     def evict(self, which: int) -> tuple[int, bytes] | None:
         """Evict one copy of some block, a parent or not."""
-        if not self.copies:
+        if not self.gpu:
             return None
-        prefix = sorted(self.copies)[which % len(self.copies)]
-        self.copies[prefix] -= 1
-        if not self.copies[prefix]:
-            del self.copies[prefix]
-        return self.publish(
-            [{"type": "BlockRemoved", "block_hashes": [self.name(prefix)], "medium": "GPU"}]
-        )
+        block = sorted(self.gpu)[which % len(self.gpu)]
+        self.gpu.remove(block)
+        return self.publish([self._removed(block, "GPU")])
+
+    def _removed(self, block: Block, medium: str) -> dict[str, object]:
+        return {"type": "BlockRemoved", "block_hashes": [self.name(block)], "medium": medium}
 
     def clear(self) -> tuple[int, bytes]:
-        self.copies.clear()
+        self.gpu.clear()
+        self.cpu.clear()
         return self.publish([{"type": "AllBlocksCleared"}])
+
+
+def keys_of(blocks: Iterable[Block]) -> set[int]:
+    found = set()
+    for lora, salt, tokens in set(blocks):
+        root = Keyspace(model="m", block_size=BLOCK, lora=lora, cache_salt=salt).root()
+        found.add(chain(root, pack_tokens(tokens), BLOCK)[-1])
+    return found

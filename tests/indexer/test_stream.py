@@ -268,7 +268,7 @@ def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
 
 def test_a_malformed_batch_degrades_until_a_later_clear() -> None:
     driven = following()
-    driven.stream.malformed(2, "not msgpack", 1.0)
+    driven.stream.malformed("not msgpack", 1.0)
     assert driven.level() is Level.DEGRADED
     driven.stream.cleared(2, 1.0)
     assert driven.level() is Level.DEGRADED, "a clear before the damage makes nothing good"

@@ -112,10 +112,10 @@ async def test_a_late_joiner_gets_everything_by_replay_and_then_follows(
     engine.store((0, 1, 9, 9))
     task = asyncio.create_task(subscribe(rank, context, publisher).run())
     await until(lambda: rank.trust.level is Level.EXACT)
-    assert rank.resolver.held()[Tier.GPU] == engine.held()
+    assert rank.resolver.held()[Tier.GPU, 0] == engine.held()
     await publisher.publish(engine.store((5, 5)))
     await until(lambda: rank.stream.sequence == 2)
-    assert rank.resolver.held()[Tier.GPU] == engine.held()
+    assert rank.resolver.held()[Tier.GPU, 0] == engine.held()
     await stop(task)
 
 

@@ -786,6 +786,7 @@ class EventCounts(_message.Message):
     MALFORMED_FIELD_NUMBER: _builtins.int
     PARENTLESS_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
     batches: _builtins.int
     stored_blocks: _builtins.int
     removed_blocks: _builtins.int
@@ -796,9 +797,11 @@ class EventCounts(_message.Message):
     restarts: _builtins.int
     malformed: _builtins.int
     parentless: _builtins.int
-    """Stored blocks whose parent is unknown: they have no key and are not indexed."""
+    """Stored blocks whose parent was unknown: they wait for it and are not indexed till then."""
     skipped: _builtins.int
     """Events or fields of a kind that warmpath does not index."""
+    adopted: _builtins.int
+    """Those of the parentless whose parent turned up."""
     def __init__(
         self,
         *,
@@ -813,10 +816,11 @@ class EventCounts(_message.Message):
         malformed: _builtins.int = ...,
         parentless: _builtins.int = ...,
         skipped: _builtins.int = ...,
+        adopted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "clears", b"clears", "duplicates", b"duplicates", "gaps", b"gaps", "malformed", b"malformed", "parentless", b"parentless", "removed_blocks", b"removed_blocks", "replays", b"replays", "restarts", b"restarts", "skipped", b"skipped", "stored_blocks", b"stored_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "batches", b"batches", "clears", b"clears", "duplicates", b"duplicates", "gaps", b"gaps", "malformed", b"malformed", "parentless", b"parentless", "removed_blocks", b"removed_blocks", "replays", b"replays", "restarts", b"restarts", "skipped", b"skipped", "stored_blocks", b"stored_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

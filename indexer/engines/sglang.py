@@ -1,0 +1,138 @@
+"""SGLang's KV-cache events, 0.5.6 to 0.5.23.
+
+Source: `sglang/srt/disaggregation/kv_events.py` of those versions, as set down in
+`shared/engine-events.md`, section 6.1. Transport, batch and replay are vLLM's; events are arrays up to
+0.5.19 and maps from 0.5.20. Names are signed 64-bit integers. A block is a page.
+
+Up to 0.5.5 a page's name did not tell its parent, and the first page of every tree node had none: such
+streams look well-formed and cannot be chained, so those versions are not supported.
+"""
+
+from typing import Any
+
+import msgspec
+
+from indexer.engines.event import (
+    Batch,
+    Cleared,
+    Event,
+    MalformedEventError,
+    Removed,
+    Stored,
+)
+from indexer.engines.medium import tier_of
+from indexer.engines.wire import WireBatch, decode_batch, name_of, names_of
+from indexer.extra import next_token
+from indexer.token import pack_tokens
+
+
+class BlockStored(msgspec.Struct, frozen=True):
+    """A store as it is on the wire; the array layout has the fields in this order."""
+
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int | tuple[int, int]]
+    """In EAGLE's bigram mode pairs of a token and the next one."""
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    # 0.5.18 and 0.5.19 put an object here whose form is not established; it is not interpreted.
+    cache_salt: Any = None
+    session_id: Any = None
+    lora_name: Any = None
+
+
+class BlockRemoved(msgspec.Struct, frozen=True):
+    """A removal as it is on the wire."""
+
+    block_hashes: list[int | bytes]
+    medium: str | None = None
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True):
+    """A clear; it has no fields."""
+
+
+WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+WIRE_TYPES: dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]] = {
+    "BlockStored": BlockStored,
+    "BlockRemoved": BlockRemoved,
+    "AllBlocksCleared": AllBlocksCleared,
+}
+
+
+def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
+    """Decode a payload field by field. Raises MalformedEventError."""
+    return decode_batch(payload, WIRE_TYPES)
+
+
+def decode(payload: bytes) -> Batch:
+    """Decode a payload into neutral events.
+
+    Raises MalformedEventError; then nothing of the frame is to be applied.
+    """
+    wire = decode_wire(payload)
+    return Batch(
+        timestamp=wire.ts,
+        events=tuple([_neutral(event) for event in wire.events]),
+        rank=wire.data_parallel_rank,
+        skipped=wire.skipped,
+    )
+
+
+def _neutral(event: WireEvent) -> Event:
+    if isinstance(event, BlockStored):
+        return _stored(event)
+    if isinstance(event, BlockRemoved):
+        return Removed(hashes=names_of(event.block_hashes), tier=tier_of(event.medium))
+    return Cleared()
+
+
+def _stored(event: BlockStored) -> Stored:
+    if event.block_size < 1:
+        raise MalformedEventError(f"block_size is {event.block_size}; it is 1 or more")
+    hashes = names_of(event.block_hashes)
+    if len(event.token_ids) != len(hashes) * event.block_size:
+        raise MalformedEventError(
+            f"token_ids has {len(event.token_ids)} entries for {len(hashes)} pages of "
+            f"{event.block_size}"
+        )
+    for field in ("cache_salt", "lora_name"):
+        if not isinstance(getattr(event, field), str | None):
+            raise MalformedEventError(f"{field} is no string")
+    lora = event.lora_name or ""
+    if not lora and event.lora_id is not None:
+        # The engine's own number; kept apart from every name.
+        lora = f"\x00lora-id:{event.lora_id}"
+    tokens, extras = _tokens(event)
+    return Stored(
+        hashes=hashes,
+        parent=None if event.parent_block_hash is None else name_of(event.parent_block_hash),
+        tokens=tokens,
+        block_size=event.block_size,
+        tier=tier_of(event.medium),
+        lora=lora,
+        cache_salt=event.cache_salt or "",
+        extras=extras,
+        lookahead=extras is not None,
+    )
+
+
+def _tokens(event: BlockStored) -> tuple[bytes, tuple[bytes, ...] | None]:
+    """Return a store's packed tokens, and in bigram mode each page's extra.
+
+    A pair is a token and the next one, so a page of pairs names one token more than it holds: the
+    second one of its last pair, which the next page begins with.
+    """
+    ids = event.token_ids
+    pairs = [token for token in ids if isinstance(token, tuple)]
+    try:
+        if not pairs:
+            return pack_tokens(token for token in ids if isinstance(token, int)), None
+        if len(pairs) != len(ids):
+            raise MalformedEventError("token_ids has pairs and single tokens")
+        last = pairs[event.block_size - 1 :: event.block_size]
+        return pack_tokens(pair[0] for pair in pairs), tuple(next_token(pair[1]) for pair in last)
+    except ValueError as error:
+        raise MalformedEventError(str(error)) from error

@@ -1,0 +1,57 @@
+"""Cache groups: models whose layers differ keep several caches, and reuse needs all of them.
+
+Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, as set down in
+`shared/engine-events.md`, 2.10 and 4.3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
+"""Groups whose blocks say that the prefix up to there is held; an engine that has one names none."""
+
+WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
+"""Groups that need only the last blocks before the point of reuse."""
+
+TRTLLM_WINDOW = "trtllm_window"
+"""TensorRT-LLM's attention windows, all alike; the largest one decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One cache group of a rank. Sizes in tokens."""
+
+    kind: str
+    block_size: int
+    window: int = 0
+    """The sliding window; 0 where there is none."""
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether its blocks carry tokens from the prompt's start on, so that they have keys."""
+        return self.kind in FULL_KINDS or self.kind == TRTLLM_WINDOW
+
+    @property
+    def needed(self) -> int:
+        """How many of its blocks before the point of reuse must be held; 0: it is no window.
+
+        A window of w tokens looks w - 1 back; a state-space group needs its one last state.
+        """
+        if self.kind not in WINDOW_KINDS:
+            return 0
+        return max(1, -(-(self.window - 1) // self.block_size))
+
+
+def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
+    """Return the groups that must hold a prompt's blocks from the first on.
+
+    Where the engine does not say the kinds it is the lowest group (2.10).
+    """
+    said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
+    if said:
+        return sorted(said)
+    unsaid = [number for number, group in groups.items() if group.kind == ""]
+    if unsaid:
+        return [min(unsaid)]
+    windows = [number for number, group in groups.items() if group.kind == TRTLLM_WINDOW]
+    return [max(windows, key=lambda number: groups[number].window)] if windows else []

@@ -1,0 +1,85 @@
+"""What one place holds: copies of names, and the keys that they stand for.
+
+A place is a tier and a cache group of a rank.
+"""
+
+from collections.abc import Iterable
+
+from indexer.engines.event import EngineHash
+from indexer.index import BrokenInvariantError
+
+
+class Holding:
+    """Counts copies of each name and names of each key."""
+
+    def __init__(self) -> None:
+        self.copies: dict[EngineHash, int] = {}
+        """How often each live name is held."""
+        self.names: dict[int, int] = {}
+        """How many live names stand for each key."""
+        self.doubted: set[EngineHash] = set()
+        """Names of which nothing is certain since something was missed."""
+
+    def hold(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
+        """Hold one copy more of a name; return the keys that are new here."""
+        count = self.copies.get(name, 0)
+        if count:
+            if name in self.doubted:
+                # What was counted before may be gone; this copy is certain.
+                self.doubted.discard(name)
+                count = 0
+            self.copies[name] = count + 1
+            return []
+        self.copies[name] = 1
+        fresh = []
+        for key in keys:
+            standing = self.names.get(key, 0)
+            self.names[key] = standing + 1
+            if not standing:
+                fresh.append(key)
+        return fresh
+
+    def release(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
+        """Let one copy of a held name go; return the keys that are gone from here."""
+        count = self.copies[name]
+        if count > 1:
+            self.copies[name] = count - 1
+            return []
+        return self.drop(name, keys)
+
+    def drop(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
+        """Let every copy of a held name go; return the keys that are gone from here."""
+        del self.copies[name]
+        self.doubted.discard(name)
+        gone = []
+        for key in keys:
+            self.names[key] -= 1
+            if not self.names[key]:
+                del self.names[key]
+                gone.append(key)
+        return gone
+
+    def doubt(self) -> None:
+        """Take note that any name may be gone."""
+        self.doubted = set(self.copies)
+
+    def prove(self, name: EngineHash) -> bool:
+        """Take note that one copy of a name is certain; False where that was so before."""
+        if name not in self.doubted:
+            return False
+        self.doubted.remove(name)
+        self.copies[name] = 1
+        return True
+
+    def check(self, keys: dict[EngineHash, tuple[int, ...]]) -> None:
+        """Raise BrokenInvariantError where the counts do not add up, given each name's keys."""
+        if min(self.copies.values(), default=1) < 1:
+            raise BrokenInvariantError("a name without copies is kept")
+        if not self.doubted <= self.copies.keys():
+            raise BrokenInvariantError("a name that is not held is in doubt")
+        names: dict[int, int] = {}
+        for name in self.copies:
+            for key in keys[name]:
+                names[key] = names.get(key, 0) + 1
+        if names != self.names:
+            raise BrokenInvariantError("the names of the keys do not add up")

@@ -1,0 +1,94 @@
+"""SGLang's codec against the bytes that real versions of SGLang made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from indexer.engines import sglang
+from indexer.engines.event import Cleared, MalformedEventError, Removed, Stored, Tier
+from indexer.extra import next_token
+from indexer.token import pack_tokens
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+FILE = json.loads((SHARED / "vectors" / "sglang-events.json").read_text())
+VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}
+
+
+def payload(name: str) -> bytes:
+    return bytes.fromhex(VECTORS[name]["payload_hex"])
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_every_vector_decodes_to_what_it_states(name: str) -> None:
+    stated = VECTORS[name]["decoded"]
+    wire = sglang.decode_wire(payload(name))
+    assert wire.ts == stated["ts"]
+    assert wire.data_parallel_rank == stated["data_parallel_rank"]
+    assert wire.skipped == 0
+    assert len(wire.events) == len(stated["events"])
+    for event, expected in zip(wire.events, stated["events"], strict=True):
+        fields = {"type": type(event).__name__, **msgspec.to_builtins(event)}
+        # Fields that a version does not have are not stated.
+        assert {key: fields[key] for key in expected} == expected
+        assert all(fields[key] is None for key in fields.keys() - expected.keys())
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_every_vector_becomes_neutral_events(name: str) -> None:
+    wire, batch = sglang.decode_wire(payload(name)), sglang.decode(payload(name))
+    for raw, event in zip(wire.events, batch.events, strict=True):
+        if isinstance(raw, sglang.BlockStored):
+            assert isinstance(event, Stored)
+            assert event.tokens == pack_tokens(raw.token_ids)  # type: ignore[arg-type]
+            assert all(0 <= name < 1 << 64 for name in event.hashes if isinstance(name, int))
+            assert event.tier is (Tier.CPU if raw.medium == "CPU_PINNED" else Tier.GPU)
+            assert (event.lora, event.cache_salt) == (raw.lora_name or "", raw.cache_salt or "")
+        elif isinstance(raw, sglang.BlockRemoved):
+            assert isinstance(event, Removed)
+        else:
+            assert event == Cleared()
+
+
+def stored(**changes: Any) -> bytes:
+    event = {
+        "type": "BlockStored", "block_hashes": [-1], "parent_block_hash": None,
+        "token_ids": [1, 2], "block_size": 2, "lora_id": None, "medium": "GPU",
+    } | changes  # fmt: skip
+    return msgspec.msgpack.encode([0.0, [event], 0])
+
+
+def test_a_page_of_pairs_names_the_token_after_it() -> None:
+    [event] = sglang.decode(
+        stored(block_hashes=[1, 2], token_ids=[[1, 2], [2, 3], [3, 4], [4, 5]])
+    ).events
+    assert isinstance(event, Stored)
+    assert event.tokens == pack_tokens([1, 2, 3, 4])
+    assert event.extras == (next_token(3), next_token(5))
+    assert event.lookahead
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"block_size": 0},
+        {"token_ids": [1, 2, 3]},
+        {"token_ids": [1, [2, 3]]},
+        {"token_ids": [-1, 2]},
+        {"token_ids": [[1, 1 << 32], [2, 3]], "block_size": 1, "block_hashes": [1, 2]},
+        {"cache_salt": 7},
+        {"lora_name": []},
+    ],
+    ids=str,
+)
+def test_a_wrong_field_makes_the_frame_malformed(bad: dict[str, Any]) -> None:
+    with pytest.raises(MalformedEventError):
+        sglang.decode(stored(**bad))
+
+
+def test_the_intermediate_metadata_object_of_a_version_is_malformed_rather_than_guessed() -> None:
+    event = ["BlockStored", [1], None, [1, 2], 2, None, "GPU", {"salt": "x"}]
+    with pytest.raises(MalformedEventError):
+        sglang.decode(msgspec.msgpack.encode([0.0, [event], 0]))
