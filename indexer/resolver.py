@@ -157,7 +157,7 @@ class Resolver:
         its size holds only until a larger one shows.
         """
         number = event.group
-        if event.tier is not Tier.GPU or event.block_size < 1 or not event.tokens:
+        if event.tier is not Tier.GPU or event.block_size < 1:
             return
         known = self.groups.get(number)
         if known is None or (event.block_size > known.block_size and number not in self._firm):

@@ -132,8 +132,8 @@ class Scorer:
 def _usable(held: Mapping[int, Runs], resolver: Resolver, blocks: int) -> Runs:
     """Return the runs of a prompt's `blocks` that count, given those of each cache group."""
     groups = resolver.groups
-    if len(groups) < 2:
-        return next(iter(held.values()))
+    if len(groups) < 2 and not any(group.needed for group in groups.values()):
+        return held.get(next(iter(groups), 0), [])
     size = resolver.block_size
     full = prefix_groups(groups)
     shown = held.get(full[0], []) if full else [(0, blocks, [Tier.GPU])]
