@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from random import Random
 from typing import Any
 
 from indexer.engines import vllm
@@ -29,6 +30,22 @@ class Mismatch:
     on_arrival: int
     actual: int
     reason: str
+    trust: str
+    """How far the view was said to be believed when the prediction was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the follower is put through. The engine and its replay buffer are as recorded."""
+
+    start_at: float = 0.0
+    """The share of the recording that has passed when it begins to follow."""
+    replay: bool = True
+    """Whether the engine answers replays."""
+    drop: float = 0.0
+    """The share of live batches that is lost on the way."""
+    seed: int = 0
+    """Says which ones."""
 
 
 @dataclass(slots=True)
@@ -40,6 +57,9 @@ class Outcome:
     exact_on_arrival: int = 0
     abs_error_tokens: int = 0
     skipped: int = 0
+    overclaimed: int = 0
+    """Requests predicted warmer than they were while the trust said exact."""
+    trust_changes: list[dict[str, Any]] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     trust: Trust = field(default_factory=lambda: Trust(Level.COLD, "no event seen", 0.0))
 
@@ -64,7 +84,9 @@ class Outcome:
             "skipped": self.skipped,
             "mismatches": [asdict(miss) for miss in self.mismatches],
             "trust": str(self.trust.level),
-            "trust_reason": self.trust.reason,
+            "reasons": [self.trust.reason],
+            "overclaimed": self.overclaimed,
+            "trust_changes": self.trust_changes,
         }
 
 
@@ -75,22 +97,29 @@ class _Open:
     asked: Asked
     on_arrival: int
     predicted: int
+    trust: Trust
+    after_loss: bool
+    """Whether the batch before was lost, which only the next one can show."""
     scheduled: bool = False
     """Whether its own blocks have been announced; then the prediction is final."""
     otherwise: str = ""
     """What the batch that announced them says about the time between."""
 
 
-def verify(recording: Recording) -> Outcome:
+def verify(recording: Recording, conditions: Conditions | None = None) -> Outcome:
     """Replay a recording through the real pipeline and compare each request."""
-    return _Verification(recording).run()
+    return _Verification(recording, conditions or Conditions()).run()
 
 
 class _Verification:
     """One run over one recording."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, conditions: Conditions) -> None:
         self._recording = recording
+        self._conditions = conditions
+        self._rng = Random(conditions.seed)  # noqa: S311  repeatable, guards nothing
+        self._following = False
+        self._lost_last = False
         asked = [line for line in recording.lines if isinstance(line, Asked)]
         self._model = recording.model or (asked[0].model if asked else "")
         self._adapters = set(recording.adapters)
@@ -100,7 +129,14 @@ class _Verification:
             index, hash_seed="", pending_bytes=1 << 30, stale_after=1.0, clock=lambda: self._now
         )
         self._rank: RankIngest = self._ingest.add(
-            RankSource(POD, 0, self._model, self._decode, has_replay=True)
+            RankSource(
+                POD,
+                0,
+                self._model,
+                self._decode,
+                has_replay=conditions.replay,
+                capacity=recording.capacity,
+            )
         )
         self._scorer = Scorer(self._ingest, "")
         self._buffer: dict[int, bytes] = {}
@@ -111,7 +147,11 @@ class _Verification:
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
-        for line in self._timeline():
+        lines = list(self._timeline())
+        begins = self._conditions.start_at * len(lines)
+        for number, line in enumerate(lines):
+            if not self._following and number >= begins:
+                self._begin()
             if isinstance(line, Frame):
                 self._now = line.t
                 self._frame(line)
@@ -124,13 +164,31 @@ class _Verification:
             elif line in self._open:
                 self._now = line.t
                 self._answered(self._open.pop(line))
-            else:
+            elif self._following and line.t > self._now:
                 self._now = line.arrived
                 predicted = self._predict(line)
-                self._open[line] = _Open(line, predicted, predicted)
+                self._open[line] = _Open(
+                    line, predicted, predicted, self._rank.trust, self._lost_last
+                )
             self._ingest.tick(1 << 16)
-        self._outcome.trust = self._rank.trust
+            self._note_trust()
+        if not self._following:
+            self._begin()
+            self._note_trust()
         return self._outcome
+
+    def _begin(self) -> None:
+        """Begin to follow; where the engine has published before, it is up."""
+        self._following = True
+        if self._buffer:
+            self._connect()
+
+    def _note_trust(self) -> None:
+        trust = self._rank.trust
+        if trust != self._outcome.trust:
+            change = {"t": self._now, "trust": str(trust.level), "reason": trust.reason}
+            self._outcome.trust_changes.append(change)
+            self._outcome.trust = trust
 
     def _timeline(self) -> Iterator[Frame | Life | ReplayEnd | Asked]:
         """Yield the lines in order, each request twice: when it was sent and when answered."""
@@ -162,7 +220,7 @@ class _Verification:
             self._rank.disconnected()
 
     def _connect(self) -> None:
-        if not self._connected:
+        if self._following and not self._connected:
             self._connected = True
             self._replay(self._rank.connected())
 
@@ -172,11 +230,13 @@ class _Verification:
             self._life += 1
             self._buffer.clear()
         self._buffer[frame.sequence] = frame.payload
-        if frame.replayed:
+        if frame.replayed or not self._following:
             return
         self._connect()
         self._see_own_blocks(frame.payload)
-        self._replay(self._rank.live(frame.topic, frame.sequence, frame.payload))
+        self._lost_last = self._rng.random() < self._conditions.drop
+        if not self._lost_last:
+            self._replay(self._rank.live(frame.topic, frame.sequence, frame.payload))
 
     def _replay(self, asked: AskReplay | None) -> None:
         """Answer as the engine's replay socket would."""
@@ -219,6 +279,8 @@ class _Verification:
             if position is not None:
                 one.scheduled = True
                 one.predicted = self._predict(one.asked)
+                one.trust = self._rank.trust
+                one.after_loss = self._lost_last
                 one.otherwise = _between(events[:position], one.predicted, size)
 
     def _answered(self, one: _Open) -> None:
@@ -232,6 +294,8 @@ class _Verification:
         if one.predicted == actual:
             outcome.exact += 1
             return
+        exact = one.trust.level is Level.EXACT
+        outcome.overclaimed += exact and one.predicted > actual
         outcome.mismatches.append(
             Mismatch(
                 request=one.asked.id,
@@ -240,10 +304,15 @@ class _Verification:
                 on_arrival=one.on_arrival,
                 actual=actual,
                 reason=self._explain(one, actual),
+                trust=str(one.trust.level),
             )
         )
 
     def _explain(self, one: _Open, actual: int) -> str:
+        if one.after_loss:
+            return "the batch before was lost on the way, which only the next one shows"
+        if one.trust.level is not Level.EXACT:
+            return f"the view was {one.trust.level}: {one.trust.reason}"
         if one.asked.samples > 1:
             return (
                 f"{one.asked.samples} samples of one prompt: the figure is one sample's, and each "

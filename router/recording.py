@@ -80,6 +80,8 @@ class Recording:
     model: str = ""
     """The base model's name; empty: the first request's."""
     adapters: set[str] = field(default_factory=set)
+    capacity: int = 0
+    """Blocks of the engine's cache that requests can use; 0: not said."""
     reports_cached: bool = False
     """Whether any answer says how many tokens were cached."""
 
@@ -140,6 +142,8 @@ def _take(recording: Recording, raw: dict[str, Any]) -> None:
     elif kind == "trace":
         recording.model = str(raw.get("model") or "")
         recording.adapters.update(map(str, raw.get("adapters") or ()))
+        # One is the null block, which is never cached.
+        recording.capacity = max(0, int(raw.get("num_gpu_blocks") or 0) - 1)
     elif kind == "request" and raw["status"] == 200:
         recording.lines.append(_asked(raw))
         details = (raw.get("usage") or {}).get("prompt_tokens_details")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.predict import Outcome, verify
+from router.predict import Conditions, Outcome, verify
 from router.recording import BadRecordingError, read_recording
 
 
@@ -24,10 +24,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="warmpath verify", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
+    parser.add_argument(
+        "--start-at",
+        type=float,
+        default=0.0,
+        metavar="FRACTION",
+        help="begin to follow when this share of the recording has passed (0 to 1)",
+    )
+    parser.add_argument(
+        "--no-replay", action="store_true", help="as if the engine had no replay endpoint"
+    )
+    parser.add_argument(
+        "--drop",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="lose this share of the live batches on the way (0 to 1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="says which ones")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
+    for option in ("start_at", "drop"):
+        if not 0 <= getattr(args, option) <= 1:
+            parser.error(f"--{option.replace('_', '-')}: from 0 to 1")
+    conditions = Conditions(args.start_at, not args.no_replay, args.drop, args.seed)
     try:
-        outcome = verify(read_recording(args.recording))
+        outcome = verify(read_recording(args.recording), conditions)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {args.recording}: {error}", file=sys.stderr)
         return 1
@@ -43,6 +65,7 @@ def _readable(outcome: Outcome) -> str:
         ),
         f"mean absolute error {outcome.mean_abs_error_tokens:.2f} tokens a request",
         f"at the end the view is {outcome.trust.level}: {outcome.trust.reason}",
+        f"overclaimed while exact: {outcome.overclaimed}",
     ]
     if outcome.skipped:
         lines.append(

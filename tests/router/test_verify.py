@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
+from indexer.trust import Level
+from router.predict import Conditions, verify
+from router.recording import read_recording
 from router.verify import main
+
+TRACE = Path(__file__).resolve().parents[2].parent / "shared" / "vllm-cpu" / "trace.jsonl.gz"
 
 Lines = list[dict[str, Any]]
 
@@ -66,8 +71,10 @@ def test_a_recording_without_events_in_the_middle_is_not_exact(
 ) -> None:
     lost = [line for line in recorded if not (line["kind"] == "events" and line["seq"] == 40)]
     outcome = run(write(tmp_path / "lost.jsonl", lost[:300]), capsys)
-    assert outcome["trust"] == "degraded"
-    assert "40 to 40" in outcome["trust_reason"]
+    [lost_at] = [
+        change for change in outcome["trust_changes"] if "40 to 40 are lost" in change["reason"]
+    ]
+    assert lost_at["trust"] == "degraded"
 
 
 def test_the_readable_form_says_the_same(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,3 +117,65 @@ def test_a_cut_gzip_file_is_refused(
     path.write_bytes((shared / "vllm-cpu" / "trace.jsonl.gz").read_bytes()[:5000])
     assert main([str(path)]) == 1
     assert "bad" not in capsys.readouterr().out
+
+
+EXPLAINED = (
+    "evicted by the very step",
+    "announces a reset only with its next step",
+    "lost on the way",
+    "samples of one prompt",
+)
+
+
+@pytest.mark.parametrize("start_at", [0.0, 0.1, 0.37, 0.5, 0.77, 0.95, 1.0])
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_cut_anywhere_with_replay_the_view_converges_to_exact(start_at: float, drop: float) -> None:
+    outcome = verify(read_recording(TRACE), Conditions(start_at=start_at, drop=drop, seed=7))
+    assert outcome.trust.level is Level.EXACT
+    for miss in outcome.mismatches:
+        assert any(part in miss.reason for part in EXPLAINED), miss
+
+
+@pytest.mark.parametrize("start_at", [0.0, 0.2, 0.5, 0.8])
+@pytest.mark.parametrize("drop", [0.0, 0.05, 0.3])
+def test_without_replay_it_never_claims_too_much_while_it_says_exact(
+    start_at: float, drop: float
+) -> None:
+    conditions = Conditions(start_at=start_at, replay=False, drop=drop, seed=7)
+    outcome = verify(read_recording(TRACE), conditions)
+    over = [
+        miss
+        for miss in outcome.mismatches
+        if miss.trust == "exact" and miss.predicted > miss.actual
+    ]
+    assert outcome.overclaimed == len(over)
+    for miss in over:
+        assert any(part in miss.reason for part in EXPLAINED), miss
+    if start_at:
+        assert any("joined late" in change["reason"] for change in outcome.trust_changes)
+
+
+def test_a_lost_view_heals_once_the_whole_cache_has_turned_over() -> None:
+    outcome = verify(read_recording(TRACE), Conditions(start_at=0.2, replay=False))
+    reasons = [change["reason"] for change in outcome.trust_changes]
+    late = next(n for n, reason in enumerate(reasons) if "joined late" in reason)
+    assert outcome.trust_changes[late + 1]["trust"] == "exact", reasons
+
+
+def test_the_json_says_trust_reasons_and_what_was_overclaimed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([str(TRACE), "--json", "--start-at", "0.5", "--no-replay", "--drop", "0.1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["trust"] in ("exact", "degraded")
+    assert report["reasons"]
+    assert report["overclaimed"] >= 0
+
+
+@pytest.mark.parametrize("option", ["--start-at=1.1", "--drop=-0.1"])
+def test_conditions_out_of_range_are_refused(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(TRACE), option])
+    assert "from 0 to 1" in capsys.readouterr().err
