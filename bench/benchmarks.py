@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"figures": [asdict(figure) for figure in figures]}))
         return 0
     table = Table("figure", box=None)
-    for name in ("here", "unit", "ratio", "to"):
-        table.add_column(name, justify="right" if name in ("here", "ratio") else "left")
+    for name in ("here", "unit", "", "time, in units of"):
+        table.add_column(name, justify="left" if name in ("unit", "time, in units of") else "right")
     for one in figures:
-        table.add_row(one.name, f"{one.value:,.0f}", one.unit, f"{one.ratio:.2f}", one.baseline)
+        table.add_row(one.name, f"{one.value:,.0f}", one.unit, f"{one.ratio:.2f} x", one.baseline)
     Console(width=120).print(table)
     return 0

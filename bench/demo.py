@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -52,10 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ClusterError, OSError, ValueError) as error:
         print(f"warmpath demo: {error}", file=sys.stderr)
         return 1
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     _present(setting, results, console)
     if args.json:
         print((setting.out / "results.json").read_text())
-    return 0
+    failed = {name: result for name, result in results.items() if not result.served}
+    for name, result in failed.items():
+        print(f"warmpath demo: {name}: every request failed: {result.problem}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,6 +92,8 @@ def _setting(args: argparse.Namespace) -> Setting:
     for name in ("pods", "span", "speed", "most_output"):
         if getattr(args, name) <= 0:
             raise ValueError(f"--{name.replace('_', '-')}: above 0")
+    if args.requests < 0:
+        raise ValueError("--requests: 0 or more")
     trace = read_trace(args.trace)[: args.requests or None]
     if not trace:
         raise ValueError(f"{args.trace}: no requests")
@@ -102,6 +110,10 @@ def _setting(args: argparse.Namespace) -> Setting:
 
 
 async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> dict[str, Replayed]:
+    # `timeout` and supervisors say SIGTERM; what was started is stopped as after Ctrl-C.
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     results = {}
     columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.fields[now]}"))
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -197,7 +209,8 @@ def _present(setting: Setting, results: dict[str, Replayed], console: Console) -
     console.print(conclusion)
     for name, one in summed.items():
         if one.failed:
-            console.print(f"{name}: {one.failed} requests failed")
+            problem = results[name].problem
+            console.print(f"{name}: {one.failed} requests failed, the last one: {problem}")
         if one.late_p99 > LATE_SECONDS:
             console.print(
                 f"{name}: this machine was too busy: requests went out up to {one.late_p99:.2f} "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`value` in `unit`, and its ratio to `baseline` on the same work in the same run."""
+    """`value` in `unit`; `ratio` is the time it takes over `baseline`'s, same work and run."""
 
     name: str
     value: float

@@ -32,7 +32,7 @@ def measure(*, quick: bool) -> list[Figure]:
             f"score {TOKENS:,} ids, {HOLDERS} holders of {PODS} pods, in process",
             seconds["memory"] / prompts * 1e6,
             "us",
-            "the reference index",
+            "the reference index's",
             seconds["memory"] / seconds["reference"],
         )
     ]

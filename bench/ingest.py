@@ -35,7 +35,7 @@ def measure(*, quick: bool) -> list[Figure]:
                 f"ingest batches of {events} x {blocks} blocks",
                 chains * CHAIN / seconds["ingest"] / 1e3,
                 "thousand blocks/s",
-                "time to decode them",
+                "decoding them alone",
                 seconds["ingest"] / seconds["decode"],
             )
         )

@@ -31,6 +31,8 @@ class Replayed:
 
     served: list[Served] = field(default_factory=list)
     failed: int = 0
+    problem: str = ""
+    """Why the last one failed."""
     late: list[float] = field(default_factory=list)
     """By how much each request went out late, modelled seconds."""
     choices: list[float] = field(default_factory=list)
@@ -103,8 +105,9 @@ async def _serve(
     cached: int | None = None
     try:
         first, cached = await _stream(session, addresses[choice.pod], request, policy, choice)
-    except aiohttp.ClientError:
+    except aiohttp.ClientError as error:
         result.failed += 1
+        result.problem = str(error)
     finally:
         await policy.finished(choice, cached)
     if cached is not None:
@@ -133,7 +136,8 @@ async def _stream(
     headers = {"Content-Type": "application/json"}
     url = f"http://{address}/v1/completions"
     async with session.post(url, data=request.body, headers=headers) as response:
-        response.raise_for_status()
+        if response.status != 200:
+            raise aiohttp.ClientPayloadError(f"{response.status}: {await response.text()}"[:300])
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue

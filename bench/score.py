@@ -60,7 +60,7 @@ def _ask(address: str, ids: list[int], calls: int, rounds: int) -> list[Figure]:
         }
         seconds = take_turns(ways, rounds=rounds)
     return [
-        Figure(name, taken / calls * 1e6, "us", "packed ids, unary", taken / seconds[unary])
+        Figure(name, taken / calls * 1e6, "us", "Score with packed ids", taken / seconds[unary])
         for name, taken in seconds.items()
     ]
 

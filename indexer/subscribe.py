@@ -5,6 +5,7 @@ dropped; the subscriber lives on.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from typing import Any
 
@@ -16,8 +17,13 @@ from indexer.ingest import RankIngest
 from indexer.stream import AskReplay
 from indexer.tap import END, replay_frames
 
+log = logging.getLogger(__name__)
+
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 GONE = zmq.Event.DISCONNECTED
+
+RETRY_SECONDS = 1.0
+"""Pause after an error of the sockets themselves."""
 
 
 def rank_endpoint(endpoint: str, rank: int) -> str:
@@ -64,7 +70,13 @@ class Subscriber:
             if self._replay:
                 tasks.create_task(self._answer())
             while True:
-                await self._follow_once()
+                try:
+                    await self._follow_once()
+                except zmq.ZMQError as error:
+                    source = self._rank.source
+                    log.error("pod %s rank %d: events: %s", source.pod, source.rank, error)  # noqa: TRY400
+                    self._rank.disconnected()
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow_once(self) -> None:
         """Follow one connection from its making to its end.
@@ -82,8 +94,8 @@ class Subscriber:
         live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
         live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
         monitor = live.get_monitor_socket(int(CONNECTED | GONE))
-        live.connect(self._events)
         try:
+            live.connect(self._events)
             await _until(CONNECTED, monitor)
             self._ask(self._rank.connected())
             async with asyncio.TaskGroup() as tasks:
@@ -120,6 +132,8 @@ class Subscriber:
             except TimeoutError:
                 reason = f"no answer within {self._replay_seconds:g} s"
                 self._ask(self._rank.replay_failed(asked.ticket, reason))
+            except zmq.ZMQError as error:
+                self._ask(self._rank.replay_failed(asked.ticket, str(error)))
 
     async def _carry_out(self, asked: AskReplay) -> None:
         # One socket a request: answers to an abandoned request die with it.

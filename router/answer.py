@@ -136,6 +136,11 @@ class Answerer:
             raise BadPromptError("booking_id", "is missing")
         booking = self._bookings.get(request.booking_id)
         if booking is not None and request.HasField("cached_tokens"):
+            if request.cached_tokens > booking.prompt_tokens:
+                raise BadPromptError(
+                    "cached_tokens",
+                    f"is {request.cached_tokens}; the prompt has {booking.prompt_tokens} tokens",
+                )
             actual = booking.reported(request.cached_tokens)
             if actual is not None:
                 self._meter.reported(booking.pod, booking.predicted_cached, actual)

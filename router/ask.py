@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToDict
@@ -40,7 +39,8 @@ def score_main(argv: Sequence[str] | None = None) -> int:
     try:
         _fill(prompt, args)
     except (OSError, ValueError) as error:
-        parser.error(str(error))
+        print(f"warmpath score: {error}", file=sys.stderr)
+        return 2
     request = pb.ScoreRequest(prompt=prompt, pods=args.pod, strategy=args.strategy)
     return _call(args, lambda stub: stub.Score(request, timeout=args.timeout), _score_table)
 
@@ -57,9 +57,16 @@ def pods_main(argv: Sequence[str] | None = None) -> int:
 def _parser(name: str, summary: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"warmpath {name}", description=summary)
     parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds")
+    parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
 
 
 def _fill(prompt: pb.Prompt, args: argparse.Namespace) -> None:
@@ -73,14 +80,34 @@ def _fill(prompt: pb.Prompt, args: argparse.Namespace) -> None:
     if source == "prompt":
         prompt.text = sys.stdin.read() if args.prompt == "-" else args.prompt
     elif source == "file":
-        prompt.text = args.file.read_text(encoding="utf-8")
+        prompt.text = _text(args.file, "--file")
     elif source == "chat_file":
         prompt.chat_body = args.chat_file.read_bytes()
     elif source == "completions_file":
         prompt.completions_body = args.completions_file.read_bytes()
     else:
-        words = re.split(r"[\s,\[\]]+", args.token_ids_file.read_text(encoding="utf-8"))
-        prompt.token_ids.ids.extend(int(word) for word in words if word)
+        ids = _token_ids(_text(args.token_ids_file, "--token-ids-file"))
+        if not all(type(token) is int and 0 <= token < 1 << 32 for token in ids):
+            raise ValueError("--token-ids-file: a token id is an integer from 0 to 4294967295")
+        prompt.token_ids.ids.extend(ids)
+
+
+def _text(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{option}: {path} is no UTF-8 text: {error}") from error
+
+
+def _token_ids(text: str) -> list[Any]:
+    """Return what a file of token ids lists: a JSON array, or words."""
+    try:
+        if text.lstrip().startswith("["):
+            found = json.loads(text)
+            return found if isinstance(found, list) else [found]
+        return [int(word) for word in text.split()]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--token-ids-file: neither a JSON array nor integers: {error}") from error
 
 
 def _call(
@@ -134,7 +161,7 @@ def _score_table(response: pb.ScoreResponse) -> Table:
 
 
 def _pods_table(response: pb.ListPodsResponse) -> Table:
-    table = Table()
+    table = Table(caption="ready: an event stream is connected", caption_justify="left")
     for name in ("pod", "address", "model", "ready", "rank", "blocks", "block size", "trust"):
         numeric = name in ("rank", "blocks", "block size")
         table.add_column(name, justify="right" if numeric else "left")

@@ -1,14 +1,16 @@
 """The router's composition root: builds every part, wires them, and closes them in reverse."""
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import grpc.aio
 import zmq.asyncio
@@ -38,6 +40,8 @@ from router.pods import Pod, PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import RouterService
+
+log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 SWEEP_BUDGET = 20_000
@@ -135,7 +139,7 @@ def _models(
 async def _follow(config: Config, ingest: Ingest, stack: AsyncExitStack) -> PodTable:
     """Follow every pod's ranks until the stack is closed."""
     context = zmq.asyncio.Context()
-    stack.callback(context.term)
+    stack.callback(context.destroy, linger=0)
     tasks = []
     pods = []
     for pod in config.pods:
@@ -160,11 +164,23 @@ async def _follow(config: Config, ingest: Ingest, stack: AsyncExitStack) -> PodT
                 max_frame_bytes=config.events.max_frame_bytes,
             )
             ranks.append(rank)
-            tasks.append(asyncio.create_task(subscriber.run()))
+            tasks.append(_watched(subscriber.run(), f"following pod {pod.id} rank {number}"))
         pods.append(Pod(pod.id, pod.address, pod.model, tuple(ranks)))
-    tasks.append(asyncio.create_task(_tick(ingest)))
+    tasks.append(_watched(_tick(ingest), "the index's housekeeping"))
     stack.push_async_callback(_cancel, tasks)
     return PodTable(pods)
+
+
+def _watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Start a task that is to run till the end, and say so at once where it fails."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s has ended: a bug of ours", name, exc_info=task.exception())
+
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(ended)
+    return task
 
 
 async def _tick(ingest: Ingest) -> None:
@@ -176,9 +192,7 @@ async def _tick(ingest: Ingest) -> None:
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
-    for ended in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(ended, Exception):
-            raise ended
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _serve_http(
@@ -191,7 +205,11 @@ async def _serve_http(
     stack.push_async_callback(runner.cleanup)
     host, _, port = config.server.metrics_listen.rpartition(":")
     site = web.TCPSite(runner, host.strip("[]") or None, int(port))
-    await site.start()
+    try:
+        await site.start()
+    except OSError as error:
+        address = config.server.metrics_listen
+        raise OSError(f"server.metrics-listen: cannot bind {address}: {error.strerror}") from error
     bound = runner.addresses[0]
     return f"{host}:{bound[1]}"
 

@@ -73,7 +73,7 @@ def parse_chat(raw: bytes, field: str) -> Body:
         raise BadPromptError(f"{field}.messages", "is empty; at least one message is needed")
     for position, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadPromptError(f"{field}.messages[{position}]", "is an object with a role")
+            raise BadPromptError(f"{field}.messages[{position}]", "is no object with a role")
     continues = _flag(body, "continue_final_message", default=False, field=field)
     generates = _flag(body, "add_generation_prompt", default=not continues, field=field)
     if continues and generates:
@@ -102,7 +102,8 @@ def parse_completions(raw: bytes, field: str) -> Body:
     if not isinstance(prompt, str) and not (
         isinstance(prompt, list) and all(type(token) is int for token in prompt)
     ):
-        raise BadPromptError(f"{field}.prompt", "is a text or a list of token ids")
+        problem = "is missing" if prompt is None else "is neither a text nor a list of token ids"
+        raise BadPromptError(f"{field}.prompt", problem)
     content = CompletionBody(
         prompt=prompt,
         add_special_tokens=_flag(body, "add_special_tokens", default=True, field=field),
@@ -134,7 +135,8 @@ def _object(raw: bytes, field: str) -> dict[str, Any]:
 def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
     value = body.get(name)
     if not isinstance(value, kind):
-        raise BadPromptError(f"{field}.{name}", f"is missing or no {_NAMES[kind]}")
+        problem = "is missing" if value is None else f"is no {_NAMES[kind]}"
+        raise BadPromptError(f"{field}.{name}", problem)
     return value
 
 

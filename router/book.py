@@ -27,6 +27,7 @@ class Booking:
     rank: int
     tokens: int
     """What it still weighs, in prefill tokens."""
+    prompt_tokens: int
     predicted_cached: int
     expires: float
     compared: bool = False
@@ -69,7 +70,14 @@ class Bookings:
             self._end(next(iter(self._bookings)))
             self.expired += 1
         booking_id = self._new_id()
-        booking = Booking(pod, rank, uncached + DECODING_TOKENS, cached, now + self._expire_after)
+        booking = Booking(
+            pod,
+            rank,
+            tokens=uncached + DECODING_TOKENS,
+            prompt_tokens=uncached + cached,
+            predicted_cached=cached,
+            expires=now + self._expire_after,
+        )
         self._bookings[booking_id] = booking
         load = self._loads.setdefault((pod, rank), Load())
         load.tokens += booking.tokens

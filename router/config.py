@@ -20,9 +20,9 @@ Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 MIB = 1 << 20
-HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):(\d{1,5})$")
+HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
 ENDPOINT = re.compile(
-    r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._*-]+):(\d{1,5})|(ipc|inproc)://.+)$"
+    r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://(.{1,100}))$"
 )
 
 
@@ -148,16 +148,24 @@ class Config(Table, frozen=True):
 def load(path: Path) -> Config:
     """Read a configuration file. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return parse(text, str(path))
+    config = parse(text, str(path))
+    for position, model in enumerate(config.models):
+        if model.tokenizer and not (path.parent / model.tokenizer / "tokenizer.json").is_file():
+            at = ("models", position, "tokenizer")
+            problem = f"{path.parent / model.tokenizer} has no tokenizer.json"
+            raise ConfigError(f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}")
+    return config
 
 
 def parse(text: str, source: str) -> Config:
     """Read a configuration; `source` names it in errors. Raises ConfigError."""
     try:
         raw = tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigError(f"{source}: is nested too deeply") from error
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         where = f"{source}:{line[1]}" if line else source
@@ -219,6 +227,7 @@ def _misformed(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str
 def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield what has the right form and still cannot be."""
     yield from _addresses(config)
+    yield from _endpoints(config)
     if not config.models:
         yield ("models",), "is empty; at least one model is needed"
     names: set[str] = set()
@@ -247,22 +256,48 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if not _is_address(config.server.listen):
-        yield ("server", "listen"), "is not host:port"
-    if config.server.metrics_listen and not _is_address(config.server.metrics_listen):
-        yield ("server", "metrics-listen"), "is not host:port"
+    server = config.server
+    if not _is_address(server.listen):
+        yield ("server", "listen"), f"{server.listen!r} is not host:port"
+    if server.metrics_listen:
+        if not _is_address(server.metrics_listen):
+            yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
+        if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
+            yield ("server", "metrics-listen"), "is server.listen; each needs its own port"
     for position, pod in enumerate(config.pods):
-        if not _is_address(pod.address):
-            yield ("pods", position, "address"), "is not host:port"
+        if not _is_address(pod.address) or pod.address.endswith(":0"):
+            problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
+            yield ("pods", position, "address"), problem
+
+
+def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    taken: dict[str, str] = {}
+    for position, pod in enumerate(config.pods):
         for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
             if not endpoint and key == "replay":
                 continue
-            match = ENDPOINT.match(endpoint)
-            if not match or not _is_port(match[3] or "1"):
-                allowed = "tcp://host:port, ipc://path or inproc://name"
-                yield ("pods", position, key), f"{endpoint!r} is not {allowed}"
-            elif pod.ranks > 1 and not endpoint.startswith("tcp://"):
-                yield ("pods", position, key), "is not tcp://; ranks have a port each"
+            at = ("pods", position, key)
+            if problem := endpoint_problem(endpoint, pod.ranks):
+                yield at, problem
+            # With a topic each, pods may share one socket that they connect to.
+            elif not pod.topic or key == "replay":
+                if endpoint in taken:
+                    yield at, f"{endpoint!r} is {taken[endpoint]} already"
+                taken[endpoint] = f"the {key} of pod {pod.id!r}"
+
+
+def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
+    """Return why a ZeroMQ endpoint cannot be connected to; empty where it can."""
+    match = ENDPOINT.match(endpoint)
+    if "*" in endpoint:
+        return f"{endpoint!r} is where an engine binds; name the host to connect to"
+    if not match or match[3] == "0" or not _is_port(match[3] or "1"):
+        return f"{endpoint!r} is not tcp://host:port, ipc://path or inproc://name (100 characters)"
+    if ranks > 1 and not match[3]:
+        return f"{endpoint!r} is not tcp://; ranks have a port each"
+    if ranks > 1 and not _is_port(str(int(match[3]) + ranks - 1)):
+        return f"{endpoint!r} leaves no port below 65536 for {ranks} ranks"
+    return ""
 
 
 def _is_address(value: str) -> bool:

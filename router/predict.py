@@ -100,6 +100,8 @@ class _Open:
     trust: Trust
     after_loss: bool
     """Whether the batch before was lost, which only the next one can show."""
+    after_restart: bool = False
+    """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False
     """Whether its own blocks have been announced; then the prediction is final."""
     otherwise: str = ""
@@ -229,6 +231,8 @@ class _Verification:
         if self._buffer and known != frame.payload and frame.sequence <= max(self._buffer):
             self._life += 1
             self._buffer.clear()
+            for one in self._open.values():
+                one.after_restart |= not one.scheduled
         self._buffer[frame.sequence] = frame.payload
         if frame.replayed or not self._following:
             return
@@ -309,6 +313,8 @@ class _Verification:
         )
 
     def _explain(self, one: _Open, actual: int) -> str:
+        if one.after_restart:
+            return "the engine had restarted before, which only its next batch shows"
         if one.after_loss:
             return "the batch before was lost on the way, which only the next one shows"
         if one.trust.level is not Level.EXACT:

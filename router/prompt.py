@@ -175,12 +175,12 @@ class PromptReader:
     async def _encode(
         self, text: str, field: str, model: Model, timeout: float, *, special: bool
     ) -> tuple[bytes, int]:
+        if not text:
+            raise BadPromptError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
             raise BadPromptError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
             )
-        if not text:
-            raise BadPromptError(field, "is empty; at least one character is needed")
         try:
             found = await self._pool.encode(
                 model.tokenizer, text, add_special_tokens=special, timeout=timeout

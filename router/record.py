@@ -3,6 +3,9 @@
 Stands as a proxy before the engine and listens to its events: what clients ask and what the engine
 answers and publishes goes into one file, in the format of `shared/vllm-cpu/RECIPE.md`. The file holds
 prompts and answers by its nature, so only its owner may read it.
+
+To know what an answer was computed from, it asks the engine for token ids and for a stream's usage, and
+passes on what the engine answers: clients see these fields, and a stream's last chunk without choices.
 """
 
 import argparse
@@ -14,18 +17,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import zmq
 from aiohttp import web
 
 from indexer.tap import END, Tap
+from router.config import endpoint_problem
 from router.exchange import Exchange
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
+START_SECONDS = 10.0
+"""Longest wait for the engine's event sockets."""
+
 HOP_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 )
@@ -53,6 +61,11 @@ class RecordingFile:
         self._lines.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         if kind in self.counts:
             self.counts[kind] += 1
+
+    def flush(self) -> None:
+        """Write what is held back, so that a crash costs no more than what comes after."""
+        self._lines.flush()
+        self._raw.flush()
 
     def close(self) -> None:
         """Write what is held back and close."""
@@ -94,6 +107,8 @@ class Proxy:
             ) as answer:
                 return await self._pass_back(request, answer, exchange)
         except aiohttp.ClientError as error:
+            if exchange is not None:
+                self._file.add("request", **exchange.line(502, str(error).encode()))
             return web.json_response({"error": {"message": f"the engine: {error}"}}, status=502)
 
     async def _pass_back(
@@ -118,6 +133,7 @@ class Proxy:
             return response
         if exchange is not None:
             self._file.add("request", **exchange.line(answer.status, bytes(whole)))
+            self._file.flush()
         elif request.path == "/reset_prefix_cache":
             with contextlib.suppress(ValueError):
                 outcome = json.loads(bytes(whole) or b"null")
@@ -135,6 +151,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if urlsplit(args.target).scheme not in ("http", "https"):
         print(f"warmpath record: --target: {args.target!r} is not http://…", file=sys.stderr)
         return 2
+    for option in ("events", "replay"):
+        endpoint = getattr(args, option)
+        if endpoint and (problem := endpoint_problem(endpoint)):
+            print(f"warmpath record: --{option}: {problem}", file=sys.stderr)
+            return 2
     try:
         file = RecordingFile(args.out)
     except OSError as error:
@@ -142,11 +163,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         asyncio.run(_record(args, file, host, int(port)))
-    except OSError as error:
+    except (OSError, zmq.ZMQError) as error:
+        file.close()
+        # Nothing was asked yet; what was written is only the heading.
+        args.out.unlink()
         print(f"warmpath record: {error}", file=sys.stderr)
         return 1
-    finally:
-        file.close()
+    file.close()
     counts = file.counts
     print(f"{args.out}: {counts['request']} requests, {counts['events']} batches of events")
     return 0
@@ -179,14 +202,14 @@ async def _record(args: argparse.Namespace, file: RecordingFile, host: str, port
         runner = web.AppRunner(Proxy(args.target, file, session).app(), access_log=None)
         tap = Tap(args.events, args.replay, args.topic)
         try:
-            await tap.connected()
-            if args.replay:
-                async for topic, sequence, payload in tap.replayed(0):
-                    _add_frame(file, "replayed", topic, sequence, payload)
-                file.add("replay_end", start_seq=0)
+            if not await _ready(_catch_up(args, tap, file), ended):
+                return
             listening = asyncio.create_task(_listen(tap, file))
             await runner.setup()
-            await web.TCPSite(runner, host.strip("[]"), port).start()
+            try:
+                await web.TCPSite(runner, host.strip("[]"), port).start()
+            except OSError as error:
+                raise OSError(f"--listen: {error}") from error
             print(
                 f"recording: send requests to http://{host}:{runner.addresses[0][1]}, "
                 "end with Ctrl-C",
@@ -200,6 +223,41 @@ async def _record(args: argparse.Namespace, file: RecordingFile, host: str, port
         finally:
             await runner.cleanup()
             tap.close()
+
+
+async def _ready(work: Coroutine[Any, Any, None], ended: asyncio.Event) -> bool:
+    """Wait for the work or the end, whichever is first; whether it was the work."""
+    working = asyncio.create_task(work)
+    stopped = asyncio.create_task(ended.wait())
+    await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return False
+
+
+async def _catch_up(args: argparse.Namespace, tap: Tap, file: RecordingFile) -> None:
+    """Connect, and record what the engine published before. Raises OSError where it is silent."""
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await tap.connected()
+    except TimeoutError as error:
+        problem = f"--events: nobody publishes at {args.events} ({START_SECONDS:g} s)"
+        raise OSError(problem) from error
+    if not args.replay:
+        return
+    try:
+        async with asyncio.timeout(START_SECONDS) as patience:
+            async for topic, sequence, payload in tap.replayed(0):
+                _add_frame(file, "replayed", topic, sequence, payload)
+                patience.reschedule(asyncio.get_running_loop().time() + START_SECONDS)
+    except TimeoutError as error:
+        problem = f"--replay: no answer from {args.replay} ({START_SECONDS:g} s)"
+        raise OSError(problem) from error
+    file.add("replay_end", start_seq=0)
 
 
 async def _models(target: str, session: aiohttp.ClientSession) -> dict[str, Any]:

@@ -92,9 +92,9 @@ def read_recording(path: Path) -> Recording:
     for number, raw in _json_lines(path):
         try:
             _take(recording, raw)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             what = f"no field {error}" if isinstance(error, KeyError) else str(error)
-            raise BadRecordingError(f"line {number}: {what}") from error
+            raise BadRecordingError(f"line {number} ({raw['kind']}): {what}") from error
     if not any(isinstance(line, Frame) for line in recording.lines):
         raise BadRecordingError("it has no events")
     if not recording.reports_cached:
@@ -106,20 +106,28 @@ def read_recording(path: Path) -> Recording:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the lines' objects by number; a recording that was cut off ends with its last whole line."""
     number = 0
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rt") if packed else path.open() as lines:
             for number, line in enumerate(lines, 1):
-                value = json.loads(line)
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    if number > 1 and not line.endswith("\n"):
+                        return
+                    raise
                 if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-                    raise BadRecordingError(f"line {number}: not an object with a kind")
+                    raise BadRecordingError(f"line {number}: is no object with a kind")
                 yield number, value
-    except json.JSONDecodeError as error:
-        raise BadRecordingError(f"line {number}: {error}") from error
-    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadRecordingError(f"after line {number}: {error}") from error
+    except EOFError:
+        return
+    except (UnicodeDecodeError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadRecordingError(f"is no recording: after line {number}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRecordingError(f"is no recording: line {number} is no JSON: {error}") from error
 
 
 def _take(recording: Recording, raw: dict[str, Any]) -> None:
@@ -164,9 +172,11 @@ def _take_flags(recording: Recording, flags: list[str]) -> None:
 
 
 def _asked(raw: dict[str, Any]) -> Asked:
-    body = raw["body"]
-    usage = raw.get("usage") or {}
-    details = usage.get("prompt_tokens_details")
+    body, usage = raw["body"], raw.get("usage") or {}
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else usage
+    for name, value in (("body", body), ("usage", usage), ("prompt_tokens_details", details)):
+        if not isinstance(value, dict | None):
+            raise TypeError(f"{name} is no object")
     outputs = raw.get("outputs") or [{}]
     ids = raw.get("prompt_token_ids")
     cached = None

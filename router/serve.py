@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from prefixstore.template import TemplateError
 from prefixstore.tokenizer import TokenizerUnavailableError
 from router.assemble import running
@@ -25,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("aiohttp.server").addFilter(_is_ours)
     try:
         config = load(args.config)
         asyncio.run(_serve(config, args.config.parent))
@@ -35,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath serve: {args.config}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a fault is the server's; what is no HTTP at all was answered, and is the client's."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def _serve(config: Config, folder: Path) -> None:

@@ -124,6 +124,10 @@ class WorkerServer:
     def _start(self, body: dict[str, Any], ids: list[int], default_tokens: int) -> "_Generation":
         identity = self._identity
         model = body.get("model", identity.model)
+        if not isinstance(model, str):
+            raise BadRequestError("model: is no string")
+        if not isinstance(body.get("stream_options"), dict | None):
+            raise BadRequestError("stream_options: is no object")
         if model != identity.model and model not in identity.adapters:
             raise BadRequestError(f"model: {model!r} is not served here", 404)
         if body.get("n") not in (None, 1):

@@ -46,6 +46,7 @@ def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> 
         ("--policies=best", "--policies: best; known:"),
         ("--speed=0", "--speed: above 0"),
         ("--trace=/nowhere", "/nowhere"),
+        ("--requests=-1", "--requests: 0 or more"),
     ],
 )
 def test_bad_options_are_named(tmp_path: Path, option: str, message: str) -> None:
@@ -67,7 +68,12 @@ def running_with(mark: str) -> list[int]:
     return found
 
 
-def test_ctrl_c_stops_all_that_it_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_ended_early_it_stops_all_that_it_started(
+    tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "router", "demo", f"--out={tmp_path}", "--policies=warmpath"]
     demo = subprocess.Popen(
@@ -77,6 +83,12 @@ def test_ctrl_c_stops_all_that_it_started(tmp_path: Path) -> None:
     while len(running_with(mark)) < 6 or not (tmp_path / "router.log").read_text():
         assert demo.poll() is None
         time.sleep(0.02)
-    demo.send_signal(signal.SIGINT)
-    assert demo.wait(timeout=60) == 130
+    demo.send_signal(sent)
+    assert demo.wait(timeout=60) == status
     assert running_with(mark) == []
+
+
+def test_a_demo_whose_requests_all_fail_says_why_and_fails(tmp_path: Path) -> None:
+    ended = demo(tmp_path, "--requests=5", "--blocks=5", "--policies=warmpath", "--speed=50")
+    assert ended.returncode == 1
+    assert "every request failed: 400" in ended.stderr

@@ -170,3 +170,30 @@ async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
 @pytest.mark.parametrize("offset", [0, 1, 3])
 def test_a_ranks_port_is_higher_by_the_rank(offset: int) -> None:
     assert rank_endpoint("tcp://[::1]:5557", offset) == f"tcp://[::1]:{5557 + offset}"
+
+
+async def test_an_endpoint_that_cannot_be_connected_to_is_tried_again_and_ends_cleanly(
+    context: zmq.asyncio.Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = new_rank()
+    subscriber = Subscriber(
+        rank, context, events="tcp://*:1", replay="", replay_seconds=1, reconnect_seconds=1,
+        max_frame_bytes=1,
+    )  # fmt: skip
+    task = asyncio.create_task(subscriber.run())
+    await until(lambda: "events: " in caplog.text)
+    assert not task.done()
+    await stop(task)
+
+
+async def test_a_replay_endpoint_that_cannot_be_connected_to_is_a_failed_replay(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank()
+    subscriber = Subscriber(
+        rank, context, events=publisher.events, replay="tcp://*:1", replay_seconds=1,
+        reconnect_seconds=0.01, max_frame_bytes=1 << 20,
+    )  # fmt: skip
+    task = asyncio.create_task(subscriber.run())
+    await until(lambda: "replay failed" in rank.trust.reason)
+    await stop(task)

@@ -123,13 +123,32 @@ async def test_pods_are_listed(
 
 
 @pytest.mark.parametrize("args", [[], ["text", "--file", "x"], ["--token-ids-file", "/nowhere"]])
-def test_a_prompt_given_never_twice_or_wrongly_is_a_usage_error(
+def test_a_prompt_given_never_or_twice_or_wrongly_is_refused(
     args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as error:
-        ask.score_main(args)
-    assert error.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    assert ask.score_main(args) == 2
+    assert capsys.readouterr().err.startswith("warmpath score: ")
+
+
+@pytest.mark.parametrize(
+    "content", ["[1,2", "[[1, 2]]", "[1, -3]", "1 x", "[1.5]", "{}", "[4294967296]"]
+)
+def test_what_is_no_list_of_token_ids_is_refused_by_option(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ids"
+    path.write_text(content, encoding="utf-8")
+    assert ask.score_main(["--token-ids-file", str(path)]) == 2
+    assert "--token-ids-file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_text_is_refused_by_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert ask.score_main(["--file", str(path)]) == 2
+    assert "--file" in capsys.readouterr().err
 
 
 def test_every_command_is_listed_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:

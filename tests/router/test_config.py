@@ -73,3 +73,14 @@ z = 3
 )
 def test_the_line_of_a_key_is_found(path: tuple[str | int, ...], line: int) -> None:
     assert find_line(TEXT, path) == line
+
+
+def test_a_file_nested_beyond_reason_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nested"):
+        parse("x = " + "[" * 5000 + "]" * 5000, "text")
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "bom.toml"
+    path.write_bytes(b'\xef\xbb\xbf[[models]]\nname = "m"\n')
+    assert load(path).models[0].name == "m"

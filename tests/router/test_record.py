@@ -1,8 +1,10 @@
 """`warmpath record` beside a real worker: what it writes, `warmpath verify` reads."""
 
+import asyncio
 import gzip
 import json
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +108,16 @@ def test_a_file_that_is_there_is_not_overwritten(
     assert out.read_text() == "precious"
 
 
-@pytest.mark.parametrize("option", ["--listen=nowhere", "--target=ftp://x"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--listen=nowhere",
+        "--target=ftp://x",
+        "--events=tcp://*:5557",
+        "--events=x:1",
+        "--replay=tcp://*:1",
+    ],
+)
 def test_bad_options_are_named(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,3 +126,51 @@ def test_bad_options_are_named(
     assert record.main(options) == 2
     assert option.split("=", maxsplit=1)[0] in capsys.readouterr().err
     assert not out.exists()
+
+
+async def test_an_engine_that_publishes_nothing_is_named_and_no_file_is_left(
+    tmp_path: Path,
+    free_port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(record, "START_SECONDS", 0.2)
+    worker = Worker("w", Process("worker", tmp_path / "log"))
+    await worker.start(SETTINGS)
+    out = tmp_path / "out.jsonl.gz"
+    target = f"--target=http://{worker.address}"
+    silent = f"tcp://127.0.0.1:{free_port}"
+    for options, named in (
+        ([f"--events={silent}"], "--events: nobody publishes"),
+        ([f"--events={worker.events}", f"--replay={silent}"], "--replay: no answer"),
+    ):
+        command = [target, *options, f"--out={out}", "--listen=127.0.0.1:0"]
+        assert await asyncio.to_thread(record_in_a_loop, command) == 1
+        assert named in capsys.readouterr().err
+        assert not out.exists()
+    await worker.process.stop()
+
+
+def record_in_a_loop(command: list[str]) -> int:
+    """Record off the main thread, where no signal handlers can be set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.SelectorEventLoop, "add_signal_handler", lambda *_: None)
+        return record.main(command)
+
+
+async def test_it_can_be_ended_while_it_waits_for_the_engine(
+    tmp_path: Path, free_port: int
+) -> None:
+    worker = Worker("w", Process("worker", tmp_path / "log"))
+    await worker.start(SETTINGS)
+    out = tmp_path / "out.jsonl.gz"
+    waiting = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "record", f"--target=http://{worker.address}",
+        f"--events=tcp://127.0.0.1:{free_port}", f"--out={out}",
+    )  # fmt: skip
+    while not out.exists():
+        await asyncio.sleep(0.01)
+    waiting.terminate()
+    await waiting.wait()
+    assert waiting.returncode is not None
+    await worker.process.stop()

@@ -88,12 +88,12 @@ def test_the_readable_form_says_the_same(shared: Path, capsys: pytest.CaptureFix
     ("text", "message"),
     [
         ("", "it has no events"),
-        ("{}\n", "line 1: not an object with a kind"),
-        ('{"kind": "events", "t": 1}\n', "line 1: no field 'topic'"),
-        ('{"kind": "note"}\n{"kind": "ev', "line 2:"),
+        ("{}\n", "line 1: is no object with a kind"),
+        ('{"kind": "events", "t": 1}\n', "line 1 (events): no field 'topic'"),
+        ('{"kind": "note"}\n{"kind": "ev\n', "line 2 "),
         (
             '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "zz"}\n',
-            "line 1: non-hexadecimal",
+            "line 1 (events): non-hexadecimal",
         ),
         (
             '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "90"}\n',
@@ -108,15 +108,6 @@ def test_what_is_no_recording_is_refused_with_its_line(
     path.write_text(text, encoding="utf-8")
     assert main([str(path)]) == 1
     assert message in capsys.readouterr().err
-
-
-def test_a_cut_gzip_file_is_refused(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "cut.jsonl.gz"
-    path.write_bytes((shared / "vllm-cpu" / "trace.jsonl.gz").read_bytes()[:5000])
-    assert main([str(path)]) == 1
-    assert "bad" not in capsys.readouterr().out
 
 
 EXPLAINED = (
@@ -179,3 +170,43 @@ def test_conditions_out_of_range_are_refused(
     with pytest.raises(SystemExit):
         main([str(TRACE), option])
     assert "from 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"body": 5}, "body is no object"),
+        ({"usage": 5}, "usage is no object"),
+        ({"usage": {"prompt_tokens_details": 3}}, "prompt_tokens_details is no object"),
+    ],
+    ids=str,
+)
+def test_a_request_of_the_wrong_shape_is_named_by_line_and_field(
+    recorded: Lines, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any], message: str,
+) -> None:  # fmt: skip
+    lines = [line | change if line["kind"] == "request" else line for line in recorded]
+    assert main([str(write(tmp_path / "bad.jsonl", lines))]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "line " in error
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, "# a heading", "5"])
+def test_what_is_no_recording_is_said_to_be_none(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "readme"
+    path.write_text(text + "\n", encoding="utf-8")
+    assert main([str(path)]) == 1
+    assert "no " in capsys.readouterr().err
+
+
+def test_a_recording_that_was_cut_off_counts_up_to_there(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (shared / "vllm-cpu" / "trace.jsonl.gz").read_bytes()
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    outcome = run(path, capsys)
+    assert 0 < outcome["requests"] < 260
