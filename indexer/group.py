@@ -5,7 +5,7 @@ Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
 """Groups whose blocks say that the prefix up to there is held; an engine that has one names none."""
@@ -40,6 +40,27 @@ class Group:
         if self.kind not in WINDOW_KINDS:
             return 0
         return max(1, -(-(self.window - 1) // self.block_size))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a rank's cache is divided: its groups by number, as far as they are known."""
+
+    groups: Mapping[int, Group] = field(default_factory=dict)
+    lookahead: bool = False
+    """Whether blocks name the token after them too (`indexer.extra.next_token`)."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block that has a key; 0 before any is known."""
+        chained = [group.block_size for group in self.groups.values() if group.is_chained]
+        sizes = chained or [group.block_size for group in self.groups.values()]
+        return min(sizes, default=0)
+
+    @property
+    def prefix(self) -> list[int]:
+        """The groups that must hold a prompt's blocks from the first on."""
+        return prefix_groups(self.groups)
 
 
 def prefix_groups(groups: Mapping[int, Group]) -> list[int]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from indexer.engines.event import Batch, MalformedEventError, Tier
-from indexer.group import prefix_groups
+from indexer.group import Layout
 from indexer.index import BrokenInvariantError, Index
-from indexer.resolver import Added, Change, Gone, Resolver, Spot
-from indexer.slot import Place, SlotTable
+from indexer.rank_slots import RankSlots
+from indexer.resolver import Resolver
+from indexer.slot import SlotTable
 from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, Stream
 from indexer.trust import Level, Trust
 
@@ -37,6 +38,8 @@ class RankSource:
     decode: Callable[[bytes], Batch]
     """The engine's codec; raises MalformedEventError."""
     has_replay: bool
+    is_queue: bool = False
+    """Whether the engine keeps what was not fetched, as a queue does."""
     topic: str = ""
     """Frames with another topic are not this rank's. Empty: every topic is."""
     capacity: int = 0
@@ -44,7 +47,7 @@ class RankSource:
 
 
 class RankIngest:
-    """Keeps the index current with one rank."""
+    """Keeps the index current with one rank, from the engine's own events."""
 
     def __init__(
         self,
@@ -64,17 +67,41 @@ class RankIngest:
         self.malformed = 0
         self.skipped = 0
         self._index = index
-        self._table = slots
         self._clock = clock
-        self._epoch = 0
-        self._slots: dict[Spot, int] = {}
+        self._slots = RankSlots(source.pod, source.rank, index, slots)
         self.resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes)
         self.stream = Stream(
             has_replay=source.has_replay,
+            is_queue=source.is_queue,
             pending_bytes=pending_bytes,
             stale_after=stale_after,
             now=clock(),
         )
+
+    @property
+    def pod(self) -> str:
+        """The pod's id."""
+        return self.source.pod
+
+    @property
+    def number(self) -> int:
+        """The rank's number in its pod."""
+        return self.source.rank
+
+    @property
+    def layout(self) -> Layout:
+        """How its cache is divided."""
+        return self.resolver.layout
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its events reach us now."""
+        return self.stream.is_connected
+
+    @property
+    def sequence(self) -> int | None:
+        """The engine's last applied batch; None before the first."""
+        return self.stream.sequence
 
     @property
     def trust(self) -> Trust:
@@ -83,13 +110,7 @@ class RankIngest:
 
     def blocks(self) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        groups = prefix_groups(self.resolver.groups)
-        shown = groups[0] if groups else min(self.resolver.groups, default=0)
-        return {
-            tier: self._index.count(slot)
-            for (tier, group), slot in self._slots.items()
-            if group == shown
-        }
+        return self._slots.blocks(self.layout)
 
     def counts(self) -> dict[str, int]:
         """Return what happened to the stream so far, by kind of happening."""
@@ -156,7 +177,7 @@ class RankIngest:
 
     def close(self) -> None:
         """Let the rank hold nothing."""
-        self._empty()
+        self._slots.empty()
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
         asked = None
@@ -165,7 +186,7 @@ class RankIngest:
                 self._apply(action)
             elif isinstance(action, Reset):
                 self.resolver.forget()
-                self._empty()
+                self._slots.empty()
             elif isinstance(action, Doubt):
                 self.resolver.doubt()
             else:
@@ -188,7 +209,7 @@ class RankIngest:
         counts = self.resolver.counts
         clears, parentless = counts.clears, counts.parentless
         for change in self.resolver.apply_all(batch.events):
-            self._change(change)
+            self._slots.apply(change)
         if counts.clears > clears:
             self.stream.cleared(action.sequence, now)
         if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
@@ -196,32 +217,8 @@ class RankIngest:
             self.resolver.doubt()
         elif self.trust.level is Level.DEGRADED and self.resolver.can_settle(self.capacity):
             for change in self.resolver.settle():
-                self._change(change)
+                self._slots.apply(change)
             self.stream.turned_over(now)
-
-    def _change(self, change: Change) -> None:
-        if isinstance(change, Added):
-            self._index.add(self._slot(change.spot), change.keys)
-        elif isinstance(change, Gone):
-            self._index.remove(self._slot(change.spot), change.keys)
-        else:
-            self._empty()
-
-    def _slot(self, spot: Spot) -> int:
-        slot = self._slots.get(spot)
-        if slot is None:
-            tier, group = spot
-            place = Place(self.source.pod, self.source.rank, tier, self._epoch, group)
-            slot = self._slots[spot] = self._table.claim(place)
-        return slot
-
-    def _empty(self) -> None:
-        """Begin a new epoch: what the old one's slots held is gone for readers at once."""
-        for slot in self._slots.values():
-            self._table.retire(slot)
-            self._index.drop(slot)
-        self._slots.clear()
-        self._epoch += 1
 
     def _log(self, before: Trust) -> None:
         now = self.trust
@@ -240,7 +237,7 @@ class RankIngest:
         self.stream.check()
         self.resolver.check()
         held = self.resolver.held()
-        for spot, slot in self._slots.items():
+        for spot, slot in self._slots.slots().items():
             keys = held.get(spot, set())
             if self._index.count(slot) != len(keys):
                 raise BrokenInvariantError(f"slot {slot} holds another number of keys than {spot}")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
-from indexer.group import WINDOW_KINDS, Group, prefix_groups
+from indexer.group import WINDOW_KINDS, Group, Layout
 from indexer.holding import Holding
 from indexer.index import BrokenInvariantError
 from indexer.key import Keyspace, chain
@@ -79,10 +79,8 @@ class Resolver:
 
     def __init__(self, model: str, hash_seed: str, *, orphan_bytes: int) -> None:
         self.counts = ResolverCounts()
-        self.groups: dict[int, Group] = {}
+        self.layout = Layout()
         """The cache groups seen in this life."""
-        self.lookahead = False
-        """Whether blocks name the token after them too (`indexer.extra.next_token`)."""
         self.orphans = Orphans(orphan_bytes)
         self.stored_since_doubt = 0
         """Copies stored in the fastest tier since something was missed."""
@@ -98,26 +96,16 @@ class Resolver:
         self._firm: set[int] = set()
         """Groups whose block size was seen on more than a lone block."""
 
-    @property
-    def block_size(self) -> int:
-        """Tokens a block that has a key; 0 before any is known."""
-        sizes = [group.block_size for group in self.groups.values() if group.is_chained]
-        if not sizes:
-            sizes = [group.block_size for group in self.groups.values()]
-        return min(sizes, default=0)
-
     def apply_all(self, events: Sequence[Event]) -> list[Change]:
         """Follow the events of one batch; return what they change, in order."""
         changes: list[Change] = []
-        before = self.block_size
+        before = self.layout.block_size
         for event in events:
             if isinstance(event, Stored):
                 self._learn(event)
-        if before and self.block_size != before:
+        if before and self.layout.block_size != before:
             # Keys of another size say nothing of the new one's; what was known cannot be kept.
-            groups = self.groups
-            changes += self.forget()
-            self.groups = groups
+            changes += self.empty()
         for event in events:
             changes += self._apply(event)
         return changes
@@ -145,8 +133,7 @@ class Resolver:
 
     def forget(self) -> list[Change]:
         """Forget the rank's whole life."""
-        self.groups = {}
-        self.lookahead = False
+        self.layout = Layout()
         self._firm.clear()
         return self.empty()
 
@@ -159,28 +146,27 @@ class Resolver:
         number = event.group
         if event.tier is not Tier.GPU or event.block_size < 1:
             return
-        known = self.groups.get(number)
+        known = self.layout.groups.get(number)
         if known is None or (event.block_size > known.block_size and number not in self._firm):
-            self.groups[number] = Group(event.kind, event.block_size, event.window)
-            self.lookahead = event.lookahead
-        if len(event.hashes) > 1 and event.block_size == self.groups[number].block_size:
+            known = Group(event.kind, event.block_size, event.window)
+            self.layout = Layout({**self.layout.groups, number: known}, event.lookahead)
+        if len(event.hashes) > 1 and event.block_size == known.block_size:
             self._firm.add(number)
 
     def _store(self, event: Stored) -> list[Change]:
-        group = self.groups.get(event.group, Group(event.kind, event.block_size))
+        layout = self.layout
+        group = layout.groups.get(event.group, Group(event.kind, event.block_size))
         spot = (event.tier, event.group)
         by_name = event.tokens is None
         if group.kind in WINDOW_KINDS:
             # Its blocks have the names of the prefix group's, and keys where those have them.
-            by_name = by_name or bool(prefix_groups(self.groups))
-        elif not group.is_chained or (
-            not group.kind and event.group not in (0, *prefix_groups(self.groups))
-        ):
+            by_name = by_name or bool(layout.prefix)
+        elif not group.is_chained or (not group.kind and event.group not in (0, *layout.prefix)):
             self.counts.other_groups += len(event.hashes)
             return []
         if by_name:
             return self._store_known(event, spot)
-        size = self.block_size
+        size = layout.block_size
         if not size or event.block_size % size or (event.extras and event.block_size != size):
             self.counts.unplaced += len(event.hashes)
             return []

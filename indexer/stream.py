@@ -91,14 +91,22 @@ class Stream:
     """Orders one rank's batches and owns its trust.
 
     `pending_bytes` bounds the live batches that are held while a replay runs; past it they are let
-    go and asked for again. Times are seconds of one clock, given by the caller.
+    go and asked for again. With `is_queue` the publisher keeps what was not fetched, so that a lost
+    connection loses nothing. Times are seconds of one clock, given by the caller.
     """
 
     def __init__(
-        self, *, has_replay: bool, pending_bytes: int, stale_after: float, now: float
+        self,
+        *,
+        has_replay: bool,
+        is_queue: bool = False,
+        pending_bytes: int,
+        stale_after: float,
+        now: float,
     ) -> None:
         self.counts = StreamCounts()
         self._has_replay = has_replay
+        self._is_queue = is_queue
         self._pending_limit = pending_bytes
         self._stale_after = stale_after
         self._state = State.WAITING
@@ -151,7 +159,7 @@ class Stream:
                 self._set(Level.DEGRADED, "reconnected, replay asked", now, passing=True)
             return self._ask(now)
         self._state = State.FOLLOWING
-        if again:
+        if again and not self._is_queue:
             reason = "reconnected without a replay endpoint: a restart cannot be ruled out"
             return self._degrade(reason, self._next, now)
         return []

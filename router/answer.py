@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Protocol
 
-from indexer.ingest import RankIngest
+from indexer.rank import Rank
 from indexer.trust import Level, Trust
 from router.body import BadPromptError
 from router.book import Bookings
@@ -75,7 +75,7 @@ class Answerer:
         )
         ready = {pod.id: pod.ready for pod in pods}
         for score in self._scorer.score(read.prompt, ranks, strategy):
-            response.scores.append(self._pod_score(score, ready[score.rank.source.pod]))
+            response.scores.append(self._pod_score(score, ready[score.rank.pod]))
         for pod_id in unknown:
             trust = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
             response.scores.append(pb.PodScore(pod=pod_id, trust=trust))
@@ -99,11 +99,11 @@ class Answerer:
         for score in self._scorer.score(
             prompt, [rank for pod in pods for rank in pod.ranks], strategy
         ):
-            source = score.rank.source
-            scores[source.pod, source.rank] = score
-            load = self._bookings.load(source.pod, source.rank)
+            rank = score.rank
+            scores[rank.pod, rank.number] = score
+            load = self._bookings.load(rank.pod, rank.number)
             candidates.append(
-                Candidate(source.pod, source.rank, score.score, load.tokens, load.requests)
+                Candidate(rank.pod, rank.number, score.score, load.tokens, load.requests)
             )
         response = pb.PickResponse(prompt_tokens=prompt.tokens)
         for ranked in pick(candidates, prompt.tokens, self._rng):
@@ -179,10 +179,10 @@ class Answerer:
         )
 
     def _pod_score(self, score: RankScore, ready: bool) -> pb.PodScore:
-        source = score.rank.source
+        rank = score.rank
         return pb.PodScore(
-            pod=source.pod,
-            rank=source.rank,
+            pod=rank.pod,
+            rank=rank.number,
             score=score.score,
             matched_tokens=score.matched_tokens,
             tiers=[
@@ -200,18 +200,18 @@ class Answerer:
             since=trust.since + self._wall_offset,
         )
 
-    def _rank(self, rank: RankIngest) -> pb.Rank:
+    def _rank(self, rank: Rank) -> pb.Rank:
         message = pb.Rank(
-            rank=rank.source.rank,
+            rank=rank.number,
             trust=self._trust(rank.trust),
-            block_size=rank.resolver.block_size,
+            block_size=rank.layout.block_size,
             tiers=[
                 pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()
             ],
             events=pb.EventCounts(**rank.counts()),
         )
-        if rank.stream.sequence is not None:
-            message.sequence = rank.stream.sequence
+        if rank.sequence is not None:
+            message.sequence = rank.sequence
         return message
 
 

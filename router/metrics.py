@@ -124,7 +124,7 @@ class PartsCollector(Collector):
             "warmpath_events", "What happened to the stream.", labels=[*rank_labels, "kind"]
         )
         for rank in self._ingest:
-            name = [rank.source.pod, str(rank.source.rank)]
+            name = [rank.pod, str(rank.number)]
             for level in Level:
                 trust.add_metric([*name, level], float(rank.trust.level is level))
             for tier, count in rank.blocks().items():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from indexer.ingest import RankIngest
+from indexer.rank import Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +15,12 @@ class Pod:
     """host:port that serves requests."""
     model: str
     """The base model's name."""
-    ranks: tuple[RankIngest, ...]
+    ranks: tuple[Rank, ...]
 
     @property
     def ready(self) -> bool:
         """Whether any rank's event stream is connected."""
-        return any(rank.stream.is_connected for rank in self.ranks)
+        return any(rank.is_connected for rank in self.ranks)
 
 
 class PodTable:

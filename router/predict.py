@@ -271,7 +271,7 @@ class _Verification:
     def _see_own_blocks(self, payload: bytes) -> None:
         """Settle the prediction of each request whose own blocks this batch announces."""
         waiting = [one for one in self._open.values() if not one.scheduled]
-        size = self._rank.resolver.block_size
+        size = self._rank.layout.block_size
         if not waiting:
             return
         try:

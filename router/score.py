@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from indexer.engines.event import Tier
 from indexer.extra import Item, extras_of, next_token
-from indexer.group import prefix_groups
-from indexer.ingest import Ingest, RankIngest
+from indexer.group import Layout
+from indexer.ingest import Ingest
 from indexer.key import Keyspace, chain
-from indexer.resolver import Resolver
+from indexer.rank import Rank
 from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
 from scorer.match import Match, match_of
@@ -69,7 +69,7 @@ class TokenPrompt:
 class RankScore:
     """What one rank holds of a prompt, and what a strategy makes of it."""
 
-    rank: RankIngest
+    rank: Rank
     score: float
     match: Match
 
@@ -87,16 +87,16 @@ class Scorer:
         self._hash_seed = hash_seed
 
     def score(
-        self, prompt: TokenPrompt, ranks: Iterable[RankIngest], strategy: Strategy
+        self, prompt: TokenPrompt, ranks: Iterable[Rank], strategy: Strategy
     ) -> Iterator[RankScore]:
         """Yield each rank's score, in the order given.
 
         Keys are computed once for each block size among the ranks. A rank whose stream is gone
         scores nothing: what it held says nothing of what it holds.
         """
-        by_form: dict[tuple[int, bool], dict[RankIngest, Match]] = {}
+        by_form: dict[tuple[int, bool], dict[Rank, Match]] = {}
         for rank in ranks:
-            form = rank.resolver.block_size, rank.resolver.lookahead
+            form = rank.layout.block_size, rank.layout.lookahead
             if not form[0] or rank.trust.level is Level.STALE:
                 yield RankScore(rank, 0.0, NOTHING)
                 continue
@@ -105,11 +105,9 @@ class Scorer:
             match = by_form[form].get(rank, NOTHING)
             yield RankScore(rank, strategy(match), match)
 
-    def _matches(
-        self, prompt: TokenPrompt, block_size: int, lookahead: bool
-    ) -> dict[RankIngest, Match]:
+    def _matches(self, prompt: TokenPrompt, block_size: int, lookahead: bool) -> dict[Rank, Match]:
         """Return what each rank that holds anything of the prompt could reuse of it."""
-        held: dict[RankIngest, dict[int, Runs]] = {}
+        held: dict[Rank, dict[int, Runs]] = {}
         ingest = self._ingest
         keys = prompt.keys(block_size, self._hash_seed, lookahead=lookahead)
         for run in ingest.index.holders(keys):
@@ -124,18 +122,17 @@ class Scorer:
                 else:
                     runs.append((run.start, run.stop, [place.tier]))
         return {
-            rank: match_of(_usable(groups, rank.resolver, len(keys)), block_size)
+            rank: match_of(_usable(groups, rank.layout, len(keys)), block_size)
             for rank, groups in held.items()
         }
 
 
-def _usable(held: Mapping[int, Runs], resolver: Resolver, blocks: int) -> Runs:
+def _usable(held: Mapping[int, Runs], layout: Layout, blocks: int) -> Runs:
     """Return the runs of a prompt's `blocks` that count, given those of each cache group."""
-    groups = resolver.groups
+    groups = layout.groups
     if len(groups) < 2 and not any(group.needed for group in groups.values()):
         return held.get(next(iter(groups), 0), [])
-    size = resolver.block_size
-    full = prefix_groups(groups)
+    size, full = layout.block_size, layout.prefix
     shown = held.get(full[0], []) if full else [(0, blocks, [Tier.GPU])]
     prefix = min((_leading(held.get(number, [])) for number in full), default=blocks)
     windows = [

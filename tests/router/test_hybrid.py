@@ -91,7 +91,7 @@ def test_a_window_group_that_skips_blocks_is_placed_by_name() -> None:
     assert first.tokens
     assert fleet.matched(list(unpack_tokens(first.tokens))) == 48
     fleet.take(VECTORS["mgr-hybrid-masked-hit"])
-    assert fleet.rank.resolver.block_size == 16, "the tail of a prompt is no block size"
+    assert fleet.rank.layout.block_size == 16, "the tail of a prompt is no block size"
     assert fleet.rank.resolver.counts.parentless == 0
 
 

@@ -1,0 +1,42 @@
+"""What the rest of the router sees of a rank, however its events reach us."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from indexer.engines.event import Tier
+from indexer.group import Layout
+from indexer.trust import Trust
+
+
+class Rank(Protocol):
+    """One data-parallel rank of one pod, followed."""
+
+    @property
+    def pod(self) -> str:
+        """The pod's id."""
+
+    @property
+    def number(self) -> int:
+        """The rank's number in its pod."""
+
+    @property
+    def trust(self) -> Trust:
+        """How far what the index holds of this rank may be believed."""
+
+    @property
+    def layout(self) -> Layout:
+        """How its cache is divided."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its events reach us now."""
+
+    @property
+    def sequence(self) -> int | None:
+        """The engine's last applied batch; None before the first."""
+
+    def blocks(self) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what happened to its stream so far, by kind of happening."""

@@ -1,0 +1,114 @@
+"""The poller against a server that answers as TensorRT-LLM does: each event once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+from test_ingest import new_ingest, source
+from test_trtllm import CREATED, answer, block, stored
+
+from indexer.engines import trtllm
+from indexer.ingest import RankIngest
+from indexer.poll import Poller
+from indexer.trust import Level
+
+
+class Engine:
+    """Answers each call with what was put since the last one."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.status = 200
+        self.calls = 0
+
+    async def serve(self, _: web.Request) -> web.Response:
+        self.calls += 1
+        body = self.answers.pop(0) if self.answers and self.status == 200 else b"[]"
+        return web.Response(status=self.status, body=body)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[tuple[Engine, str]]:
+    engine = Engine()
+    app = web.Application()
+    app.router.add_post("/kv_cache_events", engine.serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield engine, f"http://127.0.0.1:{runner.addresses[0][1]}/kv_cache_events"
+    await runner.cleanup()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def ranks(count: int) -> dict[int, RankIngest]:
+    ingest = new_ingest()
+    return {
+        n: ingest.add(source(rank=n, decode=trtllm.Codec(2), has_replay=False, is_queue=True))
+        for n in range(count)
+    }
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def poller(followed: dict[int, RankIngest], url: str, *, max_bytes: int = 1 << 20) -> Poller:
+    return Poller(followed, url, interval=0.001, timeout=5, max_bytes=max_bytes)
+
+
+async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(1)
+    server.answers.append(answer(CREATED, stored(None, block(1, 1, 2))))
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[0].trust.level is Level.EXACT)
+    server.status = 503
+    await until(lambda: not followed[0].stream.is_connected)
+    server.answers.append(answer(stored(1, block(2, 3, 4)), first=2))
+    server.status = 200
+    await until(lambda: followed[0].batches == 3)
+    assert followed[0].trust.level is Level.EXACT
+    await stop(task)
+
+
+async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
+    server, url = engine
+    followed = ranks(2)
+    server.answers.append(
+        b'[{"event_id":0,"attention_dp_rank":1,"window_size":64,"data":'
+        b'{"type":"created","num_blocks_per_cache_level":[4,0]}},'
+        b'{"event_id":0,"attention_dp_rank":9,"data":{"type":"removed","block_hashes":[]}}]'
+    )
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[1].batches == 1)
+    assert followed[0].batches == 0
+    assert followed[0].trust.level is Level.COLD
+    await stop(task)
+
+
+async def test_an_answer_that_cannot_be_read_marks_every_rank(engine: tuple[Engine, str]) -> None:
+    server, url = engine
+    followed = ranks(2)
+    server.answers.append(b"nonsense")
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: all(rank.malformed for rank in followed.values()))
+    assert all(rank.trust.level is Level.DEGRADED for rank in followed.values())
+    await stop(task)
+
+
+async def test_an_answer_past_the_bound_is_not_taken(engine: tuple[Engine, str]) -> None:
+    server, url = engine
+    followed = ranks(1)
+    server.answers += [b"[" + b" " * 2000 + b"]"]
+    task = asyncio.create_task(poller(followed, url, max_bytes=1000).run())
+    await until(lambda: server.calls >= 3)
+    assert followed[0].batches == 0
+    await stop(task)
