@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
-PROTOS := $(wildcard proto/warmpath/v1/*.proto)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test check bench proto lock
@@ -42,14 +41,16 @@ check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/router/pb router/pb
+	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/indexer/pb indexer/pb
 
 PROTO_OUT ?= .
-proto: setup ## regenerate the stubs in router/pb from proto/
-	@mkdir -p $(PROTO_OUT)/router/pb
-	$(BIN)/python -m grpc_tools.protoc -I router/pb=proto \
+PROTOC = $(BIN)/python -m grpc_tools.protoc \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	  --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) --mypy_grpc_out=quiet:$(PROTO_OUT) \
-	  $(PROTOS:proto/%=router/pb/%)
+	  --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) --mypy_grpc_out=quiet:$(PROTO_OUT)
+proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
+	@mkdir -p $(PROTO_OUT)/router/pb $(PROTO_OUT)/indexer/pb
+	@$(PROTOC) -I router/pb=proto router/pb/warmpath/v1/router.proto
+	@$(PROTOC) -I indexer/pb=proto indexer/pb/warmpath/watch/v1/cache_watch.proto
 
 bench: setup ## measure; prints ratios
 	@$(BIN)/warmpath bench

@@ -6,6 +6,7 @@ Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
 """Groups whose blocks say that the prefix up to there is held; an engine that has one names none."""
@@ -42,7 +43,7 @@ class Group:
         return max(1, -(-(self.window - 1) // self.block_size))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """How a rank's cache is divided: its groups by number, as far as they are known."""
 
@@ -50,14 +51,14 @@ class Layout:
     lookahead: bool = False
     """Whether blocks name the token after them too (`indexer.extra.next_token`)."""
 
-    @property
+    @cached_property
     def block_size(self) -> int:
         """Tokens a block that has a key; 0 before any is known."""
         chained = [group.block_size for group in self.groups.values() if group.is_chained]
         sizes = chained or [group.block_size for group in self.groups.values()]
         return min(sizes, default=0)
 
-    @property
+    @cached_property
     def prefix(self) -> list[int]:
         """The groups that must hold a prompt's blocks from the first on."""
         return prefix_groups(self.groups)

@@ -6,17 +6,20 @@ arrived and carries out the replay that is asked for in return.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from indexer.engines.event import Batch, MalformedEventError, Tier
 from indexer.group import Layout
-from indexer.index import BrokenInvariantError, Index
+from indexer.index import Index
+from indexer.rank import Rank
 from indexer.rank_slots import RankSlots
-from indexer.resolver import Resolver
+from indexer.resolver import Change, Resolver, Spot
 from indexer.slot import SlotTable
 from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, Stream
 from indexer.trust import Level, Trust
+from indexer.watched import WatchedRank
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +49,29 @@ class RankSource:
     """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
 
 
+class Sink(Protocol):
+    """Where a rank's changes go: the slots of an index, or a publisher's journal."""
+
+    def apply(self, change: Change) -> None:
+        """Take one change."""
+
+    def empty(self) -> None:
+        """Take note that the rank holds nothing."""
+
+    def blocks(self, layout: Layout) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the sink holds other keys than these."""
+
+
 class RankIngest:
     """Keeps the index current with one rank, from the engine's own events."""
 
     def __init__(
         self,
         source: RankSource,
-        index: Index,
-        slots: SlotTable,
+        sink: Sink,
         *,
         hash_seed: str,
         pending_bytes: int,
@@ -66,9 +84,8 @@ class RankIngest:
         self.batches = 0
         self.malformed = 0
         self.skipped = 0
-        self._index = index
         self._clock = clock
-        self._slots = RankSlots(source.pod, source.rank, index, slots)
+        self._sink = sink
         self.resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes)
         self.stream = Stream(
             has_replay=source.has_replay,
@@ -108,9 +125,9 @@ class RankIngest:
         """How far what the index holds of this rank may be believed."""
         return self.stream.trust
 
-    def blocks(self) -> dict[Tier, int]:
+    def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        return self._slots.blocks(self.layout)
+        return self._sink.blocks(self.layout)
 
     def counts(self) -> dict[str, int]:
         """Return what happened to the stream so far, by kind of happening."""
@@ -177,7 +194,7 @@ class RankIngest:
 
     def close(self) -> None:
         """Let the rank hold nothing."""
-        self._slots.empty()
+        self._sink.empty()
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
         asked = None
@@ -186,7 +203,7 @@ class RankIngest:
                 self._apply(action)
             elif isinstance(action, Reset):
                 self.resolver.forget()
-                self._slots.empty()
+                self._sink.empty()
             elif isinstance(action, Doubt):
                 self.resolver.doubt()
             else:
@@ -209,7 +226,7 @@ class RankIngest:
         counts = self.resolver.counts
         clears, parentless = counts.clears, counts.parentless
         for change in self.resolver.apply_all(batch.events):
-            self._slots.apply(change)
+            self._sink.apply(change)
         if counts.clears > clears:
             self.stream.cleared(action.sequence, now)
         if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
@@ -217,7 +234,7 @@ class RankIngest:
             self.resolver.doubt()
         elif self.trust.level is Level.DEGRADED and self.resolver.can_settle(self.capacity):
             for change in self.resolver.settle():
-                self._slots.apply(change)
+                self._sink.apply(change)
             self.stream.turned_over(now)
 
     def _log(self, before: Trust) -> None:
@@ -236,13 +253,7 @@ class RankIngest:
         """Raise BrokenInvariantError where the index holds other keys than the rank's live names."""
         self.stream.check()
         self.resolver.check()
-        held = self.resolver.held()
-        for spot, slot in self._slots.slots().items():
-            keys = held.get(spot, set())
-            if self._index.count(slot) != len(keys):
-                raise BrokenInvariantError(f"slot {slot} holds another number of keys than {spot}")
-            if any(slot not in run.slots for run in self._index.holders(list(keys))):
-                raise BrokenInvariantError(f"slot {slot} does not hold a key of {spot}")
+        self._sink.check(self.resolver.held())
 
 
 class Ingest:
@@ -265,24 +276,21 @@ class Ingest:
         self._orphan_bytes = orphan_bytes
         self._stale_after = stale_after
         self._clock = clock
-        self._ranks: dict[tuple[str, int], RankIngest] = {}
+        self._ranks: dict[tuple[str, int], RankIngest | WatchedRank] = {}
 
-    def __iter__(self) -> Iterator[RankIngest]:
+    def __iter__(self) -> Iterator[Rank]:
         return iter(self._ranks.values())
 
-    def rank(self, pod: str, rank: int) -> RankIngest | None:
+    def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get((pod, rank))
 
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""
-        name = (source.pod, source.rank)
-        if name in self._ranks:
-            raise ValueError(f"pod {source.pod} rank {source.rank} is followed already")
+        name = self._free_name(source.pod, source.rank)
         rank = self._ranks[name] = RankIngest(
             source,
-            self.index,
-            self.slots,
+            RankSlots(source.pod, source.rank, self.index, self.slots),
             hash_seed=self._hash_seed,
             pending_bytes=self._pending_bytes,
             orphan_bytes=self._orphan_bytes,
@@ -290,6 +298,20 @@ class Ingest:
             clock=self._clock,
         )
         return rank
+
+    def watch(self, pod: str, rank: int) -> WatchedRank:
+        """Begin to follow a rank that a publisher follows. Raises ValueError like `add`."""
+        name = self._free_name(pod, rank)
+        slots = RankSlots(pod, rank, self.index, self.slots)
+        watched = self._ranks[name] = WatchedRank(
+            pod, rank, slots, stale_after=self._stale_after, clock=self._clock
+        )
+        return watched
+
+    def _free_name(self, pod: str, rank: int) -> tuple[str, int]:
+        if (pod, rank) in self._ranks:
+            raise ValueError(f"pod {pod} rank {rank} is followed already")
+        return pod, rank
 
     def remove(self, pod: str, rank: int) -> None:
         """Stop following a rank; it holds nothing from here on."""

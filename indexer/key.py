@@ -49,6 +49,12 @@ class Keyspace:
         return int.from_bytes(digest.digest(), "little")
 
 
+def fingerprint(model: str, hash_seed: str) -> str:
+    """Return what two processes compare to know that their keys can match."""
+    root = Keyspace(model=model, block_size=0, hash_seed=hash_seed).root()
+    return f"1-{root:016x}"
+
+
 def chain(
     parent: int,
     tokens: bytes,

@@ -1,14 +1,16 @@
 """One rank's slots in the index: what it holds in each place of its present life."""
 
+from collections.abc import Mapping
+
 from indexer.engines.event import Tier
 from indexer.group import Layout
-from indexer.index import Index
+from indexer.index import BrokenInvariantError, Index
 from indexer.resolver import Added, Change, Gone, Spot
 from indexer.slot import Place, SlotTable
 
 
 class RankSlots:
-    """Applies a rank's changes to the index."""
+    """Applies a rank's changes to the index: the sink of a router's `RankIngest`."""
 
     def __init__(self, pod: str, rank: int, index: Index, table: SlotTable) -> None:
         self._pod = pod
@@ -52,6 +54,13 @@ class RankSlots:
             if group == shown
         }
 
-    def slots(self) -> dict[Spot, int]:
-        """Return the slot of every place that was ever held in this life."""
-        return dict(self._slots)
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the index holds other keys than these."""
+        for spot, slot in self._slots.items():
+            keys = held.get(spot, set())
+            if self._index.count(slot) != len(keys):
+                raise BrokenInvariantError(f"slot {slot} holds another number of keys than {spot}")
+            if any(slot not in run.slots for run in self._index.holders(list(keys))):
+                raise BrokenInvariantError(f"slot {slot} does not hold a key of {spot}")
+        if any(keys for spot, keys in held.items() if spot not in self._slots):
+            raise BrokenInvariantError("a place that holds keys has no slot")

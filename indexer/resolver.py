@@ -15,7 +15,7 @@ child holds its whole prefix). `settle` drops what is still unproven once everyt
 then must have been given to other content.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
@@ -343,9 +343,13 @@ class Resolver:
                 changes.append(Gone(spot, gone))
         return changes
 
+    def places(self) -> dict[Spot, Collection[int]]:
+        """Return the keys that each place holds, as they are and change."""
+        return {spot: holding.names.keys() for spot, holding in self._holdings.items()}
+
     def held(self) -> dict[Spot, set[int]]:
-        """Return the keys that each place holds."""
-        return {spot: set(holding.names) for spot, holding in self._holdings.items()}
+        """Return the keys that each place holds, as they are now."""
+        return {spot: set(keys) for spot, keys in self.places().items()}
 
     def check(self) -> None:
         """Raise BrokenInvariantError where names, copies and keys disagree."""

@@ -1,1 +1,1 @@
-"""The sidecar that will carry one pod's cache to routers and Redis; it holds no code yet."""
+"""The sidecar: one pod's cache, told to routers as keys."""

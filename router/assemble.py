@@ -1,47 +1,42 @@
 """The router's composition root: builds every part, wires them, and closes them in reverse."""
 
 import asyncio
-import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
 
+import grpc
 import grpc.aio
-import zmq.asyncio
 from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from indexer.engines import vllm
-from indexer.ingest import Ingest, RankSource
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.subscribe import Subscriber, rank_endpoint
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer import FolderTokenizer
 from router.answer import Answerer
 from router.book import Bookings
-from router.config import Config
+from router.config import Config, Watch
 from router.expose import http_app
+from router.follow import Follower, watched
 from router.health import Component, Health
 from router.metrics import Metrics, PartsCollector
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2, router_pb2_grpc
-from router.pods import Pod, PodTable
+from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import RouterService
-
-log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 SWEEP_BUDGET = 20_000
@@ -86,7 +81,19 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             stale_after=config.events.stale_seconds,
             clock=time.monotonic,
         )
-        pods = await _follow(config, ingest, stack)
+        pods = PodTable()
+        follower = Follower(
+            ingest,
+            pods,
+            hash_seed=config.index.hash_seed,
+            events=config.events,
+            credentials=_credentials(config.watch, folder),
+        )
+        stack.push_async_callback(follower.close)
+        for pod in config.pods:
+            follower.follow(pod)
+        ticking = watched(_tick(ingest), "the index's housekeeping")
+        stack.callback(ticking.cancel)
         bookings = Bookings(
             expire_after=config.booking.expire_seconds,
             most=config.booking.max_bookings,
@@ -136,63 +143,18 @@ def _models(
     return table, templates
 
 
-async def _follow(config: Config, ingest: Ingest, stack: AsyncExitStack) -> PodTable:
-    """Follow every pod's ranks until the stack is closed."""
-    context = zmq.asyncio.Context()
-    stack.callback(context.destroy, linger=0)
-    tasks = []
-    pods = []
-    for pod in config.pods:
-        ranks = []
-        for number in range(pod.ranks):
-            source = RankSource(
-                pod=pod.id,
-                rank=number,
-                model=pod.model,
-                decode=vllm.decode,
-                has_replay=bool(pod.replay),
-                topic=pod.topic,
-            )
-            rank = ingest.add(source)
-            subscriber = Subscriber(
-                rank,
-                context,
-                events=rank_endpoint(pod.events, number),
-                replay=rank_endpoint(pod.replay, number) if pod.replay else "",
-                replay_seconds=config.events.replay_seconds,
-                reconnect_seconds=config.events.reconnect_seconds,
-                max_frame_bytes=config.events.max_frame_bytes,
-            )
-            ranks.append(rank)
-            tasks.append(_watched(subscriber.run(), f"following pod {pod.id} rank {number}"))
-        pods.append(Pod(pod.id, pod.address, pod.model, tuple(ranks)))
-    tasks.append(_watched(_tick(ingest), "the index's housekeeping"))
-    stack.push_async_callback(_cancel, tasks)
-    return PodTable(pods)
-
-
-def _watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start a task that is to run till the end, and say so at once where it fails."""
-
-    def ended(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.critical("%s has ended: a bug of ours", name, exc_info=task.exception())
-
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(ended)
-    return task
-
-
 async def _tick(ingest: Ingest) -> None:
     while True:
         ingest.tick(SWEEP_BUDGET)
         await asyncio.sleep(TICK_SECONDS)
 
 
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+def _credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:
+    """Return what publishers are shown, and recognised by. Raises OSError."""
+    if not table.ca:
+        return None
+    cert, key = ((folder / name).read_bytes() if name else None for name in (table.cert, table.key))
+    return grpc.ssl_channel_credentials((folder / table.ca).read_bytes(), key, cert)
 
 
 async def _serve_http(

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -122,14 +122,34 @@ class Pod(Table, frozen=True):
     model: str
     address: str
     """host:port that serves requests."""
-    events: str
-    """ZeroMQ endpoint of rank 0's events; rank r is r ports further."""
+    engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    """Whose events they are."""
+    events: str = ""
+    """ZeroMQ endpoint of rank 0's events; rank r is r ports further. With trtllm the URL of
+    /kv_cache_events."""
+    watch: str = ""
+    """host:port of the publisher beside the engine (`warmpath publish`), instead of `events`."""
     replay: str = ""
     """ZeroMQ endpoint of rank 0's replay; empty: none, and a gap cannot be closed."""
     topic: str = ""
     """The exact topic of its events; empty: any."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
     """Data-parallel ranks."""
+    blocks: Annotated[int, Meta(ge=0)] = 0
+    """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over."""
+    block_size: Annotated[int, Meta(gt=0)] = 32
+    """The tokens_per_block of trtllm, whose events do not say it."""
+
+
+class Watch(Table, frozen=True):
+    """[watch]: connections to publishers. Files are relative to this one."""
+
+    ca: str = ""
+    """PEM of the authority that publishers are recognised by; empty: plain connections."""
+    cert: str = ""
+    """PEM of the certificate that the router shows."""
+    key: str = ""
+    """PEM of its private key."""
 
 
 class Config(Table, frozen=True):
@@ -142,6 +162,7 @@ class Config(Table, frozen=True):
     prefix_store: PrefixStore = PrefixStore()
     events: Events = Events()
     booking: Booking = Booking()
+    watch: Watch = Watch()
     pods: list[Pod] = []
 
 
@@ -272,7 +293,30 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     taken: dict[str, str] = {}
+    for name in ("cert", "key"):
+        if bool(getattr(config.watch, name)) != bool(config.watch.cert and config.watch.key):
+            yield ("watch", name), "cert and key: give both or none"
+    if config.watch.cert and not config.watch.ca:
+        yield ("watch", "ca"), "is missing; cert and key are for connections with an authority"
     for position, pod in enumerate(config.pods):
+        if bool(pod.events) == bool(pod.watch):
+            yield ("pods", position, "events"), "give one of events and watch"
+        if pod.watch:
+            if pod.replay or pod.topic:
+                yield (
+                    ("pods", position, "replay"),
+                    "replay and topic go with events, not with watch",
+                )
+            if not _is_address(pod.watch):
+                yield ("pods", position, "watch"), f"{pod.watch!r} is not host:port"
+            continue
+        if pod.engine == "trtllm":
+            if not re.match(r"^https?://[^/\s]+/", pod.events):
+                problem = f"{pod.events!r} is not http://host:port/kv_cache_events"
+                yield ("pods", position, "events"), problem
+            if pod.replay:
+                yield ("pods", position, "replay"), "trtllm has no replay"
+            continue
         for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
             if not endpoint and key == "replay":
                 continue

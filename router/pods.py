@@ -32,6 +32,14 @@ class PodTable:
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._pods.values())
 
+    def add(self, pod: Pod) -> None:
+        """Know a pod from now on."""
+        self._pods[pod.id] = pod
+
+    def remove(self, pod_id: str) -> Pod:
+        """Forget a pod and return it. Raises KeyError where it is not known."""
+        return self._pods.pop(pod_id)
+
     def get(self, pod_id: str) -> Pod | None:
         """Return a pod; None where it is not known."""
         return self._pods.get(pod_id)

@@ -1,0 +1,98 @@
+"""From an engine's description to what follows its ranks: codec, sources, connections.
+
+Routers in direct mode and publishers follow engines in the same way.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq.asyncio
+
+from indexer.engines import sglang, trtllm, vllm
+from indexer.engines.event import Batch
+from indexer.ingest import RankIngest, RankSource
+from indexer.poll import Poller
+from indexer.subscribe import Subscriber, rank_endpoint
+
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine instance, as far as its events go."""
+
+    pod: str
+    model: str
+    engine: str
+    """vllm, sglang or trtllm."""
+    events: str
+    """Rank 0's ZeroMQ endpoint; for trtllm the URL of /kv_cache_events."""
+    replay: str = ""
+    topic: str = ""
+    ranks: int = 1
+    blocks: int = 0
+    """Blocks of a rank's cache; 0: not known."""
+    block_size: int = 32
+    """The tokens_per_block of trtllm, whose events do not say it."""
+
+    def sources(self) -> list[RankSource]:
+        """Return what each rank's ingestion is made from."""
+        polled = self.engine == "trtllm"
+        return [
+            RankSource(
+                pod=self.pod,
+                rank=number,
+                model=self.model,
+                decode=self._codec(),
+                has_replay=bool(self.replay),
+                is_queue=polled,
+                topic=self.topic,
+                capacity=self.blocks,
+            )
+            for number in range(self.ranks)
+        ]
+
+    def _codec(self) -> Callable[[bytes], Batch]:
+        if self.engine == "trtllm":
+            return trtllm.Codec(self.block_size)
+        return {"vllm": vllm.decode, "sglang": sglang.decode}[self.engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How connections behave: seconds and bytes."""
+
+    replay_seconds: float
+    reconnect_seconds: float
+    max_frame_bytes: int
+
+
+def connections(
+    engine: Engine,
+    ranks: Sequence[RankIngest],
+    context: zmq.asyncio.Context,
+    patience: Patience,
+) -> list[Coroutine[Any, Any, None]]:
+    """Return what is to run for as long as the engine is followed."""
+    if engine.engine == "trtllm":
+        poller = Poller(
+            dict(enumerate(ranks)),
+            engine.events,
+            interval=POLL_SECONDS,
+            timeout=patience.replay_seconds,
+            max_bytes=patience.max_frame_bytes,
+        )
+        return [poller.run()]
+    return [
+        Subscriber(
+            rank,
+            context,
+            events=rank_endpoint(engine.events, number),
+            replay=rank_endpoint(engine.replay, number) if engine.replay else "",
+            replay_seconds=patience.replay_seconds,
+            reconnect_seconds=patience.reconnect_seconds,
+            max_frame_bytes=patience.max_frame_bytes,
+        ).run()
+        for number, rank in enumerate(ranks)
+    ]

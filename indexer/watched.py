@@ -1,0 +1,153 @@
+"""A rank that a publisher beside its engine follows: its deltas applied to the index.
+
+The publisher has done what `indexer.ingest` does in direct mode; what arrives are keys. Sans-I/O:
+`indexer.watch` has the connection.
+"""
+
+import logging
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+
+from indexer.engines.event import Tier
+from indexer.group import Group, Layout
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.rank_slots import RankSlots
+from indexer.resolver import Added, Change, Emptied, Gone
+from indexer.trust import Level, Trust
+
+log = logging.getLogger(__name__)
+
+KEY_BYTES = 8
+
+
+def pack_keys(keys: Iterable[int]) -> bytes:
+    """Return keys as 8 bytes each, little-endian."""
+    packed = array("Q", keys)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_keys(packed: bytes) -> list[int]:
+    """Return packed keys. Raises ValueError where the length is no multiple of 8."""
+    keys = array("Q", packed)
+    if sys.byteorder == "big":
+        keys.byteswap()
+    return keys.tolist()
+
+
+class WatchedRank:
+    """Keeps the index current with one rank, from its publisher's deltas."""
+
+    def __init__(
+        self,
+        pod: str,
+        number: int,
+        slots: RankSlots,
+        *,
+        stale_after: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.pod = pod
+        self.number = number
+        self.layout = Layout()
+        self.is_connected = False
+        self.sequence: int | None = None
+        self._slots = slots
+        self._stale_after = stale_after
+        self._clock = clock
+        self._said = Trust(Level.COLD, "the publisher was not reached yet", clock())
+        self._lost: Trust | None = None
+        self._disconnected_at: float | None = clock()
+        self._deltas = 0
+        self._snapshots = 0
+
+    @property
+    def trust(self) -> Trust:
+        """How far what the index holds of this rank may be believed."""
+        return self._lost or self._said
+
+    def blocks(self) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        return self._slots.blocks(self.layout)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what happened so far."""
+        return {"batches": self._deltas, "replays": self._snapshots}
+
+    def begin_snapshot(self) -> None:
+        """Forget what was known; a snapshot follows."""
+        self._slots.empty()
+        self._snapshots += 1
+        self._say(Level.COLD, "a snapshot is under way")
+
+    def connected(self) -> None:
+        """Take note that the publisher's deltas arrive."""
+        self._disconnected_at = None
+        self.is_connected = True
+        self._lost = None
+
+    def disconnected(self, reason: str) -> None:
+        """Take note that they do not."""
+        if self._disconnected_at is None:
+            self._disconnected_at = self._clock()
+        self.is_connected = False
+        if self._said.level is Level.COLD:
+            self._say(Level.COLD, reason)
+
+    def tick(self) -> None:
+        """Let time pass: a connection gone for too long makes the rank stale."""
+        gone = self._disconnected_at
+        if gone is None or self._lost or self._clock() - gone < self._stale_after:
+            return
+        if self._said.level is not Level.COLD:
+            self._lost = Trust(Level.STALE, "the publisher is disconnected", self._clock())
+            log.info("pod %s rank %d: stale: %s", self.pod, self.number, self._lost.reason)
+
+    def take_part(self, part: pb.SnapshotPart) -> None:
+        """Take some keys of a snapshot. Raises ValueError where it is malformed."""
+        spot = Tier(part.tier), part.group
+        self._slots.apply(Added(spot, unpack_keys(part.keys)))
+
+    def take_delta(self, delta: pb.Delta) -> None:
+        """Take a delta. Raises ValueError where it is malformed; then nothing of it is applied."""
+        changes = [_change(change) for change in delta.changes]
+        Level(delta.state.trust)
+        for change in changes:
+            self._slots.apply(change)
+        self._deltas += 1
+        self.take_state(delta.state)
+
+    def take_state(self, state: pb.RankState) -> None:
+        """Take what the publisher says of the rank. Raises ValueError where it is malformed."""
+        level = Level(state.trust)
+        groups = {one.number: Group(one.kind, one.block_size, one.window) for one in state.groups}
+        self.layout = Layout(groups, state.lookahead)
+        self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
+        self._say(level, state.reason)
+
+    def _say(self, level: Level, reason: str) -> None:
+        if (level, reason) != (self._said.level, self._said.reason):
+            before, self._said = self._said, Trust(level, reason, self._clock())
+            log.info(
+                "pod %s rank %d: %s, was %s: %s", self.pod, self.number, level, before.level, reason
+            )
+
+    def close(self) -> None:
+        """Let the rank hold nothing."""
+        self._slots.empty()
+
+    def check(self) -> None:
+        """Hold nothing of its own that could disagree."""
+
+
+def _change(change: pb.Change) -> Change:
+    kind = change.WhichOneof("kind")
+    if kind == "added":
+        return Added((Tier(change.added.tier), change.added.group), unpack_keys(change.added.keys))
+    if kind == "gone":
+        return Gone((Tier(change.gone.tier), change.gone.group), unpack_keys(change.gone.keys))
+    if kind == "emptied":
+        return Emptied()
+    raise ValueError("a change says nothing")

@@ -1,0 +1,84 @@
+"""`warmpath publish`: the sidecar beside an engine."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from publisher.assemble import Settings, publishing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Follow the engine beside it and tell routers what it holds, as keys, until SIGTERM or Ctrl-C."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    if bool(args.tls_cert) != bool(args.tls_key):
+        parser.error("--tls-cert and --tls-key: give both or none")
+    if args.tls_client_ca and not args.tls_cert:
+        parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
+    for option, low in (("ranks", 1), ("blocks", 0), ("block_size", 1), ("journal_bytes", 1)):
+        if getattr(args, option) < low:
+            parser.error(f"--{option.replace('_', '-')}: at least {low}")
+    settings = Settings(**vars(args))
+    try:
+        asyncio.run(_publish(settings))
+    except (OSError, ValueError, zmq.ZMQError) as error:
+        print(f"warmpath publish: {error}", file=sys.stderr)  # noqa: T201  the command line
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmpath publish",
+        description=main.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--pod", required=True, help="the pod's id, as the routers' configuration names it")
+    add(
+        "--model", required=True, help="the base model's name, as the routers' configuration has it"
+    )
+    add("--engine", default="vllm", choices=("vllm", "sglang", "trtllm"))
+    add(
+        "--events", required=True, help="the engine's events: tcp://host:port, or http://… (trtllm)"
+    )
+    add("--replay", default="", help="its replay endpoint; without one a gap cannot be closed")
+    add("--topic", default="", help="the exact topic of its events; any by default")
+    add("--ranks", type=int, default=1, help="data-parallel ranks; ports count up from rank 0's")
+    add("--blocks", type=int, default=0, help="blocks of the engine's cache, of a rank; 0: unknown")
+    add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
+    add("--hash-seed", default="", help="the routers' index.hash-seed")
+    add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")
+    add(
+        "--journal-bytes", type=int, default=16 << 20, help="deltas kept for routers that were away"
+    )
+    add("--max-watchers", type=int, default=64, help="routers served at once")
+    add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
+    add("--tls-key", type=Path, help="its private key, PEM")
+    add("--tls-client-ca", type=Path, help="routers must show a certificate of this authority, PEM")
+    return parser
+
+
+async def _publish(settings: Settings) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, ended.set)
+    async with publishing(settings) as running:
+        ready = {"ready": True, "address": running.address, "epoch": running.epoch}
+        print(json.dumps(ready), flush=True)  # noqa: T201  what starters wait for
+        await ended.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What a pod's engine holds, followed from its events, and what changed, as deltas.
+
+Sans-I/O: the ranks' ingestion is fed by whoever has the sockets; `collect` turns what has changed
+since into journal entries, `snapshot` tells the whole state.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from indexer.engines.event import Tier
+from indexer.group import Layout
+from indexer.index import BrokenInvariantError
+from indexer.ingest import RankIngest
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.resolver import Added, Change, Emptied, Spot
+from indexer.watched import pack_keys
+from publisher.journal import Journal
+
+PART_KEYS = 16_384
+"""Keys in one part of a snapshot: 128 KiB."""
+
+
+class Pending:
+    """The sink of one rank: changes that are not in the journal yet."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self._held: dict[Spot, int] = {}
+
+    def apply(self, change: Change) -> None:
+        """Take one change."""
+        self.changes.append(change)
+        if isinstance(change, Emptied):
+            self._held.clear()
+        elif isinstance(change, Added):
+            self._held[change.spot] = self._held.get(change.spot, 0) + len(change.keys)
+        else:
+            self._held[change.spot] -= len(change.keys)
+
+    def empty(self) -> None:
+        """Take note that the rank holds nothing; what came before no longer matters."""
+        self.changes.clear()
+        self.apply(Emptied())
+
+    def blocks(self, layout: Layout) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        shown = layout.prefix[0] if layout.prefix else min(layout.groups, default=0)
+        return {tier: count for (tier, group), count in self._held.items() if group == shown}
+
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the numbers disagree."""
+        counts = {spot: len(keys) for spot, keys in held.items() if keys}
+        if counts != {spot: count for spot, count in self._held.items() if count}:
+            raise BrokenInvariantError("the changes do not add up to what is held")
+
+
+class PodCache:
+    """One pod: its ranks, and the journal of their changes."""
+
+    def __init__(self, pod: str, journal: Journal) -> None:
+        self.pod = pod
+        self.journal = journal
+        self._ranks: list[tuple[RankIngest, Pending]] = []
+        self._told: list[bytes] = []
+
+    def add(self, rank: RankIngest, sink: Pending) -> None:
+        """Tell of a rank too, whose changes go to `sink`; ranks are added in order from 0."""
+        if rank.number != len(self._ranks):
+            raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
+        self._ranks.append((rank, sink))
+        self._told.append(b"")
+
+    @property
+    def ranks(self) -> list[RankIngest]:
+        """The ranks, in order."""
+        return [rank for rank, _ in self._ranks]
+
+    def collect(self) -> bool:
+        """Put what has changed into the journal; whether there was anything."""
+        changed = False
+        for number, (rank, sink) in enumerate(self._ranks):
+            state = _state(rank)
+            # The engine's sequence alone is no news.
+            told = _state(rank, with_sequence=False).SerializeToString(deterministic=True)
+            if not sink.changes and told == self._told[number]:
+                continue
+            changes, sink.changes = sink.changes, []
+            self._told[number] = told
+            self.journal.add(state, [_message(change) for change in changes])
+            changed = True
+        return changed
+
+    def snapshot(self) -> Iterator[pb.WatchResponse]:
+        """Return the whole state at this moment, to be sent before any later delta.
+
+        It is taken at once, when the first message is asked for; what is sent of it later stays what
+        it was then.
+        """
+        self.collect()
+        end = pb.SnapshotEnd(
+            sequence=self.journal.sequence, ranks=[_state(rank) for rank in self.ranks]
+        )
+        packed = [
+            (rank.number, spot, pack_keys(keys))
+            for rank in self.ranks
+            for spot, keys in rank.resolver.places().items()
+        ]
+        for number, (tier, group), keys in packed:
+            for start in range(0, len(keys), PART_KEYS * 8):
+                part = pb.SnapshotPart(
+                    rank=number, tier=tier, group=group, keys=keys[start : start + PART_KEYS * 8]
+                )
+                yield pb.WatchResponse(part=part)
+        yield pb.WatchResponse(end=end)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a rank contradicts itself."""
+        for rank in self.ranks:
+            rank.check()
+
+
+def _state(rank: RankIngest, *, with_sequence: bool = True) -> pb.RankState:
+    layout, trust = rank.layout, rank.trust
+    return pb.RankState(
+        rank=rank.number,
+        trust=trust.level,
+        reason=trust.reason,
+        groups=[
+            pb.Group(number=number, kind=one.kind, block_size=one.block_size, window=one.window)
+            for number, one in sorted(layout.groups.items())
+        ],
+        lookahead=layout.lookahead,
+        engine_sequence=rank.sequence if with_sequence else None,
+    )
+
+
+def _message(change: Change) -> pb.Change:
+    if isinstance(change, Emptied):
+        return pb.Change(emptied=pb.Emptied())
+    tier, group = change.spot
+    keys = pb.Keys(tier=tier, group=group, keys=pack_keys(change.keys))
+    return pb.Change(added=keys) if isinstance(change, Added) else pb.Change(gone=keys)

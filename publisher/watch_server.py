@@ -1,0 +1,91 @@
+"""Serves CacheWatch: each watcher gets a snapshot or what it missed, and then every delta."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from publisher.pod_cache import PodCache
+
+TAKEN_AT_ONCE = 64
+"""Deltas that a watcher keeps from the journal's bound while they are sent."""
+
+
+class WatchServer(cache_watch_pb2_grpc.CacheWatchServicer):
+    """Serves one pod's cache to routers.
+
+    `keyspace` is the fingerprint of the pod's keys; at most `max_watchers` are served at once;
+    `heartbeat` is the longest silence, seconds.
+    """
+
+    def __init__(
+        self, cache: PodCache, *, keyspace: str, max_watchers: int, heartbeat: float
+    ) -> None:
+        self.watchers = 0
+        self.snapshots = 0
+        self.cut_off = 0
+        self._cache = cache
+        self._keyspace = keyspace
+        self._max_watchers = max_watchers
+        self._heartbeat = heartbeat
+        self._news = asyncio.Event()
+
+    def tell(self) -> None:
+        """Wake the watchers: the journal has grown."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def Watch(  # noqa: N802  the contract's name
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchResponse]:
+        """Serve one watcher until it leaves or falls behind."""
+        if request.keyspace != self._keyspace:
+            problem = "keyspace: the watcher has another model or hash seed; its keys never match"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
+        if self.watchers >= self._max_watchers:
+            problem = f"{self._max_watchers} watchers are served already (--max-watchers)"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
+        self.watchers += 1
+        try:
+            async for response in self._watch(request, context):
+                yield response
+        finally:
+            self.watchers -= 1
+
+    async def _watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchResponse]:
+        cache, journal = self._cache, self._cache.journal
+        cache.collect()
+        resumes = journal.reaches(request.epoch, request.sequence)
+        position = request.sequence if resumes else journal.sequence
+        hello = pb.Hello(
+            epoch=journal.epoch, snapshot=not resumes, pod=cache.pod, ranks=len(cache.ranks)
+        )
+        yield pb.WatchResponse(hello=hello)
+        if not resumes:
+            self.snapshots += 1
+            for response in cache.snapshot():
+                if response.HasField("end"):
+                    position = response.end.sequence
+                yield response
+        while True:
+            news = self._news
+            deltas = journal.after(position, TAKEN_AT_ONCE)
+            if deltas is None:
+                self.cut_off += 1
+                problem = "the watcher fell behind the journal; come back for a snapshot"
+                await context.abort(grpc.StatusCode.OUT_OF_RANGE, problem)
+            for delta in deltas:
+                yield pb.WatchResponse(delta=delta)
+                position = delta.sequence
+            if not deltas:
+                try:
+                    async with asyncio.timeout(self._heartbeat):
+                        await news.wait()
+                except TimeoutError:
+                    yield pb.WatchResponse(heartbeat=pb.Heartbeat())

@@ -1,0 +1,113 @@
+"""Following pods: what runs for each, from when it is known until it goes."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+import zmq.asyncio
+
+from indexer.connect import Engine, Patience, connections
+from indexer.ingest import Ingest
+from indexer.key import fingerprint
+from indexer.rank import Rank
+from indexer.watch import Watcher
+from router import config
+from router.pods import Pod, PodTable
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Follows pods; close it at the end.
+
+    `credentials` are for publishers; None for plain connections.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        pods: PodTable,
+        *,
+        hash_seed: str,
+        events: config.Events,
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self._ingest = ingest
+        self._pods = pods
+        self._hash_seed = hash_seed
+        self._credentials = credentials
+        self._patience = Patience(
+            replay_seconds=events.replay_seconds,
+            reconnect_seconds=events.reconnect_seconds,
+            max_frame_bytes=events.max_frame_bytes,
+        )
+        self._context = zmq.asyncio.Context()
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+
+    def follow(self, spec: config.Pod) -> None:
+        """Begin to follow a pod. Raises ValueError where its id is followed already."""
+        ranks, works = self._watched(spec) if spec.watch else self._direct(spec)
+        self._pods.add(Pod(spec.id, spec.address, spec.model, tuple(ranks)))
+        self._tasks[spec.id] = [
+            watched(work, f"following pod {spec.id} ({number})")
+            for number, work in enumerate(works)
+        ]
+
+    def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+        engine = Engine(
+            pod=spec.id,
+            model=spec.model,
+            engine=spec.engine,
+            events=spec.events,
+            replay=spec.replay,
+            topic=spec.topic,
+            ranks=spec.ranks,
+            blocks=spec.blocks,
+            block_size=spec.block_size,
+        )
+        ranks = [self._ingest.add(source) for source in engine.sources()]
+        return [*ranks], connections(engine, ranks, self._context, self._patience)
+
+    def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+        ranks = [self._ingest.watch(spec.id, number) for number in range(spec.ranks)]
+        watcher = Watcher(
+            ranks,
+            spec.watch,
+            keyspace=fingerprint(spec.model, self._hash_seed),
+            credentials=self._credentials,
+            retry_seconds=self._patience.reconnect_seconds,
+        )
+        return [*ranks], [watcher.run()]
+
+    async def drop(self, pod_id: str) -> None:
+        """Follow a pod no longer; it holds nothing from here on."""
+        pod = self._pods.remove(pod_id)
+        await _cancel(self._tasks.pop(pod_id))
+        for rank in pod.ranks:
+            self._ingest.remove(pod_id, rank.number)
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        for tasks in self._tasks.values():
+            await _cancel(tasks)
+        self._context.destroy(linger=0)
+
+
+def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Start a task that is to run till the end, and say so at once where it fails."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s has ended: a bug of ours", name, exc_info=task.exception())
+
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(ended)
+    return task
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

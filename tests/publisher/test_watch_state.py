@@ -1,0 +1,196 @@
+"""Publisher and watcher as machines: whatever the connection does, the router holds what it should.
+
+A true engine (`tests/indexer/engine_model.py`) is followed by a publisher; a router follows the
+publisher through cuts, restarts of either, and a journal that is far too short.
+"""
+
+import sys
+from collections import deque
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "indexer"))
+
+from engine_model import EngineModel
+
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.memory import MemoryIndex
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.trust import Level
+from indexer.watched import WatchedRank
+from publisher.journal import Journal
+from publisher.pod_cache import Pending, PodCache
+
+TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
+
+
+class Follow(RuleBasedStateMachine):
+    """One engine, its publisher, and a router."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs = 0
+        self.engine = EngineModel()
+        self.ingest = Ingest(
+            MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0
+        )
+        self.rank: WatchedRank = self.ingest.watch("p", 0)
+        self.wire: deque[pb.WatchResponse] = deque()
+        self.connected = False
+        self.loading = False
+        self.position = ("", 0)
+        self.sent = 0
+        self.start_publisher()
+
+    def start_publisher(self) -> None:
+        self.epochs += 1
+        source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
+        self.sink = Pending()
+        self.followed = RankIngest(
+            source, self.sink, hash_seed="", pending_bytes=1, orphan_bytes=1 << 20,
+            stale_after=1.0, clock=lambda: 0.0,
+        )  # fmt: skip
+        self.cache = PodCache("p", Journal(f"epoch-{self.epochs}", max_bytes=400))
+        self.cache.add(self.followed, self.sink)
+        self.followed.connected()
+
+    def heard(self, message: tuple[int, bytes] | None) -> None:
+        if message is not None:
+            self.followed.live("", *message)
+
+    @rule(tokens=TOKENS)
+    def store(self, tokens: tuple[int, ...]) -> None:
+        self.heard(self.engine.store(tokens))
+
+    @rule(which=st.integers(0, 30))
+    def evict(self, which: int) -> None:
+        self.heard(self.engine.evict(which))
+
+    @rule(which=st.integers(0, 30))
+    def offload(self, which: int) -> None:
+        self.heard(self.engine.offload(which))
+
+    @rule()
+    def clear(self) -> None:
+        self.heard(self.engine.clear())
+
+    @rule()
+    def restart_engine(self) -> None:
+        self.engine.restart()
+        self.followed.disconnected()
+        self.followed.connected()
+
+    @rule()
+    def restart_publisher(self) -> None:
+        self.cut()
+        self.start_publisher()
+
+    @rule()
+    def collect(self) -> None:
+        self.cache.collect()
+
+    @rule()
+    def connect(self) -> None:
+        """Connect as the server's handler answers."""
+        if self.connected:
+            return
+        self.connected = True
+        journal = self.cache.journal
+        self.cache.collect()
+        epoch, sequence = ("", 0) if self.loading else self.position
+        resumes = journal.reaches(epoch, sequence)
+        self.wire.append(
+            pb.WatchResponse(hello=pb.Hello(epoch=journal.epoch, snapshot=not resumes, ranks=1))
+        )
+        if not resumes:
+            self.wire.extend(self.cache.snapshot())
+        self.sent = sequence if resumes else journal.sequence
+
+    @rule(most=st.integers(1, 5))
+    def send(self, most: int) -> None:
+        if not self.connected:
+            return
+        deltas = self.cache.journal.after(self.sent, most)
+        if deltas is None:
+            self.cut()
+            return
+        for delta in deltas:
+            self.wire.append(pb.WatchResponse(delta=delta))
+            self.sent = delta.sequence
+
+    @rule()
+    def cut(self) -> None:
+        if self.connected:
+            self.connected = False
+            self.wire.clear()
+            self.rank.disconnected("cut")
+
+    @rule(times=st.integers(1, 10))
+    def receive(self, times: int) -> None:
+        for _ in range(min(times, len(self.wire))):
+            # What crosses the wire is bytes.
+            self.take(pb.WatchResponse.FromString(self.wire.popleft().SerializeToString()))
+
+    def take(self, response: pb.WatchResponse) -> None:
+        kind = response.WhichOneof("kind")
+        if kind == "hello":
+            self.rank.connected()
+            self.loading = response.hello.snapshot
+            self.position = (response.hello.epoch, self.position[1])
+            if self.loading:
+                self.rank.begin_snapshot()
+        elif kind == "part":
+            self.rank.take_part(response.part)
+        elif kind == "end":
+            self.rank.take_state(response.end.ranks[0])
+            self.position = (self.position[0], response.end.sequence)
+            self.loading = False
+        else:
+            assert response.delta.sequence == self.position[1] + 1
+            self.rank.take_delta(response.delta)
+            self.position = (self.position[0], response.delta.sequence)
+
+    @rule()
+    def settle(self) -> None:
+        """Let everything arrive: then the router holds exactly what the publisher does."""
+        for _ in range(50):
+            self.connect()
+            self.cache.collect()
+            self.send(1000)
+            self.receive(10_000)
+            if self.connected and self.position == (
+                self.cache.journal.epoch,
+                self.cache.journal.sequence,
+            ):
+                break
+        else:
+            raise AssertionError("the watcher never catches up")
+        held = {spot: keys for spot, keys in self.followed.resolver.held().items() if keys}
+        for spot, keys in held.items():
+            assert self.holds(spot[0], keys)
+        counts = {tier: count for tier, count in self.rank.blocks().items() if count}
+        assert counts == {tier: count for tier, count in self.followed.blocks().items() if count}
+        assert self.rank.trust.level is self.followed.trust.level
+        if self.rank.trust.level is Level.EXACT:
+            truth = self.engine.truth()
+            assert counts == {tier: len(keys) for tier, keys in truth.items() if keys}
+
+    def holds(self, tier: Tier, keys: set[int]) -> bool:
+        runs = self.ingest.index.holders(sorted(keys))
+        places = [[self.ingest.slots.place(slot) for slot in run.slots] for run in runs]
+        return all(any(place and place.tier is tier for place in found) for found in places)
+
+    @invariant()
+    def parts_agree(self) -> None:
+        self.ingest.check()
+        self.cache.check()
+        assert self.cache.journal.bytes <= 400
+
+
+Follow.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestFollow = Follow.TestCase
