@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from indexer.engines.event import Batch, MalformedEventError, Tier
 from indexer.group import Layout
 from indexer.index import Index
 from indexer.rank import Rank
 from indexer.rank_slots import RankSlots
-from indexer.resolver import Change, Resolver, Spot
+from indexer.resolver import Change, Resolver, SavedResolver, Spot
 from indexer.slot import SlotTable
-from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, Stream
+from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, SavedStream, Stream
 from indexer.trust import Level, Trust
 from indexer.watched import WatchedRank
 
@@ -47,6 +49,17 @@ class RankSource:
     """Frames with another topic are not this rank's. Empty: every topic is."""
     capacity: int = 0
     """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
+
+
+class SavedRank(msgspec.Struct, frozen=True):
+    """One rank's ingestion, for a process that is to go on."""
+
+    pod: str
+    rank: int
+    model: str
+    capacity: int
+    stream: SavedStream
+    resolver: SavedResolver
 
 
 class Sink(Protocol):
@@ -196,6 +209,25 @@ class RankIngest:
         """Let the rank hold nothing."""
         self._sink.empty()
 
+    def save(self) -> SavedRank:
+        """Return what a later process needs to go on from here."""
+        source = self.source
+        return SavedRank(
+            pod=source.pod,
+            rank=source.rank,
+            model=source.model,
+            capacity=self.capacity,
+            stream=self.stream.save(),
+            resolver=self.resolver.save(),
+        )
+
+    def restore(self, saved: SavedRank) -> None:
+        """Go on from what another process saved; nothing may have been taken before."""
+        self.capacity = self.capacity or saved.capacity
+        for change in self.resolver.restore(saved.resolver):
+            self._sink.apply(change)
+        self.stream.restore(saved.stream, self._clock())
+
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
         asked = None
         for action in actions:
@@ -232,7 +264,7 @@ class RankIngest:
         if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
             self.stream.missed("a stored block's parent is unknown: an event was missed", now)
             self.resolver.doubt()
-        elif self.trust.level is Level.DEGRADED and self.resolver.can_settle(self.capacity):
+        elif self.stream.can_heal and self.resolver.can_settle(self.capacity):
             for change in self.resolver.settle():
                 self._sink.apply(change)
             self.stream.turned_over(now)
@@ -312,6 +344,10 @@ class Ingest:
         if (pod, rank) in self._ranks:
             raise ValueError(f"pod {pod} rank {rank} is followed already")
         return pod, rank
+
+    def save(self) -> list[SavedRank]:
+        """Return every rank that is followed from its engine's own events."""
+        return [rank.save() for rank in self._ranks.values() if isinstance(rank, RankIngest)]
 
     def remove(self, pod: str, rank: int) -> None:
         """Stop following a rank; it holds nothing from here on."""

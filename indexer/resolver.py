@@ -18,6 +18,8 @@ then must have been given to other content.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
 from indexer.group import WINDOW_KINDS, Group, Layout
 from indexer.holding import Holding
@@ -72,6 +74,28 @@ class ResolverCounts:
     unknown_removals: int = 0
     other_groups: int = 0
     """Blocks of groups that say nothing of what can be reused."""
+
+
+class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
+    """What one place holds: how often each name, and which of them are in doubt."""
+
+    tier: Tier
+    group: int
+    copies: dict[EngineHash, int]
+    doubted: list[EngineHash]
+
+
+class SavedResolver(msgspec.Struct, frozen=True):
+    """A resolver's names, for a process that is to go on. Orphans are not kept."""
+
+    groups: dict[int, Group]
+    lookahead: bool
+    firm: list[int]
+    stored_since_doubt: int
+    keys: dict[EngineHash, int]
+    earlier: dict[EngineHash, tuple[int, ...]]
+    parents: dict[EngineHash, EngineHash]
+    holdings: list[SavedHolding]
 
 
 class Resolver:
@@ -341,6 +365,42 @@ class Resolver:
                 self._forget_unheld(name)
             if gone:
                 changes.append(Gone(spot, gone))
+        return changes
+
+    def save(self) -> SavedResolver:
+        """Return what a later process needs to go on from here."""
+        return SavedResolver(
+            groups=dict(self.layout.groups),
+            lookahead=self.layout.lookahead,
+            firm=sorted(self._firm),
+            stored_since_doubt=self.stored_since_doubt,
+            keys=self._keys,
+            earlier=self._earlier,
+            parents=self._parents,
+            holdings=[
+                SavedHolding(tier, group, holding.copies, list(holding.doubted))
+                for (tier, group), holding in self._holdings.items()
+            ],
+        )
+
+    def restore(self, saved: SavedResolver) -> list[Change]:
+        """Go on from what another process saved; return what is held then."""
+        self.layout = Layout(saved.groups, saved.lookahead)
+        self._firm = set(saved.firm)
+        self.stored_since_doubt = saved.stored_since_doubt
+        self._keys = dict(saved.keys)
+        self._earlier = dict(saved.earlier)
+        self._parents = dict(saved.parents)
+        changes: list[Change] = []
+        for one in saved.holdings:
+            holding = self._holdings[one.tier, one.group] = Holding()
+            fresh: list[int] = []
+            for name in one.copies:
+                fresh += holding.hold(name, self._keys_of(name))
+            holding.copies = dict(one.copies)
+            holding.doubted = set(one.doubted)
+            if fresh:
+                changes.append(Added((one.tier, one.group), fresh))
         return changes
 
     def places(self) -> dict[Spot, Collection[int]]:

@@ -28,6 +28,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import Enum, auto
 
+import msgspec
 import xxhash
 
 from indexer.index import BrokenInvariantError
@@ -87,6 +88,17 @@ class StreamCounts:
     overflows: int = 0
 
 
+class SavedStream(msgspec.Struct, frozen=True):
+    """A stream's position, for a process that is to go on."""
+
+    next: int
+    digests: dict[int, int]
+    level: Level
+    reason: str
+    passing: bool
+    heals_at: int
+
+
 class Stream:
     """Orders one rank's batches and owns its trust.
 
@@ -138,6 +150,12 @@ class Stream:
     def sequence(self) -> int | None:
         """The last applied sequence; None before the first."""
         return self._next - 1 if self._next else None
+
+    @property
+    def can_heal(self) -> bool:
+        """Whether the trust is degraded, and by nothing that a running replay may still repair."""
+        degraded = self._trust.level is Level.DEGRADED and not self._passing
+        return degraded and self._state is State.FOLLOWING
 
     @property
     def is_connected(self) -> bool:
@@ -363,7 +381,7 @@ class Stream:
 
     def turned_over(self, now: float) -> None:
         """Take note that nothing is left of what was cached when something was missed."""
-        if self._trust.level is Level.DEGRADED and not self._passing:
+        if self.can_heal:
             reason = "as much was stored since something was missed as the cache holds"
             self._set(Level.EXACT, reason, now)
 
@@ -386,6 +404,26 @@ class Stream:
     def _set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
         self._trust = Trust(level, reason, now)
         self._passing = passing
+
+    def save(self) -> "SavedStream":
+        """Return what a later process needs to go on from here."""
+        return SavedStream(
+            next=self._next,
+            digests=dict(self._digests),
+            level=self._trust.level,
+            reason=self._trust.reason,
+            passing=self._passing,
+            heals_at=self._heals_at,
+        )
+
+    def restore(self, saved: "SavedStream", now: float) -> None:
+        """Go on from what another process saved; nothing may have been taken before."""
+        self._next = saved.next
+        self._digests = OrderedDict(sorted(saved.digests.items()))
+        self._trust = Trust(saved.level, saved.reason, now)
+        self._passing = saved.passing
+        self._heals_at = saved.heals_at
+        self._stale = Trust(Level.STALE, "restored from a file, not connected yet", now)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the machine contradicts itself."""

@@ -1,6 +1,7 @@
 """The router's composition root: builds every part, wires them, and closes them in reverse."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -18,15 +19,16 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from indexer.ingest import Ingest
+from indexer.ingest import Ingest, SavedRank
 from indexer.memory import MemoryIndex
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer import FolderTokenizer
+from router import state_file
 from router.answer import Answerer
 from router.book import Bookings
-from router.config import Config, Watch
+from router.config import Config, IndexTable, Watch
 from router.expose import http_app
 from router.follow import Follower, watched
 from router.health import Component, Health
@@ -37,6 +39,8 @@ from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import RouterService
+
+log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 SWEEP_BUDGET = 20_000
@@ -88,7 +92,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             hash_seed=config.index.hash_seed,
             events=config.events,
             credentials=_credentials(config.watch, folder),
+            saved=_saved(config.index, folder),
         )
+        stack.callback(_save, config.index, folder, ingest)
         stack.push_async_callback(follower.close)
         for pod in config.pods:
             follower.follow(pod)
@@ -147,6 +153,28 @@ async def _tick(ingest: Ingest) -> None:
     while True:
         ingest.tick(SWEEP_BUDGET)
         await asyncio.sleep(TICK_SECONDS)
+
+
+def _saved(table: IndexTable, folder: Path) -> list[SavedRank]:
+    """Return what the last process saved; nothing where it cannot be used."""
+    if not table.state_file:
+        return []
+    try:
+        return state_file.load(folder / table.state_file, table.hash_seed)
+    except state_file.BadStateError as error:
+        log.warning("index.state-file: %s; starting cold", error)
+        return []
+
+
+def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
+    if not table.state_file:
+        return
+    path = folder / table.state_file
+    try:
+        size = state_file.save(path, ingest.save(), table.hash_seed)
+        log.info("index.state-file: %d bytes saved to %s", size, path)
+    except OSError as error:
+        log.error("index.state-file: %s", error)  # noqa: TRY400  the reason says all
 
 
 def _credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:

@@ -65,6 +65,9 @@ class IndexTable(Table, frozen=True):
 
     hash_seed: str = ""
     """Seeds every key; equal wherever keys are compared."""
+    state_file: str = ""
+    """Where index and stream positions are saved when the router ends, and loaded from when it
+    starts, relative to this file; empty: nowhere."""
 
 
 class PrefixStore(Table, frozen=True):

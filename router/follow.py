@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import grpc
 import zmq.asyncio
 
 from indexer.connect import Engine, Patience, connections
-from indexer.ingest import Ingest
+from indexer.ingest import Ingest, SavedRank
 from indexer.key import fingerprint
 from indexer.rank import Rank
 from indexer.watch import Watcher
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 class Follower:
     """Follows pods; close it at the end.
 
-    `credentials` are for publishers; None for plain connections.
+    `credentials` are for publishers; None for plain connections. `saved` is what another process
+    knew of the ranks that engines are followed for directly.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Follower:
         hash_seed: str,
         events: config.Events,
         credentials: grpc.ChannelCredentials | None,
+        saved: Iterable[SavedRank] = (),
     ) -> None:
         self._ingest = ingest
         self._pods = pods
@@ -43,6 +45,7 @@ class Follower:
             reconnect_seconds=events.reconnect_seconds,
             max_frame_bytes=events.max_frame_bytes,
         )
+        self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
@@ -68,6 +71,10 @@ class Follower:
             block_size=spec.block_size,
         )
         ranks = [self._ingest.add(source) for source in engine.sources()]
+        for rank in ranks:
+            saved = self._saved.pop((spec.id, rank.number, spec.model), None)
+            if saved is not None:
+                rank.restore(saved)
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
     def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:

@@ -8,6 +8,7 @@ another's holdings.
 import os
 from collections import deque
 
+import msgspec
 import pytest
 from engine_model import EngineModel
 from hypothesis import settings
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest, RankIngest, RankSource, SavedRank
 from indexer.memory import MemoryIndex
 from indexer.stream import AskReplay, State
 from indexer.trust import Level
@@ -48,9 +49,9 @@ class Line:
         self.lives = [self.engine.snapshots]
         # Two ranks of one pod, and another pod: none may touch another.
         pod, rank = ("p", number) if number < 2 else ("q", 0)
-        self.rank = ingest.add(
-            source(pod, rank=rank, has_replay=has_replay, capacity=self.engine.capacity)
-        )
+        self.ingest = ingest
+        self.source = source(pod, rank=rank, has_replay=has_replay, capacity=self.engine.capacity)
+        self.rank = ingest.add(self.source)
         self.wire: deque[tuple[int, bytes]] = deque()
         self.answers: deque[tuple[int, int | None, bytes]] = deque()
         self.connected = False
@@ -100,6 +101,17 @@ class Line:
     def connect(self) -> None:
         self.connected = True
         self.ask(self.rank.connected())
+
+    def restart_router(self) -> None:
+        """Let another process go on from what this one saves."""
+        saved = msgspec.msgpack.encode(self.rank.save())
+        self.connected = False
+        self.restarts_seen = -1
+        self.wire.clear()
+        self.answers.clear()
+        self.ingest.remove(self.source.pod, self.source.rank)
+        self.rank = self.ingest.add(self.source)
+        self.rank.restore(msgspec.msgpack.decode(saved, type=SavedRank))
 
     def settle(self) -> None:
         """Let everything arrive."""
@@ -233,6 +245,10 @@ class HostileTransport(RuleBasedStateMachine):
         line.engine.restart()
         line.lives.append(line.engine.snapshots)
         line.restarts_seen = line.rank.stream.counts.restarts
+
+    @rule(n=WHICH)
+    def restart_router(self, n: int) -> None:
+        self.at(n).restart_router()
 
     @rule(n=WHICH)
     def connect(self, n: int) -> None:
