@@ -138,6 +138,11 @@ class RankIngest:
         """How far what the index holds of this rank may be believed."""
         return self.stream.trust
 
+    def learn_capacity(self, blocks: int) -> None:
+        """Take note of the cache's size, where nobody has configured it."""
+        if not self.source.capacity:
+            self.capacity = blocks
+
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
         return self._sink.blocks(self.layout)

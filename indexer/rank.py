@@ -35,6 +35,9 @@ class Rank(Protocol):
     def sequence(self) -> int | None:
         """The engine's last applied batch; None before the first."""
 
+    def learn_capacity(self, blocks: int) -> None:
+        """Take note of the cache's size, where nobody has configured it."""
+
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
 

@@ -68,6 +68,9 @@ class WatchedRank:
         """How far what the index holds of this rank may be believed."""
         return self._lost or self._said
 
+    def learn_capacity(self, blocks: int) -> None:
+        """Leave it to the publisher, which heals the view."""
+
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
         return self._slots.blocks(self.layout)

@@ -159,6 +159,8 @@ class Answerer:
                     address=pod.address,
                     model=pod.model,
                     ready=pod.ready,
+                    status=pod.status.reason,
+                    served_models=pod.status.models,
                     ranks=[self._rank(rank) for rank in pod.ranks],
                 )
                 for pod in self._pods

@@ -161,7 +161,10 @@ def _score_table(response: pb.ScoreResponse) -> Table:
 
 
 def _pods_table(response: pb.ListPodsResponse) -> Table:
-    table = Table(caption="ready: an event stream is connected", caption_justify="left")
+    table = Table(
+        caption="ready: an event stream is connected, and /health does not say otherwise",
+        caption_justify="left",
+    )
     for name in ("pod", "address", "model", "ready", "rank", "blocks", "block size", "trust"):
         numeric = name in ("rank", "blocks", "block size")
         table.add_column(name, justify="right" if numeric else "left")

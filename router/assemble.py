@@ -29,6 +29,10 @@ from router import state_file
 from router.answer import Answerer
 from router.book import Bookings
 from router.config import Config, IndexTable, Watch
+from router.discover import Found, PodSource, Reconciler
+from router.discover_dns import DnsSource
+from router.discover_file import FileSource
+from router.discover_kubernetes import KubernetesSource
 from router.expose import http_app
 from router.follow import Follower, watched
 from router.health import Component, Health
@@ -91,13 +95,13 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             pods,
             hash_seed=config.index.hash_seed,
             events=config.events,
+            probe=config.probe,
             credentials=_credentials(config.watch, folder),
             saved=_saved(config.index, folder),
         )
         stack.callback(_save, config.index, folder, ingest)
         stack.push_async_callback(follower.close)
-        for pod in config.pods:
-            follower.follow(pod)
+        await _find(config, folder, Reconciler(follower), stack)
         ticking = watched(_tick(ingest), "the index's housekeeping")
         stack.callback(ticking.cancel)
         bookings = Bookings(
@@ -147,6 +151,21 @@ def _models(
         known = Model(model.name, vocab_size, tokenizer=model.name if model.tokenizer else "")
         table.add(known, model.aliases, model.adapters)
     return table, templates
+
+
+async def _find(
+    config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
+) -> None:
+    """Follow the pods of the file, and those that are found elsewhere as they come and go."""
+    await reconciler.reconcile("the configuration", {pod.id: Found(pod) for pod in config.pods})
+    sources: list[PodSource] = [
+        DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
+    ]
+    if config.pods_file:
+        sources.append(FileSource(folder / config.pods_file, config.models))
+    for source in sources:
+        task = watched(reconciler.run(source), f"finding pods: {source.name}")
+        stack.callback(task.cancel)
 
 
 async def _tick(ingest: Ingest) -> None:

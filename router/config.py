@@ -7,7 +7,7 @@ Every default stands beside its unit and its reason. Whatever is wrong is said a
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -144,6 +144,66 @@ class Pod(Table, frozen=True):
     """The tokens_per_block of trtllm, whose events do not say it."""
 
 
+class PodSet(Table, frozen=True):
+    """[[pod-sets]]: pods that come and go, found by name or through the Kubernetes API."""
+
+    name: str
+    model: str
+    dns: str = ""
+    """A name that resolves to all pods' addresses: a headless service."""
+    namespace: str = ""
+    """Of Kubernetes; with it one of `selector` and `inference-pool`."""
+    selector: str = ""
+    """Labels, as in app=vllm,tier=gpu."""
+    inference_pool: str = ""
+    """An InferencePool's name; its selector is used."""
+    port: Annotated[int, Meta(gt=0, lt=65536)] = 8000
+    """Where pods serve requests."""
+    engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    events_port: Annotated[int, Meta(gt=0, lt=65536)] = 5557
+    replay_port: Annotated[int, Meta(ge=0, lt=65536)] = 5558
+    """0: no replay."""
+    watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
+    """Where publishers listen; 0: engines are followed directly."""
+    ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
+    blocks: Annotated[int, Meta(ge=0)] = 0
+    block_size: Annotated[int, Meta(gt=0)] = 32
+    refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
+    """Pause between two look-ups of `dns`."""
+
+    def pod(self, pod_id: str, address: str) -> Pod:
+        """Return the pod at an address."""
+        host = f"[{address}]" if ":" in address else address
+        if self.watch_port:
+            events = replay = ""
+        elif self.engine == "trtllm":
+            events, replay = f"http://{host}:{self.port}/kv_cache_events", ""
+        else:
+            events = f"tcp://{host}:{self.events_port}"
+            replay = f"tcp://{host}:{self.replay_port}" if self.replay_port else ""
+        return Pod(
+            id=pod_id,
+            model=self.model,
+            address=f"{host}:{self.port}",
+            engine=self.engine,
+            events=events,
+            replay=replay,
+            watch=f"{host}:{self.watch_port}" if self.watch_port else "",
+            ranks=self.ranks,
+            blocks=self.blocks,
+            block_size=self.block_size,
+        )
+
+
+class Probe(Table, frozen=True):
+    """[probe]: asking pods over HTTP whether they are up and what they serve."""
+
+    interval_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    """Pause between two looks at a pod; 0: never."""
+    timeout_seconds: Seconds = 2.0
+    """Longest wait for an answer."""
+
+
 class Watch(Table, frozen=True):
     """[watch]: connections to publishers. Files are relative to this one."""
 
@@ -166,7 +226,15 @@ class Config(Table, frozen=True):
     events: Events = Events()
     booking: Booking = Booking()
     watch: Watch = Watch()
+    probe: Probe = Probe()
     pods: list[Pod] = []
+    pods_file: str = ""
+    """A file of [[pods]] that is read again when it changes, relative to this one."""
+    pod_sets: list[PodSet] = []
+
+
+LISTS: dict[str, type[Table]] = {"models": Model, "pods": Pod, "pod-sets": PodSet}
+"""The arrays of tables."""
 
 
 def load(path: Path) -> Config:
@@ -227,8 +295,8 @@ def _unknown(
         if isinstance(inner, type) and issubclass(inner, Table):
             if isinstance(value, dict):
                 yield from _unknown(value, inner, (*at, key))
-        elif key in ("models", "pods") and not at and isinstance(value, list):
-            element = Model if key == "models" else Pod
+        elif key in LISTS and not at and isinstance(value, list):
+            element = LISTS[key]
             for position, item in enumerate(value):
                 if isinstance(item, dict):
                     yield from _unknown(item, element, (*at, key, position))
@@ -246,6 +314,23 @@ def _misformed(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str
         )
         missing = re.search(r"missing required field `([^`]+)`", problem)
         yield path, f"has no {missing[1]!r}" if missing else problem
+
+
+def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
+    """Read a file of [[pods]]. Raises ConfigError."""
+    try:
+        text = raw.decode("utf-8-sig")
+        table = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{source}: {error}") from error
+    for key in table:
+        if key != "pods":
+            line = find_line(text, (key,))
+            raise ConfigError(f"{source}:{line}: {key}: unknown key; known here: pods")
+    whole = {"models": [msgspec.to_builtins(model) for model in models], **table}
+    for path, problem in _problems(whole):
+        raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
+    return msgspec.convert(whole, Config).pods
 
 
 def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -268,6 +353,17 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
                     yield ("models", position, key), f"{name!r} is taken; names are unique"
                 names.add(name)
     bases = {model.name for model in config.models}
+    for position, pods in enumerate(config.pod_sets):
+        at = ("pod-sets", position)
+        if pods.model not in bases:
+            known = ", ".join(sorted(bases))
+            yield (*at, "model"), f"no model is named {pods.model!r}; known: {known}"
+        if bool(pods.dns) == bool(pods.namespace):
+            yield (*at, "dns"), "give one of dns and namespace"
+        elif pods.namespace and bool(pods.selector) == bool(pods.inference_pool):
+            yield (*at, "selector"), "give one of selector and inference-pool"
+        elif pods.dns and (pods.selector or pods.inference_pool):
+            yield (*at, "selector"), "selector and inference-pool go with namespace, not with dns"
     ids: set[str] = set()
     for position, pod in enumerate(config.pods):
         if not pod.id or pod.id in ids:

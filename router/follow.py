@@ -15,6 +15,7 @@ from indexer.rank import Rank
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
+from router.probe import Prober
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Follower:
         *,
         hash_seed: str,
         events: config.Events,
+        probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
         saved: Iterable[SavedRank] = (),
     ) -> None:
@@ -40,6 +42,7 @@ class Follower:
         self._pods = pods
         self._hash_seed = hash_seed
         self._credentials = credentials
+        self._probe = probe
         self._patience = Patience(
             replay_seconds=events.replay_seconds,
             reconnect_seconds=events.reconnect_seconds,
@@ -52,7 +55,15 @@ class Follower:
     def follow(self, spec: config.Pod) -> None:
         """Begin to follow a pod. Raises ValueError where its id is followed already."""
         ranks, works = self._watched(spec) if spec.watch else self._direct(spec)
-        self._pods.add(Pod(spec.id, spec.address, spec.model, tuple(ranks)))
+        pod = Pod(spec.id, spec.address, spec.model, tuple(ranks))
+        self._pods.add(pod)
+        if self._probe.interval_seconds:
+            prober = Prober(
+                pod,
+                interval=self._probe.interval_seconds,
+                timeout=self._probe.timeout_seconds,
+            )
+            works.append(prober.run())
         self._tasks[spec.id] = [
             watched(work, f"following pod {spec.id} ({number})")
             for number, work in enumerate(works)

@@ -1,12 +1,23 @@
 """The pods that the router knows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from indexer.rank import Rank
 
 
 @dataclass(frozen=True, slots=True)
+class Status:
+    """What a pod says of itself over HTTP."""
+
+    healthy: bool | None = None
+    """None: it was not asked yet."""
+    reason: str = "not asked yet"
+    models: Sequence[str] = ()
+    """The names that it serves, adapters' too."""
+
+
+@dataclass(eq=False, slots=True)
 class Pod:
     """One engine instance."""
 
@@ -16,11 +27,12 @@ class Pod:
     model: str
     """The base model's name."""
     ranks: tuple[Rank, ...]
+    status: Status = Status()
 
     @property
     def ready(self) -> bool:
-        """Whether any rank's event stream is connected."""
-        return any(rank.is_connected for rank in self.ranks)
+        """Whether any rank's event stream is connected, and the pod does not say that it is ill."""
+        return self.status.healthy is not False and any(rank.is_connected for rank in self.ranks)
 
 
 class PodTable:

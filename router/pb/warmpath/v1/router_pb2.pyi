@@ -680,13 +680,21 @@ class Pod(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    SERVED_MODELS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     address: _builtins.str
     """host:port that serves requests."""
     model: _builtins.str
     ready: _builtins.bool
+    status: _builtins.str
+    """What its last look-up over HTTP came to."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rank]: ...
+    @_builtins.property
+    def served_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names that it serves, as it says itself; empty where it was not asked or did not tell."""
+
     def __init__(
         self,
         *,
@@ -695,10 +703,12 @@ class Pod(_message.Message):
         model: _builtins.str = ...,
         ready: _builtins.bool = ...,
         ranks: _abc.Iterable[Global___Rank] | None = ...,
+        status: _builtins.str = ...,
+        served_models: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "id", b"id", "model", b"model", "ranks", b"ranks", "ready", b"ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "id", b"id", "model", b"model", "ranks", b"ranks", "ready", b"ready", "served_models", b"served_models", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

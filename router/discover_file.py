@@ -1,0 +1,39 @@
+"""Pods listed in a file of their own, which is read again whenever it changes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+from router import config
+from router.discover import Found
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+class FileSource:
+    """Reads [[pods]] from a file; a file that cannot be read changes nothing."""
+
+    def __init__(
+        self, path: Path, models: Sequence[config.Model], *, look_seconds: float = LOOK_SECONDS
+    ) -> None:
+        self.name = str(path)
+        self._path = path
+        self._models = models
+        self._look_seconds = look_seconds
+
+    async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
+        """Yield all pods by id, now and whenever the file has changed."""
+        before: bytes | None = None
+        while True:
+            try:
+                raw = await asyncio.to_thread(self._path.read_bytes)
+                if raw != before:
+                    before = raw
+                    pods = config.parse_pods(raw, self.name, self._models)
+                    yield {pod.id: Found(pod) for pod in pods}
+            except (OSError, config.ConfigError) as error:
+                log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
+            await asyncio.sleep(self._look_seconds)

@@ -1,0 +1,270 @@
+"""Pods that come and go: what each source says, and what is followed then."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from router import config
+from router.config import ConfigError, Model, Pod, PodSet, parse
+from router.discover import Found, Reconciler
+from router.discover_dns import DnsSource
+from router.discover_file import FileSource
+from router.discover_kubernetes import KubernetesSource
+
+
+class Follower:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def follow(self, spec: Pod) -> None:
+        self.calls.append(f"+{spec.id}@{spec.address}")
+
+    async def drop(self, pod_id: str) -> None:
+        self.calls.append(f"-{pod_id}")
+
+
+def found(pod_id: str, address: str = "h:1", identity: str = "") -> Found:
+    spec = Pod(id=pod_id, model="m", address=address, events="tcp://h:2")
+    return Found(spec, identity)
+
+
+async def test_pods_are_followed_and_dropped_as_they_come_and_go() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("s", {"a": found("a"), "b": found("b")})
+    await reconciler.reconcile("s", {"a": found("a"), "b": found("b")})
+    await reconciler.reconcile("s", {"b": found("b"), "c": found("c")})
+    assert follower.calls == ["+a@h:1", "+b@h:1", "-a", "+c@h:1"]
+
+
+async def test_a_pod_of_another_identity_under_the_same_name_and_address_inherits_nothing() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("s", {"a": found("a", identity="uid-1")})
+    await reconciler.reconcile("s", {"a": found("a", identity="uid-2")})
+    assert follower.calls == ["+a@h:1", "-a", "+a@h:1"]
+
+
+async def test_a_pod_that_has_moved_is_followed_anew() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("s", {"a": found("a", "h:1")})
+    await reconciler.reconcile("s", {"a": found("a", "h:2")})
+    assert follower.calls == ["+a@h:1", "-a", "+a@h:2"]
+
+
+async def test_one_source_does_not_touch_what_another_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("one", {"a": found("a")})
+    await reconciler.reconcile("two", {"a": found("a", "h:9")})
+    await reconciler.reconcile("two", {})
+    assert follower.calls == ["+a@h:1"]
+    assert "one has it already" in caplog.text
+
+
+PODS = '[[pods]]\nid = "{id}"\nmodel = "m"\naddress = "h:1"\nevents = "tcp://{host}:2"\n'
+
+
+async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pods.toml"
+    path.write_text(PODS.format(id="a", host="x"))
+    sets = FileSource(path, [Model("m")], look_seconds=0.005).sets()
+    assert list(await anext(sets)) == ["a"]
+    path.write_text("[[pods]]\nid = 5\n")
+    waiting = asyncio.ensure_future(anext(sets))
+    while "the pods stay as they were" not in caplog.text:
+        await asyncio.sleep(0.005)
+    assert f"{path}:2: pods[0]" in caplog.text
+    path.unlink()
+    path.write_text(PODS.format(id="a", host="x") + PODS.format(id="b", host="y"))
+    assert list(await waiting) == ["a", "b"]
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[server]\n", "unknown key"),
+        (PODS.format(id="a", host="x").replace('"m"', '"other"'), "no model is named 'other'"),
+        ("nonsense", "x"),
+    ],
+)
+def test_a_pods_file_is_checked_like_the_configuration(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        config.parse_pods(text.encode(), "x", [Model("m")])
+
+
+async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:
+    answers: list[list[str] | socket.gaierror] = [
+        ["10.0.0.1", "10.0.0.2"],
+        socket.gaierror(socket.EAI_AGAIN, "try again"),
+        ["10.0.0.2", "fd00::3"],
+        socket.gaierror(socket.EAI_NONAME, "no such name"),
+    ]
+
+    async def ask(name: str) -> list[str]:
+        assert name == "workers.svc"
+        answer = answers.pop(0) if answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    pods = PodSet(name="w", model="m", dns="workers.svc", refresh_seconds=0.001)
+    sets = DnsSource(pods, ask=ask).sets()
+    first = await anext(sets)
+    assert [one.spec.address for one in first.values()] == ["10.0.0.1:8000", "10.0.0.2:8000"]
+    second = await anext(sets)
+    assert set(second) == {"w-10.0.0.2", "w-fd00::3"}
+    assert second["w-fd00::3"].spec.events == "tcp://[fd00::3]:5557"
+    assert await anext(sets) == {}
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+def pod(
+    name: str, uid: str, ip: str = "10.0.0.1", *, ready: bool = True, **meta: Any
+) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    return {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "uid": uid, "resourceVersion": "5", **meta},
+        "status": {"podIP": ip, "conditions": [condition]},
+        "spec": {"containers": []},
+    }  # fmt: skip
+
+
+class Cluster:
+    """The part of a Kubernetes API server that lists and watches pods."""
+
+    def __init__(self) -> None:
+        self.pods: list[dict[str, Any]] = []
+        self.selectors: list[str] = []
+        self.events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.fail = 0
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/api/v1/namespaces/ns/pods", self.serve)
+        app.router.add_get(
+            "/apis/inference.networking.k8s.io/v1/namespaces/ns/inferencepools/pool", self.pool
+        )
+        return app
+
+    async def pool(self, _: web.Request) -> web.Response:
+        labels = {"matchLabels": {"app": "vllm", "tier": "gpu"}}
+        return web.json_response({"spec": {"selector": labels}})
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        self.selectors.append(request.query.get("labelSelector", ""))
+        if self.fail:
+            self.fail -= 1
+            return web.Response(status=500)
+        if "watch" not in request.query:
+            return web.json_response(
+                {"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": self.pods}
+            )
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while (event := await self.events.get()) is not None:
+            await response.write(json.dumps(event).encode() + b"\n")
+        return response
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[tuple[Cluster, Any]]:
+    from kubernetes_asyncio import client
+
+    cluster = Cluster()
+    runner = web.AppRunner(cluster.app(), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    access = client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    api = client.ApiClient(access)
+    yield cluster, api
+    await api.close()
+    await runner.cleanup()
+
+
+def names(pods: Mapping[str, Found]) -> dict[str, str]:
+    return {name: one.identity for name, one in pods.items()}
+
+
+async def test_pods_are_listed_by_label_and_watched(cluster: tuple[Cluster, Any]) -> None:
+    server, api = cluster
+    server.pods = [
+        pod("a", "1"), pod("b", "2", ready=False), pod("c", "3", ip=""),
+        pod("d", "4", deletionTimestamp="2026-01-01T00:00:00Z"),
+    ]  # fmt: skip
+    pods = PodSet(name="k", model="m", namespace="ns", selector="app=vllm")
+    sets = KubernetesSource(pods, api=api).sets()
+    assert names(await anext(sets)) == {"a": "1"}
+    server.events.put_nowait({"type": "MODIFIED", "object": pod("b", "2", ip="10.0.0.2")})
+    assert names(await anext(sets)) == {"a": "1", "b": "2"}
+    server.events.put_nowait({"type": "DELETED", "object": pod("a", "1")})
+    assert names(await anext(sets)) == {"b": "2"}
+    server.events.put_nowait({"type": "ADDED", "object": pod("a", "9")})
+    assert names(await anext(sets)) == {"b": "2", "a": "9"}
+    assert set(server.selectors) == {"app=vllm"}
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watch_that_ends_begins_with_a_new_list(
+    cluster: tuple[Cluster, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from router import discover_kubernetes
+
+    monkeypatch.setattr(discover_kubernetes, "RETRY_SECONDS", 0.001)
+    server, api = cluster
+    server.pods = [pod("a", "1")]
+    pods = PodSet(name="k", model="m", namespace="ns", selector="app=vllm")
+    sets = KubernetesSource(pods, api=api).sets()
+    assert names(await anext(sets)) == {"a": "1"}
+    server.pods = [pod("z", "7")]
+    server.fail = 1
+    gone = {"kind": "Status", "code": 410, "message": "too old", "reason": "Expired"}
+    server.events.put_nowait({"type": "ERROR", "object": gone})
+    server.events.put_nowait(None)
+    while names(listed := await anext(sets)) != {"z": "7"}:
+        assert names(listed) == {"a": "1"}, "what was known stays while the API is away"
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+async def test_an_inference_pools_selector_is_used(cluster: tuple[Cluster, Any]) -> None:
+    server, api = cluster
+    server.pods = [pod("a", "1")]
+    pods = PodSet(name="k", model="m", namespace="ns", inference_pool="pool", watch_port=7500)
+    sets = KubernetesSource(pods, api=api).sets()
+    [one] = (await anext(sets)).values()
+    assert one.spec.watch == "10.0.0.1:7500"
+    assert not one.spec.events
+    assert server.selectors == ["app=vllm,tier=gpu"]
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ('dns = "x"\nnamespace = "ns"', "give one of dns and namespace"),
+        ("port = 1", "give one of dns and namespace"),
+        ('namespace = "ns"', "give one of selector and inference-pool"),
+        ('dns = "x"\nselector = "a=b"', "go with namespace"),
+        ('dns = "x"\nmode = "y"', "unknown key"),
+        ('dns = "x"\nport = 70000', "port"),
+    ],
+)
+def test_a_pod_set_that_cannot_be_is_refused(lines: str, problem: str) -> None:
+    text = f'[[models]]\nname = "m"\n[[pod-sets]]\nname = "s"\nmodel = "m"\n{lines}\n'
+    with pytest.raises(ConfigError, match=problem):
+        parse(text, "text")
