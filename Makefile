@@ -6,7 +6,7 @@ PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test check bench proto lock
+.PHONY: help setup demo run test check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,19 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 bench: setup ## measure; prints ratios
 	@$(BIN)/warmpath bench
 
+EXAMPLES ?= 5000
+soak: setup ## ingestion under churn and faults, and long state machines (about 10 minutes)
+	PYTHONPATH=. $(BIN)/python tests/soak/soak.py
+	WARMPATH_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
+
+FUZZ_SECONDS ?= 120
+fuzz: setup ## coverage-guided fuzzing of the codecs
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-fuzz.txt
+	@for engine in vllm sglang trtllm; do \
+	  echo "== $$engine"; $(BIN)/python tests/fuzz/fuzz_codecs.py $$engine --seconds $(FUZZ_SECONDS) 2>&1 | tail -6 || exit 1; done
+
 lock: ## renew constraints.txt (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
+	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

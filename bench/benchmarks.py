@@ -8,13 +8,18 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import index, ingest, score
+from bench import index, ingest, recover, score
 
-BENCHMARKS = {"index": index.measure, "ingest": ingest.measure, "score": score.measure}
+BENCHMARKS = {
+    "index": index.measure,
+    "ingest": ingest.measure,
+    "score": score.measure,
+    "recover": recover.measure,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion and Score; what compares is the ratios."""
+    """Measure index, ingestion, Score and recovery; what compares is the ratios."""
     parser = argparse.ArgumentParser(prog="warmpath bench", description=main.__doc__)
     names = list(BENCHMARKS)
     parser.add_argument("which", nargs="*", help=f"of {', '.join(names)}; all by default")

@@ -3,6 +3,7 @@
 A place is a tier and a cache group of a rank.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from indexer.engines.event import EngineHash
@@ -58,6 +59,14 @@ class Holding:
                 del self.names[key]
                 gone.append(key)
         return gone
+
+    def restore(
+        self, copies: dict[EngineHash, int], doubted: Iterable[EngineHash], keys: Iterable[int]
+    ) -> None:
+        """Hold what another process held; `keys` are those of every name."""
+        self.copies = copies
+        self.doubted = set(doubted)
+        self.names = dict(Counter(keys))
 
     def doubt(self) -> None:
         """Take note that any name may be gone."""

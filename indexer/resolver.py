@@ -17,6 +17,7 @@ then must have been given to other content.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain as chain_of
 
 import msgspec
 
@@ -388,19 +389,17 @@ class Resolver:
         self.layout = Layout(saved.groups, saved.lookahead)
         self._firm = set(saved.firm)
         self.stored_since_doubt = saved.stored_since_doubt
-        self._keys = dict(saved.keys)
-        self._earlier = dict(saved.earlier)
-        self._parents = dict(saved.parents)
+        self._keys, self._earlier, self._parents = saved.keys, saved.earlier, saved.parents
         changes: list[Change] = []
         for one in saved.holdings:
             holding = self._holdings[one.tier, one.group] = Holding()
-            fresh: list[int] = []
-            for name in one.copies:
-                fresh += holding.hold(name, self._keys_of(name))
-            holding.copies = dict(one.copies)
-            holding.doubted = set(one.doubted)
-            if fresh:
-                changes.append(Added((one.tier, one.group), fresh))
+            last = map(self._keys.__getitem__, one.copies)
+            earlier = (self._earlier[name] for name in one.copies if name in self._earlier)
+            holding.restore(
+                one.copies, one.doubted, chain_of(last, chain_of.from_iterable(earlier))
+            )
+            if holding.names:
+                changes.append(Added((one.tier, one.group), list(holding.names)))
         return changes
 
     def places(self) -> dict[Spot, Collection[int]]:

@@ -1,0 +1,113 @@
+"""How long a router that has restarted takes until it knows a pod's whole cache again."""
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+
+import grpc.aio
+
+from bench.figure import Figure
+from bench.fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
+from indexer.engines import vllm
+from indexer.ingest import ORPHAN_BYTES, Ingest, RankIngest, RankSource
+from indexer.key import fingerprint
+from indexer.memory import MemoryIndex
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.trust import Level
+from indexer.watch import Watcher
+from publisher.journal import Journal
+from publisher.pod_cache import Pending, PodCache
+from publisher.watch_server import WatchServer
+from router import state_file
+
+CHAIN = 512
+"""Blocks of one cached prompt."""
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Measure recovery of one pod: by replay of every event, by the saved state, by a snapshot."""
+    blocks = 20_000 if quick else 1_000_000
+    rng = Random(1)
+    batches = [
+        batch
+        for _ in range(blocks // CHAIN)
+        for batch in batches_of(rng, prompt_of(rng, CHAIN * BLOCK_SIZE), events=1, blocks=64)
+    ]
+    replayed = _replay(batches)
+    saved = _state_file(batches)
+    watched = asyncio.run(_snapshot(batches))
+    baseline = "replaying every event"
+    return [
+        Figure(
+            f"recover {blocks:,} blocks: {name}", seconds * 1e3, "ms", baseline, seconds / replayed
+        )
+        for name, seconds in (
+            ("replay", replayed),
+            ("saved state", saved),
+            ("a publisher's snapshot, over gRPC", watched),
+        )
+    ]
+
+
+def _replay(batches: list[bytes]) -> float:
+    _, (rank,) = new_ingest(MemoryIndex(), 1)
+    begun = time.perf_counter()
+    feed(rank, batches)
+    return time.perf_counter() - begun
+
+
+def _state_file(batches: list[bytes]) -> float:
+    ingest, (rank,) = new_ingest(MemoryIndex(), 1)
+    feed(rank, batches)
+    with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
+        path = Path(folder) / "state"
+        state_file.save(path, ingest.save(), "")
+        _, (fresh,) = new_ingest(MemoryIndex(), 1)
+        begun = time.perf_counter()
+        [saved] = state_file.load(path, "")
+        fresh.restore(saved)
+        taken = time.perf_counter() - begun
+    assert fresh.blocks() == rank.blocks()
+    return taken
+
+
+async def _snapshot(batches: list[bytes]) -> float:
+    sink = Pending()
+    rank = RankIngest(
+        RankSource("p", 0, MODEL, vllm.decode, has_replay=False),
+        sink,
+        hash_seed="",
+        pending_bytes=1 << 20,
+        orphan_bytes=ORPHAN_BYTES,
+        stale_after=1.0,
+        clock=time.monotonic,
+    )
+    rank.connected()
+    feed(rank, batches)
+    cache = PodCache("p", Journal("e", 1 << 20))
+    cache.add(rank, sink)
+    keyspace = fingerprint(MODEL, "")
+    server = grpc.aio.server()
+    watch = WatchServer(cache, keyspace=keyspace, max_watchers=4, heartbeat=5.0)
+    cache_watch_pb2_grpc.add_CacheWatchServicer_to_server(watch, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=60.0, clock=time.monotonic
+    )
+    watched = ingest.watch("p", 0)
+    watcher = Watcher(
+        [watched], f"127.0.0.1:{port}", keyspace=keyspace, credentials=None, retry_seconds=1.0
+    )
+    begun = time.perf_counter()
+    task = asyncio.create_task(watcher.run())
+    while watched.trust.level is not Level.EXACT:  # noqa: ASYNC110  as a client would see it
+        await asyncio.sleep(0.001)
+    taken = time.perf_counter() - begun
+    assert watched.blocks() == rank.blocks()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await server.stop(0)
+    return taken
