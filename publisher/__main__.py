@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,6 +14,9 @@ from pathlib import Path
 import zmq
 
 from publisher.assemble import Settings, publishing
+
+PARENT_SECONDS = 0.5
+"""Pause between two looks at whether the parent is still there."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for option, low in (("ranks", 1), ("blocks", 0), ("block_size", 1), ("journal_bytes", 1)):
         if getattr(args, option) < low:
             parser.error(f"--{option.replace('_', '-')}: at least {low}")
-    settings = Settings(**vars(args))
+    options = vars(args)
+    bound_to = os.getppid() if options.pop("exit_with_parent") else None
     try:
-        asyncio.run(_publish(settings))
+        asyncio.run(_publish(Settings(**options), bound_to))
     except (OSError, ValueError, zmq.ZMQError) as error:
         print(f"warmpath publish: {error}", file=sys.stderr)  # noqa: T201  the command line
         return 1
@@ -63,13 +69,14 @@ def _parser() -> argparse.ArgumentParser:
         "--journal-bytes", type=int, default=16 << 20, help="deltas kept for routers that were away"
     )
     add("--max-watchers", type=int, default=64, help="routers served at once")
+    add("--exit-with-parent", action="store_true", help="end when the process that started it does")
     add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
     add("--tls-key", type=Path, help="its private key, PEM")
     add("--tls-client-ca", type=Path, help="routers must show a certificate of this authority, PEM")
     return parser
 
 
-async def _publish(settings: Settings) -> None:
+async def _publish(settings: Settings, bound_to: int | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -77,7 +84,9 @@ async def _publish(settings: Settings) -> None:
     async with publishing(settings) as running:
         ready = {"ready": True, "address": running.address, "epoch": running.epoch}
         print(json.dumps(ready), flush=True)  # noqa: T201  what starters wait for
-        await ended.wait()
+        while bound_to in (None, os.getppid()) and not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), PARENT_SECONDS)
 
 
 if __name__ == "__main__":
