@@ -51,6 +51,8 @@ class Watcher:
         self._epoch = ""
         self._sequence = 0
         self._loading = False
+        self._logged = ""
+        """The status of the last failure; empty while connected."""
 
     async def run(self) -> None:
         """Follow the publisher; returns only when cancelled."""
@@ -61,14 +63,22 @@ class Watcher:
                     await self._follow(stub)
                     reason = "the publisher ended the stream"
                 except grpc.aio.AioRpcError as error:
+                    # Lower layers' words change from one attempt to the next; the status does not.
                     reason = f"{error.code().name}: {error.details()}"
                 except (ProtocolError, ValueError) as error:
                     self._epoch = ""
                     reason = f"malformed: {error}"
-                log.warning("pod %s: watch: %s", self._ranks[0].pod, reason)
+                self._log(reason)
                 for rank in self._ranks:
                     rank.disconnected(reason)
                 await asyncio.sleep(self._retry_seconds)
+
+    def _log(self, reason: str) -> None:
+        """Say why there is no stream, once for each reason while there is none."""
+        status = reason.partition(":")[0]
+        if status != self._logged:
+            self._logged = status
+            log.warning("pod %s: watch: %s", self._ranks[0].pod, reason)
 
     def _channel(self) -> grpc.aio.Channel:
         if self._credentials is None:
@@ -117,6 +127,7 @@ class Watcher:
         if not hello.snapshot and (hello.epoch != self._epoch or self._loading):
             raise ProtocolError("it goes on from a position that was not given")
         self._epoch = hello.epoch
+        self._logged = ""
         self._loading = hello.snapshot
         for rank in self._ranks:
             rank.connected()

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from indexer.engines import vllm
+from indexer.engines.event import Stored
+from indexer.key import Keyspace, chain
 from indexer.trust import Level
 from router.predict import Conditions, verify
-from router.recording import read_recording
+from router.recording import Frame, Life, read_recording
 from router.verify import main
 
 TRACE = Path(__file__).resolve().parents[2].parent / "shared" / "vllm-cpu" / "trace.jsonl.gz"
@@ -210,3 +213,29 @@ def test_a_recording_that_was_cut_off_counts_up_to_there(
     path.write_bytes(whole[: len(whole) // 2])
     outcome = run(path, capsys)
     assert 0 < outcome["requests"] < 260
+
+
+def test_in_a_recorded_life_our_keys_and_the_engines_own_hashes_name_the_same_blocks() -> None:
+    """The engine's hash chain is the oracle: equal hashes, equal keys, and the other way round."""
+    names: dict[object, int] = {}
+    life = 0
+    for line in read_recording(TRACE).lines:
+        if isinstance(line, Life) and line.action == "start":
+            life += 1
+        if not isinstance(line, Frame):
+            continue
+        for event in vllm.decode(line.payload).events:
+            if not isinstance(event, Stored) or event.tokens is None:
+                continue
+            root = Keyspace("m", event.block_size, event.lora, event.cache_salt).root()
+            above = names[life, event.parent] if event.parent is not None else root
+            for name, key in zip(
+                event.hashes,
+                chain(above, event.tokens, event.block_size, event.extras),
+                strict=True,
+            ):
+                assert names.setdefault((life, name), key) == key
+    for one in range(1, life + 1):
+        keys = [key for (of, _), key in names.items() if of == one]  # type: ignore[misc]
+        assert len(keys) == len(set(keys))
+        assert keys
