@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.config import ConfigError, load
+from router.read_config import ConfigError, load
 
 
 def main(argv: Sequence[str] | None = None) -> int:

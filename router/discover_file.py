@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from router import config
+from router import config, read_config
 from router.discover import Found
 
 log = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ class FileSource:
                 raw = await asyncio.to_thread(self._path.read_bytes)
                 if raw != before:
                     before = raw
-                    pods = config.parse_pods(raw, self.name, self._models)
+                    pods = read_config.parse_pods(raw, self.name, self._models)
                     yield {pod.id: Found(pod) for pod in pods}
-            except (OSError, config.ConfigError) as error:
+            except (OSError, read_config.ConfigError) as error:
                 log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
             await asyncio.sleep(self._look_seconds)

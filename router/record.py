@@ -27,8 +27,8 @@ import zmq
 from aiohttp import web
 
 from indexer.tap import END, Tap
-from router.config import endpoint_problem
 from router.exchange import Exchange
+from router.read_config import endpoint_problem
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 START_SECONDS = 10.0

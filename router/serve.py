@@ -13,7 +13,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prefixstore.template import TemplateError
 from prefixstore.tokenizer import TokenizerUnavailableError
 from router.assemble import running
-from router.config import Config, ConfigError, load
+from router.config import Config
+from router.read_config import ConfigError, load
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router import check_config
-from router.config import ConfigError, load, parse
+from router.read_config import ConfigError, load, parse
 from router.toml_lines import find_line
 
 BAD = sorted((Path(__file__).parents[1] / "badconfig").glob("*.toml"))

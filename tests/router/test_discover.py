@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from router import config
-from router.config import ConfigError, Model, Pod, PodSet, parse
+from router import read_config
+from router.config import Model, Pod, PodSet
 from router.discover import Found, Reconciler
 from router.discover_dns import DnsSource
 from router.discover_file import FileSource
 from router.discover_kubernetes import KubernetesSource
+from router.read_config import ConfigError, parse
 
 
 class Follower:
@@ -104,7 +105,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
 )
 def test_a_pods_file_is_checked_like_the_configuration(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        config.parse_pods(text.encode(), "x", [Model("m")])
+        read_config.parse_pods(text.encode(), "x", [Model("m")])
 
 
 async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:

@@ -17,9 +17,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from bench.cluster import Process, Worker, WorkerSettings
 from indexer.token import pack_tokens
 from router.assemble import Running, running
-from router.config import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from router.read_config import parse
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
 IDS = list(range(100, 200))

@@ -13,9 +13,9 @@ from bench.cluster import MODEL, Process, Worker, WorkerSettings
 from indexer.token import pack_tokens
 from router import state_file
 from router.assemble import running
-from router.config import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from router.read_config import parse
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))

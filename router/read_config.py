@@ -1,0 +1,245 @@
+"""Reading the configuration, and saying what is wrong with it.
+
+Whatever is wrong is said as `FILE:LINE: KEY: what, and what is allowed`; unknown keys are refused
+wherever they stand.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from router.config import Config, Model, Pod, PodSet, Table
+from router.toml_lines import find_line
+
+HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
+ENDPOINT = re.compile(
+    r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://(.{1,100}))$"
+)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used."""
+
+
+LISTS: dict[str, type[Table]] = {"models": Model, "pods": Pod, "pod-sets": PodSet}
+"""The arrays of tables."""
+
+
+def load(path: Path) -> Config:
+    """Read a configuration file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    config = parse(text, str(path))
+    for position, model in enumerate(config.models):
+        if model.tokenizer and not (path.parent / model.tokenizer / "tokenizer.json").is_file():
+            at = ("models", position, "tokenizer")
+            problem = f"{path.parent / model.tokenizer} has no tokenizer.json"
+            raise ConfigError(f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}")
+    return config
+
+
+def parse(text: str, source: str) -> Config:
+    """Read a configuration; `source` names it in errors. Raises ConfigError."""
+    try:
+        raw = tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigError(f"{source}: is nested too deeply") from error
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        where = f"{source}:{line[1]}" if line else source
+        raise ConfigError(f"{where}: {error}") from error
+    for path, problem in _problems(raw):
+        raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
+    return msgspec.convert(raw, Config)
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return parts.lstrip(".") or "file"
+
+
+def _problems(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong, first what has the wrong form."""
+    yield from _unknown(raw, Config, ())
+    yield from _misformed(raw)
+    yield from _contradictions(msgspec.convert(raw, Config))
+
+
+def _unknown(
+    raw: dict[str, Any], table: type[Table], at: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the keys that no table has."""
+    names = dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
+    hints = get_type_hints(table)
+    for key, value in raw.items():
+        if key not in names:
+            near = difflib.get_close_matches(key, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}"
+            yield (*at, key), f"unknown key; {hint}"
+            continue
+        inner = hints[names[key]]
+        if isinstance(inner, type) and issubclass(inner, Table):
+            if isinstance(value, dict):
+                yield from _unknown(value, inner, (*at, key))
+        elif key in LISTS and not at and isinstance(value, list):
+            element = LISTS[key]
+            for position, item in enumerate(value):
+                if isinstance(item, dict):
+                    yield from _unknown(item, element, (*at, key, position))
+
+
+def _misformed(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the first value that has the wrong type or is out of range."""
+    try:
+        msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        path: tuple[str | int, ...] = tuple(
+            int(part[1:-1]) if part.startswith("[") else part
+            for part in re.findall(r"\[\d+\]|[^.\[\]`]+", where)
+        )
+        missing = re.search(r"missing required field `([^`]+)`", problem)
+        yield path, f"has no {missing[1]!r}" if missing else problem
+
+
+def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
+    """Read a file of [[pods]]. Raises ConfigError."""
+    try:
+        text = raw.decode("utf-8-sig")
+        table = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{source}: {error}") from error
+    for key in table:
+        if key != "pods":
+            line = find_line(text, (key,))
+            raise ConfigError(f"{source}:{line}: {key}: unknown key; known here: pods")
+    whole = {"models": [msgspec.to_builtins(model) for model in models], **table}
+    for path, problem in _problems(whole):
+        raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
+    return msgspec.convert(whole, Config).pods
+
+
+def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what has the right form and still cannot be."""
+    yield from _addresses(config)
+    yield from _endpoints(config)
+    if not config.models:
+        yield ("models",), "is empty; at least one model is needed"
+    names: set[str] = set()
+    for position, model in enumerate(config.models):
+        for key, given in (
+            ("name", [model.name]),
+            ("aliases", model.aliases),
+            ("adapters", model.adapters),
+        ):
+            for name in given:
+                if not name:
+                    yield ("models", position, key), "is empty"
+                if name in names:
+                    yield ("models", position, key), f"{name!r} is taken; names are unique"
+                names.add(name)
+    bases = {model.name for model in config.models}
+    for position, pods in enumerate(config.pod_sets):
+        at = ("pod-sets", position)
+        if pods.model not in bases:
+            known = ", ".join(sorted(bases))
+            yield (*at, "model"), f"no model is named {pods.model!r}; known: {known}"
+        if bool(pods.dns) == bool(pods.namespace):
+            yield (*at, "dns"), "give one of dns and namespace"
+        elif pods.namespace and bool(pods.selector) == bool(pods.inference_pool):
+            yield (*at, "selector"), "give one of selector and inference-pool"
+        elif pods.dns and (pods.selector or pods.inference_pool):
+            yield (*at, "selector"), "selector and inference-pool go with namespace, not with dns"
+    ids: set[str] = set()
+    for position, pod in enumerate(config.pods):
+        if not pod.id or pod.id in ids:
+            problem = f"{pod.id!r} is taken; ids are unique" if pod.id else "is empty"
+            yield ("pods", position, "id"), problem
+        ids.add(pod.id)
+        if pod.model not in bases:
+            known = ", ".join(sorted(bases))
+            yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
+
+
+def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    server = config.server
+    if not _is_address(server.listen):
+        yield ("server", "listen"), f"{server.listen!r} is not host:port"
+    if server.metrics_listen:
+        if not _is_address(server.metrics_listen):
+            yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
+        if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
+            yield ("server", "metrics-listen"), "is server.listen; each needs its own port"
+    for position, pod in enumerate(config.pods):
+        if not _is_address(pod.address) or pod.address.endswith(":0"):
+            problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
+            yield ("pods", position, "address"), problem
+
+
+def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    taken: dict[str, str] = {}
+    for name in ("cert", "key"):
+        if bool(getattr(config.watch, name)) != bool(config.watch.cert and config.watch.key):
+            yield ("watch", name), "cert and key: give both or none"
+    if config.watch.cert and not config.watch.ca:
+        yield ("watch", "ca"), "is missing; cert and key are for connections with an authority"
+    for position, pod in enumerate(config.pods):
+        if bool(pod.events) == bool(pod.watch):
+            yield ("pods", position, "events"), "give one of events and watch"
+        if pod.watch:
+            if pod.replay or pod.topic:
+                yield (
+                    ("pods", position, "replay"),
+                    "replay and topic go with events, not with watch",
+                )
+            if not _is_address(pod.watch):
+                yield ("pods", position, "watch"), f"{pod.watch!r} is not host:port"
+            continue
+        if pod.engine == "trtllm":
+            if not re.match(r"^https?://[^/\s]+/", pod.events):
+                problem = f"{pod.events!r} is not http://host:port/kv_cache_events"
+                yield ("pods", position, "events"), problem
+            if pod.replay:
+                yield ("pods", position, "replay"), "trtllm has no replay"
+            continue
+        for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
+            if not endpoint and key == "replay":
+                continue
+            at = ("pods", position, key)
+            if problem := endpoint_problem(endpoint, pod.ranks):
+                yield at, problem
+            # With a topic each, pods may share one socket that they connect to.
+            elif not pod.topic or key == "replay":
+                if endpoint in taken:
+                    yield at, f"{endpoint!r} is {taken[endpoint]} already"
+                taken[endpoint] = f"the {key} of pod {pod.id!r}"
+
+
+def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
+    """Return why a ZeroMQ endpoint cannot be connected to; empty where it can."""
+    match = ENDPOINT.match(endpoint)
+    if "*" in endpoint:
+        return f"{endpoint!r} is where an engine binds; name the host to connect to"
+    if not match or match[3] == "0" or not _is_port(match[3] or "1"):
+        return f"{endpoint!r} is not tcp://host:port, ipc://path or inproc://name (100 characters)"
+    if ranks > 1 and not match[3]:
+        return f"{endpoint!r} is not tcp://; ranks have a port each"
+    if ranks > 1 and not _is_port(str(int(match[3]) + ranks - 1)):
+        return f"{endpoint!r} leaves no port below 65536 for {ranks} ranks"
+    return ""
+
+
+def _is_address(value: str) -> bool:
+    match = HOST_PORT.match(value)
+    return bool(match) and _is_port(match[2] if match else "")
+
+
+def _is_port(digits: str) -> bool:
+    return int(digits) <= 65535
