@@ -7,7 +7,8 @@ import msgspec
 
 from indexer.engines import vllm
 from indexer.index import Index
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
+from indexer.rank_ingest import RankIngest, RankSource
 
 MODEL = "bench"
 BLOCK_SIZE = 16

@@ -11,10 +11,11 @@ import grpc.aio
 from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
 from indexer.engines import vllm
-from indexer.ingest import ORPHAN_BYTES, Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.rank_ingest import ORPHAN_BYTES, RankIngest, RankSource
 from indexer.trust import Level
 from indexer.watch import Watcher
 from publisher.journal import Journal

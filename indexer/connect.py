@@ -11,8 +11,8 @@ import zmq.asyncio
 
 from indexer.engines import sglang, trtllm, vllm
 from indexer.engines.event import Batch
-from indexer.ingest import RankIngest, RankSource
 from indexer.poll import Poller
+from indexer.rank_ingest import RankIngest, RankSource
 from indexer.subscribe import Subscriber, rank_endpoint
 
 POLL_SECONDS = 0.05

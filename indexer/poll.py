@@ -13,7 +13,7 @@ import aiohttp
 
 from indexer.engines.event import MalformedEventError
 from indexer.engines.trtllm import split
-from indexer.ingest import RankIngest
+from indexer.rank_ingest import RankIngest
 
 log = logging.getLogger(__name__)
 

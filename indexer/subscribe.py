@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from indexer.ingest import RankIngest
+from indexer.rank_ingest import RankIngest
 from indexer.stream import AskReplay
 from indexer.tap import END, replay_frames
 

@@ -1,6 +1,6 @@
 """A rank that a publisher beside its engine follows: its deltas applied to the index.
 
-The publisher has done what `indexer.ingest` does in direct mode; what arrives are keys. Sans-I/O:
+The publisher has done what `indexer.rank_ingest` does in direct mode; what arrives are keys. Sans-I/O:
 `indexer.watch` has the connection.
 """
 

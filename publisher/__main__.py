@@ -13,6 +13,7 @@ from pathlib import Path
 
 import zmq
 
+from indexer.endpoint import endpoint_problem
 from publisher.assemble import Settings, publishing
 
 PARENT_SECONDS = 0.5
@@ -30,6 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tls-cert and --tls-key: give both or none")
     if args.tls_client_ca and not args.tls_cert:
         parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
+    for option in ("listen", "metrics_listen"):
+        value = getattr(args, option)
+        host, _, port = value.rpartition(":")
+        if (value or option == "listen") and not (
+            host and port.isascii() and port.isdigit() and int(port) <= 65535
+        ):
+            parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
+    if args.engine != "trtllm":
+        for option in ("events", "replay"):
+            value = getattr(args, option)
+            if value and (problem := endpoint_problem(value, args.ranks)):
+                parser.error(f"--{option}: {problem}")
     for option, low in (("ranks", 1), ("blocks", 0), ("block_size", 1), ("journal_bytes", 1)):
         if getattr(args, option) < low:
             parser.error(f"--{option.replace('_', '-')}: at least {low}")
@@ -65,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
     add("--hash-seed", default="", help="the routers' index.hash-seed")
     add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")
+    add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")
     add(
         "--journal-bytes", type=int, default=16 << 20, help="deltas kept for routers that were away"
     )

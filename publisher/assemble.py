@@ -12,14 +12,17 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import zmq.asyncio
+from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from indexer.connect import Engine, Patience, connections
-from indexer.ingest import ORPHAN_BYTES, RankIngest
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
 from publisher.journal import Journal
+from publisher.metrics import PublisherCollector
 from publisher.pod_cache import Pending, PodCache
 from publisher.watch_server import WatchServer
 
@@ -48,6 +51,7 @@ class Settings:
     block_size: int
     hash_seed: str
     listen: str
+    metrics_listen: str
     journal_bytes: int
     max_watchers: int
     tls_cert: Path | None = None
@@ -85,6 +89,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         ]
         tasks = [asyncio.create_task(work) for work in works]
         stack.push_async_callback(_cancel, tasks)
+        await _serve_metrics(settings.metrics_listen, PublisherCollector(cache, server), stack)
         address = await _serve(settings, server, stack)
         yield Publishing(address, cache.journal.epoch, cache, server)
 
@@ -135,6 +140,29 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(ended, Exception):
             log.critical("a task had ended: a bug of ours", exc_info=ended)
+
+
+async def _serve_metrics(listen: str, collector: PublisherCollector, stack: AsyncExitStack) -> None:
+    if not listen:
+        return
+    registry = CollectorRegistry()
+    registry.register(collector)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    host, _, port = listen.rpartition(":")
+    try:
+        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    except OSError as error:
+        raise OSError(f"--metrics-listen: cannot bind {listen}: {error.strerror}") from error
 
 
 async def _serve(settings: Settings, watch: WatchServer, stack: AsyncExitStack) -> str:

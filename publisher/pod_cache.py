@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from indexer.engines.event import Tier
 from indexer.group import Layout
 from indexer.index import BrokenInvariantError
-from indexer.ingest import RankIngest
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.rank_ingest import RankIngest
 from indexer.resolver import Added, Change, Emptied, Spot
 from indexer.watched import pack_keys
 from publisher.journal import Journal

@@ -19,8 +19,9 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from indexer.ingest import Ingest, SavedRank
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import SavedRank
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate

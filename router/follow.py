@@ -9,9 +9,10 @@ import grpc
 import zmq.asyncio
 
 from indexer.connect import Engine, Patience, connections
-from indexer.ingest import Ingest, SavedRank
+from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.rank import Rank
+from indexer.rank_ingest import SavedRank
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable

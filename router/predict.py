@@ -8,8 +8,9 @@ from typing import Any
 from indexer.engines import vllm
 from indexer.engines.event import Batch, Cleared, MalformedEventError, Removed, Stored
 from indexer.index import Index
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, RankSource
 from indexer.stream import AskReplay
 from indexer.trust import Level, Trust
 from router.recording import Asked, Frame, Life, Recording, ReplayEnd

@@ -13,13 +13,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from indexer.endpoint import endpoint_problem
 from router.config import Config, Model, Pod, PodSet, Table
 from router.toml_lines import find_line
 
 HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
-ENDPOINT = re.compile(
-    r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://(.{1,100}))$"
-)
 
 
 class ConfigError(Exception):
@@ -220,20 +218,6 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 if endpoint in taken:
                     yield at, f"{endpoint!r} is {taken[endpoint]} already"
                 taken[endpoint] = f"the {key} of pod {pod.id!r}"
-
-
-def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
-    """Return why a ZeroMQ endpoint cannot be connected to; empty where it can."""
-    match = ENDPOINT.match(endpoint)
-    if "*" in endpoint:
-        return f"{endpoint!r} is where an engine binds; name the host to connect to"
-    if not match or match[3] == "0" or not _is_port(match[3] or "1"):
-        return f"{endpoint!r} is not tcp://host:port, ipc://path or inproc://name (100 characters)"
-    if ranks > 1 and not match[3]:
-        return f"{endpoint!r} is not tcp://; ranks have a port each"
-    if ranks > 1 and not _is_port(str(int(match[3]) + ranks - 1)):
-        return f"{endpoint!r} leaves no port below 65536 for {ranks} ranks"
-    return ""
 
 
 def _is_address(value: str) -> bool:

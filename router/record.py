@@ -26,9 +26,9 @@ import aiohttp
 import zmq
 from aiohttp import web
 
+from indexer.endpoint import endpoint_problem
 from indexer.tap import END, Tap
 from router.exchange import Exchange
-from router.read_config import endpoint_problem
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 START_SECONDS = 10.0

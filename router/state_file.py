@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from indexer.ingest import SavedRank
 from indexer.key import fingerprint
+from indexer.rank_ingest import SavedRank
 
 HEADING = b"warmpath-state 1\n"
 DIGEST_BYTES = 32

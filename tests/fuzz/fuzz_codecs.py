@@ -20,8 +20,9 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(include=["indexer"]):
     from indexer.engines import sglang, trtllm, vllm
     from indexer.engines.event import Batch, MalformedEventError, Stored
-    from indexer.ingest import Ingest, RankIngest, RankSource
+    from indexer.ingest import Ingest
     from indexer.memory import MemoryIndex
+    from indexer.rank_ingest import RankIngest, RankSource
 
 MOST_EVENTS = 4
 """Batches of one input that go through one rank, so that they can contradict each other."""

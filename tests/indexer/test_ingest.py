@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.ingest import Ingest, RankIngest, RankSource, SavedRank
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, RankSource, SavedRank
 from indexer.stream import AskReplay, State
 from indexer.trust import Level
 

@@ -9,8 +9,8 @@ from test_ingest import new_ingest, source
 from test_trtllm import CREATED, answer, block, stored
 
 from indexer.engines import trtllm
-from indexer.ingest import RankIngest
 from indexer.poll import Poller
+from indexer.rank_ingest import RankIngest
 from indexer.trust import Level
 
 

@@ -10,8 +10,9 @@ from engine_model import EngineModel
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, RankSource
 from indexer.subscribe import Subscriber, rank_endpoint
 from indexer.tap import END
 from indexer.trust import Level

@@ -8,8 +8,8 @@ from test_ingest import held, new_ingest, source
 
 from indexer.engines import trtllm
 from indexer.engines.event import Cleared, MalformedEventError, Moved, Removed, Stored, Tier
-from indexer.ingest import RankIngest
 from indexer.key import Keyspace, chain
+from indexer.rank_ingest import RankIngest
 from indexer.token import pack_tokens
 from indexer.trust import Level
 

@@ -20,6 +20,7 @@ from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.token import pack_tokens
+from publisher.__main__ import main
 from router.assemble import Running, running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -42,7 +43,7 @@ class Pod:
     async def publish(self, *options: str) -> None:
         line = await self.publisher.start(
             "publisher", "--pod=p", f"--model={MODEL}", f"--events={self.worker.events}",
-            f"--replay={self.worker.replay}", f"--listen={self.address}", *options,
+            f"--replay={self.worker.replay}", f"--listen={self.address}", "--metrics-listen=", *options,
         )  # fmt: skip
         ready = json.loads(line)
         self.address, self.epoch = ready["address"], ready["epoch"]
@@ -262,3 +263,41 @@ async def test_with_tls_both_sides_must_show_who_they_are(pod: Pod, tmp_path: Pa
     async with AsyncExitStack() as stack:
         _, asker = await asking(stack, router_config(pod), tmp_path)
         await asker.until(lambda score: "UNAVAILABLE" in score.trust.reason)
+
+
+async def test_its_metrics_tell_watchers_journal_and_trust(
+    pod: Pod, tmp_path: Path, free_port: int
+) -> None:
+    await pod.publish(f"--metrics-listen=127.0.0.1:{free_port}")
+    await pod.generate(IDS)
+    async with AsyncExitStack() as stack:
+        _, asker = await asking(stack, router_config(pod), tmp_path)
+        await asker.until(lambda score: score.matched_tokens == FULL)
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{free_port}/metrics") as response,
+        ):
+            text = await response.text()
+    assert "warmpath_publisher_watchers 1.0" in text
+    assert 'warmpath_publisher_rank_trust{level="exact",rank="0"} 1.0' in text
+    assert "warmpath_publisher_snapshots_total 1.0" in text
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ("--listen=nowhere", "--listen"),
+        ("--metrics-listen=:x", "--metrics-listen"),
+        ("--ranks=0", "--ranks"),
+        ("--tls-cert=x", "--tls-cert and --tls-key"),
+        ("--tls-client-ca=x", "--tls-client-ca"),
+        ("--engine=other", "--engine"),
+        ("--events=tcp://*:5557", "--events"),
+        ("--replay=nowhere", "--replay"),
+    ],
+)
+def test_bad_options_are_named(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", option])
+    assert error.value.code == 2
+    assert named in capsys.readouterr().err

@@ -31,7 +31,7 @@ def core(name: str, options: str | None) -> "subprocess.Popen[str]":
 
 
 def test_the_first_engine_core_starts_a_publisher_that_ends_with_it() -> None:
-    options = "--pod 'pod a' --model m --events tcp://127.0.0.1:1 --listen 127.0.0.1:0"
+    options = "--pod 'pod a' --model m --events tcp://127.0.0.1:1 --listen 127.0.0.1:0 --metrics-listen ''"
     engine = core("EngineCore_DP0", options)
     assert engine.stdout
     assert engine.stdin

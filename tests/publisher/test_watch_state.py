@@ -18,9 +18,10 @@ from engine_model import EngineModel
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.rank_ingest import RankIngest, RankSource
 from indexer.trust import Level
 from indexer.watched import WatchedRank
 from publisher.journal import Journal

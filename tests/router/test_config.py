@@ -84,3 +84,18 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     path = tmp_path / "bom.toml"
     path.write_bytes(b'\xef\xbb\xbf[[models]]\nname = "m"\n')
     assert load(path).models[0].name == "m"
+
+
+def test_pods_of_every_engine_and_way_are_accepted() -> None:
+    pods = [
+        'engine = "sglang"\nevents = "tcp://h:1"\nreplay = "tcp://h:2"',
+        'engine = "trtllm"\nevents = "http://h:8000/kv_cache_events"\nblock-size = 64',
+        'watch = "h:7500"\nranks = 4',
+        'topic = "kv@a"\nevents = "tcp://shared:1"',
+        'topic = "kv@b"\nevents = "tcp://shared:1"',
+    ]
+    text = '[[models]]\nname = "m"\n' + "".join(
+        f'[[pods]]\nid = "p{number}"\nmodel = "m"\naddress = "h:8000"\n{pod}\n'
+        for number, pod in enumerate(pods)
+    )
+    assert len(parse(text, "text").pods) == 5

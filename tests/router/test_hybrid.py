@@ -11,8 +11,9 @@ import pytest
 
 from indexer.engines import vllm
 from indexer.engines.event import Stored
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, RankSource
 from indexer.token import pack_tokens, unpack_tokens
 from router.score import Scorer, TokenPrompt
 from scorer.longest_prefix import longest_prefix

@@ -7,8 +7,9 @@ import pytest
 from aiohttp import web
 
 from indexer.engines import vllm
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, RankSource
 from router.pods import Pod
 from router.probe import Prober
 

@@ -20,9 +20,10 @@ import msgspec
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.ingest import Ingest, RankIngest, RankSource
+from indexer.ingest import Ingest
 from indexer.key import Keyspace, chain
 from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, RankSource
 from indexer.stream import AskReplay
 from indexer.token import pack_tokens
 from indexer.trust import Level

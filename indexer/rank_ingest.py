@@ -1,0 +1,287 @@
+"""One rank's ingestion: frames in, changes out. No sockets; a clock is an argument.
+
+Wires codec → stream → resolver → sink. Whoever has the sockets (`indexer.subscribe`, a recording, a
+test) hands over what arrived and carries out the replay that is asked for in return.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from indexer.engines.event import Batch, MalformedEventError, Tier
+from indexer.group import Layout
+from indexer.resolver import Change, Resolver, SavedResolver, Spot
+from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, SavedStream, Stream
+from indexer.trust import Level, Trust
+
+log = logging.getLogger(__name__)
+
+ORPHAN_BYTES = 16 << 20
+"""Bytes a rank of stores that wait for their parent."""
+
+Clock = Callable[[], float]
+"""Seconds; the same clock for all times of one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """One rank's stream: whose it is and how it is to be read."""
+
+    pod: str
+    rank: int
+    model: str
+    """Seeds the keys; the base model's name, whatever the pod calls it."""
+    decode: Callable[[bytes], Batch]
+    """The engine's codec; raises MalformedEventError."""
+    has_replay: bool
+    is_queue: bool = False
+    """Whether the engine keeps what was not fetched, as a queue does."""
+    topic: str = ""
+    """Frames with another topic are not this rank's. Empty: every topic is."""
+    capacity: int = 0
+    """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
+
+
+class SavedRank(msgspec.Struct, frozen=True):
+    """One rank's ingestion, for a process that is to go on."""
+
+    pod: str
+    rank: int
+    model: str
+    capacity: int
+    stream: SavedStream
+    resolver: SavedResolver
+
+
+class Sink(Protocol):
+    """Where a rank's changes go: the slots of an index, or a publisher's journal."""
+
+    def apply(self, change: Change) -> None:
+        """Take one change."""
+
+    def empty(self) -> None:
+        """Take note that the rank holds nothing."""
+
+    def blocks(self, layout: Layout) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the sink holds other keys than these."""
+
+
+class RankIngest:
+    """Keeps the index current with one rank, from the engine's own events."""
+
+    def __init__(
+        self,
+        source: RankSource,
+        sink: Sink,
+        *,
+        hash_seed: str,
+        pending_bytes: int,
+        orphan_bytes: int,
+        stale_after: float,
+        clock: Clock,
+    ) -> None:
+        self.source = source
+        self.capacity = source.capacity
+        self.batches = 0
+        self.malformed = 0
+        self.skipped = 0
+        self._clock = clock
+        self._sink = sink
+        self.resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes)
+        self.stream = Stream(
+            has_replay=source.has_replay,
+            is_queue=source.is_queue,
+            pending_bytes=pending_bytes,
+            stale_after=stale_after,
+            now=clock(),
+        )
+
+    @property
+    def pod(self) -> str:
+        """The pod's id."""
+        return self.source.pod
+
+    @property
+    def number(self) -> int:
+        """The rank's number in its pod."""
+        return self.source.rank
+
+    @property
+    def layout(self) -> Layout:
+        """How its cache is divided."""
+        return self.resolver.layout
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its events reach us now."""
+        return self.stream.is_connected
+
+    @property
+    def sequence(self) -> int | None:
+        """The engine's last applied batch; None before the first."""
+        return self.stream.sequence
+
+    @property
+    def trust(self) -> Trust:
+        """How far what the index holds of this rank may be believed."""
+        return self.stream.trust
+
+    def learn_capacity(self, blocks: int) -> None:
+        """Take note of the cache's size, where nobody has configured it."""
+        if not self.source.capacity:
+            self.capacity = blocks
+
+    def blocks(self) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        return self._sink.blocks(self.layout)
+
+    def counts(self) -> dict[str, int]:
+        """Return what happened to the stream so far, by kind of happening."""
+        stream, resolver = self.stream.counts, self.resolver.counts
+        return {
+            "batches": self.batches,
+            "stored_blocks": resolver.stored_blocks,
+            "removed_blocks": resolver.removed_blocks,
+            "clears": resolver.clears,
+            "duplicates": stream.duplicates,
+            "gaps": stream.gaps,
+            "replays": stream.replays,
+            "restarts": stream.restarts,
+            "malformed": self.malformed,
+            "parentless": resolver.parentless,
+            "adopted": resolver.adopted,
+            "skipped": self.skipped + resolver.other_groups + resolver.unplaced,
+        }
+
+    def connected(self) -> AskReplay | None:
+        """Take note that the live socket is connected; return the replay to ask for, if any."""
+        before = self.trust
+        return self._act(before, self.stream.connected(self._clock()))
+
+    def disconnected(self) -> None:
+        """Take note that the live socket is gone."""
+        self.stream.disconnected(self._clock())
+
+    def tick(self) -> None:
+        """Let time pass."""
+        before = self.trust
+        self.stream.tick(self._clock())
+        self._log(before)
+
+    def live(self, topic: str, sequence: int, payload: bytes) -> AskReplay | None:
+        """Take a live frame; return the replay to ask for, if any."""
+        if self.source.topic and topic != self.source.topic:
+            # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.
+            return None
+        before = self.trust
+        return self._act(before, self.stream.live(sequence, payload, self._clock()))
+
+    def replayed(self, ticket: int, sequence: int, payload: bytes) -> AskReplay | None:
+        """Take one frame of a replay's answer."""
+        before = self.trust
+        return self._act(before, self.stream.replayed(ticket, sequence, payload, self._clock()))
+
+    def replay_ended(self, ticket: int) -> AskReplay | None:
+        """Take the end of a replay's answer."""
+        before = self.trust
+        return self._act(before, self.stream.replay_ended(ticket, self._clock()))
+
+    def replay_failed(self, ticket: int, reason: str) -> AskReplay | None:
+        """Take note that a replay was not answered, or not to its end."""
+        before = self.trust
+        return self._act(before, self.stream.replay_failed(ticket, reason, self._clock()))
+
+    def frame_malformed(self, reason: str) -> None:
+        """Take note of a message that is not even a frame; it has no sequence to miss."""
+        self.malformed += 1
+        log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
+        before = self.trust
+        self._act(before, self.stream.missed(f"a frame is malformed: {reason}", self._clock()))
+
+    def close(self) -> None:
+        """Let the rank hold nothing."""
+        self._sink.empty()
+
+    def save(self) -> SavedRank:
+        """Return what a later process needs to go on from here."""
+        source = self.source
+        return SavedRank(
+            pod=source.pod,
+            rank=source.rank,
+            model=source.model,
+            capacity=self.capacity,
+            stream=self.stream.save(),
+            resolver=self.resolver.save(),
+        )
+
+    def restore(self, saved: SavedRank) -> None:
+        """Go on from what another process saved; nothing may have been taken before."""
+        self.capacity = self.capacity or saved.capacity
+        for change in self.resolver.restore(saved.resolver):
+            self._sink.apply(change)
+        self.stream.restore(saved.stream, self._clock())
+
+    def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
+        asked = None
+        for action in actions:
+            if isinstance(action, Apply):
+                self._apply(action)
+            elif isinstance(action, Reset):
+                self.resolver.forget()
+                self._sink.empty()
+            elif isinstance(action, Doubt):
+                self.resolver.doubt()
+            else:
+                asked = action
+        self._log(before)
+        return asked
+
+    def _apply(self, action: Apply) -> None:
+        self.batches += 1
+        now = self._clock()
+        try:
+            batch = self.source.decode(action.payload)
+        except MalformedEventError as error:
+            self.malformed += 1
+            self.stream.malformed(str(error), now)
+            self.resolver.doubt()
+            return
+        self.skipped += batch.skipped
+        self.capacity = batch.capacity or self.capacity
+        counts = self.resolver.counts
+        clears, parentless = counts.clears, counts.parentless
+        for change in self.resolver.apply_all(batch.events):
+            self._sink.apply(change)
+        if counts.clears > clears:
+            self.stream.cleared(action.sequence, now)
+        if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
+            self.stream.missed("a stored block's parent is unknown: an event was missed", now)
+            self.resolver.doubt()
+        elif self.stream.can_heal and self.resolver.can_settle(self.capacity):
+            for change in self.resolver.settle():
+                self._sink.apply(change)
+            self.stream.turned_over(now)
+
+    def _log(self, before: Trust) -> None:
+        now = self.trust
+        if now != before:
+            log.info(
+                "pod %s rank %d: %s, was %s: %s",
+                self.source.pod,
+                self.source.rank,
+                now.level,
+                before.level,
+                now.reason,
+            )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the index holds other keys than the rank's live names."""
+        self.stream.check()
+        self.resolver.check()
+        self._sink.check(self.resolver.held())
