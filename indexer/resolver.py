@@ -224,17 +224,20 @@ class Resolver:
     ) -> list[Change]:
         """Give each block its keys and hold it, but for those at the positions `gone`."""
         held = []
+        known, parents = self._keys, self._parents
         above = event.parent
-        for position, name in enumerate(event.hashes):
+        for position, (name, last) in enumerate(
+            zip(event.hashes, keys[ratio - 1 :: ratio], strict=True)
+        ):
             if position not in gone:
                 held.append(name)
-                if name not in self._keys:
-                    own = keys[position * ratio : (position + 1) * ratio]
-                    self._keys[name] = own[-1]
+                if name not in known:
+                    known[name] = last
                     if ratio > 1:
-                        self._earlier[name] = tuple(own[:-1])
+                        earlier = keys[position * ratio : (position + 1) * ratio - 1]
+                        self._earlier[name] = tuple(earlier)
                     if above is not None:
-                        self._parents[name] = above
+                        parents[name] = above
             above = name
         if event.tier is Tier.GPU and event.parent is not None:
             self._prove_prefix((event.tier, event.group), event.parent)
@@ -281,9 +284,13 @@ class Resolver:
         holding = self._holdings.get(spot)
         if holding is None:
             holding = self._holdings[spot] = Holding()
-        fresh = []
-        for name in held:
-            fresh += holding.hold(name, self._keys_of(name))
+        fresh: list[int] = []
+        if self._earlier:
+            for name in held:
+                fresh += holding.hold(name, self._keys_of(name))
+        else:
+            # Most ranks never hold a chunk.
+            fresh = holding.hold_each(held, self._keys)
         self.counts.stored_blocks += len(held)
         if spot[0] is Tier.GPU:
             self.stored_since_doubt += len(held)
