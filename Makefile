@@ -63,8 +63,9 @@ soak: setup ## ingestion under churn and faults, and long state machines (about 
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-fuzz.txt
-	@for engine in vllm sglang trtllm; do \
-	  echo "== $$engine"; $(BIN)/python tests/fuzz/fuzz_codecs.py $$engine --seconds $(FUZZ_SECONDS) 2>&1 | tail -6 || exit 1; done
+	@mkdir -p out/fuzz; for engine in vllm sglang trtllm; do echo "== $$engine"; \
+	  $(BIN)/python tests/fuzz/fuzz_codecs.py $$engine --seconds $(FUZZ_SECONDS) > out/fuzz/$$engine.log 2>&1 \
+	    || { tail -60 out/fuzz/$$engine.log; exit 1; }; tail -6 out/fuzz/$$engine.log; done
 
 lock: ## renew constraints.txt (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \

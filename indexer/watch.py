@@ -67,7 +67,7 @@ class Watcher:
                     reason = f"{error.code().name}: {error.details()}"
                 except (ProtocolError, ValueError) as error:
                     self._epoch = ""
-                    reason = f"malformed: {error}"
+                    reason = f"refused: {error}"
                 self._log(reason)
                 for rank in self._ranks:
                     rank.disconnected(reason)
@@ -120,6 +120,11 @@ class Watcher:
             self._sequence = delta.sequence
 
     def _begin(self, hello: pb.Hello) -> None:
+        if hello.pod != self._ranks[0].pod:
+            raise ProtocolError(
+                f"the publisher at {self._address} is pod {hello.pod!r}'s (--pod), not "
+                f"{self._ranks[0].pod!r}'s"
+            )
         if hello.ranks != len(self._ranks):
             raise ProtocolError(
                 f"the publisher follows {hello.ranks} ranks, configured are {len(self._ranks)}"

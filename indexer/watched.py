@@ -52,13 +52,13 @@ class WatchedRank:
         self.pod = pod
         self.number = number
         self.layout = Layout()
-        self.is_connected = False
         self.sequence: int | None = None
         self._slots = slots
         self._stale_after = stale_after
         self._clock = clock
         self._said = Trust(Level.COLD, "the publisher was not reached yet", clock())
         self._lost: Trust | None = None
+        self._problem = ""
         self._disconnected_at: float | None = clock()
         self._deltas = 0
         self._snapshots = 0
@@ -67,6 +67,11 @@ class WatchedRank:
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
         return self._lost or self._said
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the engine's events reach us now: both the publisher and through it."""
+        return self._disconnected_at is None and self._said.level is not Level.STALE
 
     def learn_capacity(self, blocks: int) -> None:
         """Leave it to the publisher, which heals the view."""
@@ -88,16 +93,18 @@ class WatchedRank:
     def connected(self) -> None:
         """Take note that the publisher's deltas arrive."""
         self._disconnected_at = None
-        self.is_connected = True
+        self._problem = ""
         self._lost = None
 
     def disconnected(self, reason: str) -> None:
         """Take note that they do not."""
         if self._disconnected_at is None:
             self._disconnected_at = self._clock()
-        self.is_connected = False
+        self._problem = reason
         if self._said.level is Level.COLD:
-            self._say(Level.COLD, reason)
+            self._said = Trust(Level.COLD, reason, self._clock())
+        elif self._lost:
+            self._lost = Trust(Level.STALE, reason, self._lost.since)
 
     def tick(self) -> None:
         """Let time pass: a connection gone for too long makes the rank stale."""
@@ -105,8 +112,9 @@ class WatchedRank:
         if gone is None or self._lost or self._clock() - gone < self._stale_after:
             return
         if self._said.level is not Level.COLD:
-            self._lost = Trust(Level.STALE, "the publisher is disconnected", self._clock())
-            log.info("pod %s rank %d: stale: %s", self.pod, self.number, self._lost.reason)
+            reason = self._problem or "the publisher is disconnected"
+            self._lost = Trust(Level.STALE, reason, self._clock())
+            self._log(self._said.level)
 
     def take_part(self, part: pb.SnapshotPart) -> None:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
@@ -132,10 +140,15 @@ class WatchedRank:
 
     def _say(self, level: Level, reason: str) -> None:
         if (level, reason) != (self._said.level, self._said.reason):
-            before, self._said = self._said, Trust(level, reason, self._clock())
-            log.info(
-                "pod %s rank %d: %s, was %s: %s", self.pod, self.number, level, before.level, reason
-            )
+            before, self._said = self.trust.level, Trust(level, reason, self._clock())
+            if level is not before:
+                self._log(before)
+
+    def _log(self, before: Level) -> None:
+        now = self.trust
+        log.info(
+            "pod %s rank %d: %s, was %s: %s", self.pod, self.number, now.level, before, now.reason
+        )
 
     def close(self) -> None:
         """Let the rank hold nothing."""

@@ -16,6 +16,8 @@ import zmq
 from indexer.endpoint import endpoint_problem
 from publisher.assemble import Settings, publishing
 
+MOST_RANKS = 1024
+
 PARENT_SECONDS = 0.5
 """Pause between two looks at whether the parent is still there."""
 
@@ -38,12 +40,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             host and port.isascii() and port.isdigit() and int(port) <= 65535
         ):
             parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
+    if not args.pod or not args.model:
+        parser.error("--pod and --model: are not empty")
+    if args.ranks > MOST_RANKS:
+        parser.error(f"--ranks: at most {MOST_RANKS}")
+    if args.engine == "trtllm" and not args.events.startswith(("http://", "https://")):
+        parser.error(f"--events: {args.events!r} is not http://host:port/kv_cache_events")
+    for option in ("tls_cert", "tls_key", "tls_client_ca"):
+        path = getattr(args, option)
+        if path and not path.is_file():
+            parser.error(f"--{option.replace('_', '-')}: there is no file {path}")
     if args.engine != "trtllm":
         for option in ("events", "replay"):
             value = getattr(args, option)
             if value and (problem := endpoint_problem(value, args.ranks)):
                 parser.error(f"--{option}: {problem}")
-    for option, low in (("ranks", 1), ("blocks", 0), ("block_size", 1), ("journal_bytes", 1)):
+    for option, low in (
+        ("ranks", 1), ("blocks", 0), ("block_size", 1), ("journal_bytes", 1), ("max_watchers", 1),
+    ):  # fmt: skip
         if getattr(args, option) < low:
             parser.error(f"--{option.replace('_', '-')}: at least {low}")
     options = vars(args)

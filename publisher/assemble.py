@@ -177,7 +177,10 @@ async def _serve(settings: Settings, watch: WatchServer, stack: AsyncExitStack) 
         else:
             port = server.add_secure_port(settings.listen, credentials)
     except RuntimeError as error:
-        raise OSError(f"--listen: cannot bind {settings.listen}") from error
+        problem = f"--listen: cannot bind {settings.listen}"
+        if settings.tls_cert is not None:
+            problem += ", or --tls-cert and --tls-key are no certificate and its key in PEM"
+        raise OSError(problem) from error
     await server.start()
     await checks.set("", health_pb2.HealthCheckResponse.SERVING)
     stack.push_async_callback(server.stop, 0)

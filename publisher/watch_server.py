@@ -1,6 +1,7 @@
 """Serves CacheWatch: each watcher gets a snapshot or what it missed, and then every delta."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import grpc.aio
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from publisher.pod_cache import PodCache
+
+log = logging.getLogger(__name__)
 
 TAKEN_AT_ONCE = 64
 """Deltas that a watcher keeps from the journal's bound while they are sent."""
@@ -44,7 +47,11 @@ class WatchServer(cache_watch_pb2_grpc.CacheWatchServicer):
     ) -> AsyncIterator[pb.WatchResponse]:
         """Serve one watcher until it leaves or falls behind."""
         if request.keyspace != self._keyspace:
-            problem = "keyspace: the watcher has another model or hash seed; its keys never match"
+            problem = (
+                "keyspace: router and publisher differ in the model's name or in the hash seed "
+                "(index.hash-seed of the router, --model and --hash-seed of the publisher)"
+            )
+            log.warning("refused %s: %s", context.peer(), problem)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
         if self.watchers >= self._max_watchers:
             problem = f"{self._max_watchers} watchers are served already (--max-watchers)"

@@ -1,6 +1,7 @@
 """The router's composition root: builds every part, wires them, and closes them in reverse."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -183,6 +184,10 @@ def _saved(table: IndexTable, folder: Path) -> list[SavedRank]:
         return state_file.load(folder / table.state_file, table.hash_seed)
     except state_file.BadStateError as error:
         log.warning("index.state-file: %s; starting cold", error)
+        # The next one to be saved must not take its place: it may be good for someone.
+        path = folder / table.state_file
+        with contextlib.suppress(OSError):
+            path.replace(path.with_name(path.name + ".unusable"))
         return []
 
 

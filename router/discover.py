@@ -62,7 +62,8 @@ class Reconciler:
             if owner == source and found.get(pod_id) != before:
                 await self._follower.drop(pod_id)
                 del self._followed[pod_id]
-                log.info("pod %s: gone from %s", pod_id, source)
+                what = "is another now in" if pod_id in found else "gone from"
+                log.info("pod %s: %s %s", pod_id, what, source)
         for pod_id, one in found.items():
             owner, _ = self._followed.get(pod_id, ("", None))
             if owner and owner != source:

@@ -10,6 +10,8 @@ from router.discover import Found
 
 log = logging.getLogger(__name__)
 
+GONE = (socket.EAI_NONAME, socket.EAI_NODATA)
+
 Resolve = Callable[[str], Awaitable[list[str]]]
 """A name's addresses. Raises socket.gaierror."""
 
@@ -28,9 +30,10 @@ class DnsSource:
     """
 
     def __init__(self, pods: config.PodSet, *, ask: Resolve = resolve) -> None:
-        self.name = f"dns {pods.dns}"
+        self.name = f"pod-sets {pods.name} (dns {pods.dns})"
         self._pods = pods
         self._ask = ask
+        self._problem = ""
 
     async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
         """Yield all pods by id, now and whenever the addresses have changed."""
@@ -38,12 +41,12 @@ class DnsSource:
         while True:
             try:
                 addresses = await self._ask(self._pods.dns)
-            except socket.gaierror as error:
+                self._say("")
+            except (socket.gaierror, UnicodeError) as error:
                 # A headless service without pods has no name; anything else may pass.
-                gone = error.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+                gone = isinstance(error, socket.gaierror) and error.errno in GONE
                 addresses = [] if gone else (before or [])
-                if not gone:
-                    log.warning("%s: %s; the pods stay as they were", self.name, error)
+                self._say(f"{error}; {'no pods' if gone else 'the pods stay as they were'}")
             if addresses != before:
                 before = addresses
                 yield {
@@ -54,3 +57,9 @@ class DnsSource:
                     )
                 }
             await asyncio.sleep(self._pods.refresh_seconds)
+
+    def _say(self, problem: str) -> None:
+        """Log a problem once for as long as it lasts."""
+        if problem and problem != self._problem:
+            log.warning("%s: %s", self.name, problem)
+        self._problem = problem

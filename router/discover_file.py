@@ -27,13 +27,19 @@ class FileSource:
     async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
         """Yield all pods by id, now and whenever the file has changed."""
         before: bytes | None = None
+        problem = ""
         while True:
             try:
                 raw = await asyncio.to_thread(self._path.read_bytes)
                 if raw != before:
                     before = raw
                     pods = read_config.parse_pods(raw, self.name, self._models)
+                    if not pods:
+                        log.warning("pods-file: %s: lists no pods", self.name)
                     yield {pod.id: Found(pod) for pod in pods}
+                problem = ""
             except (OSError, read_config.ConfigError) as error:
-                log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
+                if str(error) != problem:
+                    problem = str(error)
+                    log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
             await asyncio.sleep(self._look_seconds)

@@ -9,6 +9,8 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import aiohttp
+
 from router import config
 from router.discover import Found
 
@@ -23,7 +25,9 @@ class KubernetesSource:
     """Lists and watches pods; `api` is a `kubernetes_asyncio` client, made where none is given."""
 
     def __init__(self, pods: config.PodSet, *, api: Any = None) -> None:
-        self.name = f"kubernetes {pods.namespace}/{pods.inference_pool or pods.selector}"
+        where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
+        self.name = f"pod-sets {pods.name} (kubernetes {where})"
+        self._problem = ""
         self._pods = pods
         self._api = api
         self._known: dict[str, dict[str, Any]] = {}
@@ -32,18 +36,25 @@ class KubernetesSource:
         """Yield all pods by id, now and whenever they have changed."""
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
-        if self._api is None:
-            self._api = await _connect()
         while True:
             try:
+                if self._api is None:
+                    self._api = await _connect()
                 async for _ in self._changes(client):
+                    self._problem = ""
                     yield self._found()
             except client.ApiException as error:
-                log.warning("%s: %s %s", self.name, error.status, error.reason)
-            except (TimeoutError, OSError) as error:
-                log.warning("%s: %s", self.name, error)
+                self._say(f"{error.status} {error.reason}")
+            except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                self._say(str(error))
             # What was known stays until the API says otherwise.
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _say(self, problem: str) -> None:
+        """Log a problem once for as long as it lasts."""
+        if problem != self._problem:
+            log.warning("%s: %s; the pods stay as they were", self.name, problem)
+        self._problem = problem
 
     async def _changes(self, client: Any) -> AsyncIterator[None]:
         """List, then watch until the API ends the watch; yield after each change."""
@@ -128,12 +139,19 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
 
 
 async def _connect() -> Any:
-    """Return a client as the pod's service account, or as the user's kubeconfig says."""
+    """Return a client as the pod's service account, or as the user's kubeconfig says.
+
+    Raises OSError where there is neither.
+    """
     from kubernetes_asyncio import client  # noqa: PLC0415  an extra
     from kubernetes_asyncio import config as access  # noqa: PLC0415
 
     try:
         access.load_incluster_config()  # type: ignore[no-untyped-call]
     except access.ConfigException:
-        await access.load_kube_config()
+        try:
+            await access.load_kube_config()
+        except (access.ConfigException, TypeError) as error:
+            # A kubeconfig that is not there ends in a TypeError of the library's own.
+            raise OSError("neither in a cluster nor a kubeconfig") from error
     return client.ApiClient()

@@ -58,6 +58,8 @@ class Outcome:
     exact_on_arrival: int = 0
     abs_error_tokens: int = 0
     skipped: int = 0
+    cut_after: int = 0
+    """The line in whose middle the recording ends; 0: it is whole."""
     overclaimed: int = 0
     """Requests predicted warmer than they were while the trust said exact."""
     trust_changes: list[dict[str, Any]] = field(default_factory=list)
@@ -83,6 +85,7 @@ class Outcome:
             "exact_on_arrival": self.exact_on_arrival,
             "mean_abs_error_tokens": self.mean_abs_error_tokens,
             "skipped": self.skipped,
+            "cut_after": self.cut_after,
             "mismatches": [asdict(miss) for miss in self.mismatches],
             "trust": str(self.trust.level),
             "reasons": [self.trust.reason],
@@ -147,7 +150,7 @@ class _Verification:
         self._connected = False
         self._life = 1
         self._open: dict[Asked, _Open] = {}
-        self._outcome = Outcome()
+        self._outcome = Outcome(cut_after=recording.cut_after)
 
     def run(self) -> Outcome:
         lines = list(self._timeline())

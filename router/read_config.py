@@ -5,6 +5,7 @@ wherever they stand.
 """
 
 import difflib
+import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -35,12 +36,25 @@ def load(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     config = parse(text, str(path))
-    for position, model in enumerate(config.models):
-        if model.tokenizer and not (path.parent / model.tokenizer / "tokenizer.json").is_file():
-            at = ("models", position, "tokenizer")
-            problem = f"{path.parent / model.tokenizer} has no tokenizer.json"
-            raise ConfigError(f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}")
+    for at, problem in _missing(config, path.parent):
+        raise ConfigError(f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}")
     return config
+
+
+def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the files and folders that are named and not there."""
+    for position, model in enumerate(config.models):
+        if model.tokenizer and not (folder / model.tokenizer / "tokenizer.json").is_file():
+            problem = f"{folder / model.tokenizer} has no tokenizer.json"
+            yield ("models", position, "tokenizer"), problem
+    for key in ("ca", "cert", "key"):
+        name = getattr(config.watch, key)
+        if name and not (folder / name).is_file():
+            yield ("watch", key), f"there is no file {folder / name}"
+    if config.index.state_file:
+        where = (folder / config.index.state_file).parent
+        if not where.is_dir():
+            yield ("index", "state-file"), f"there is no folder {where}"
 
 
 def parse(text: str, source: str) -> Config:
@@ -113,11 +127,12 @@ def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
         text = raw.decode("utf-8-sig")
         table = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{source}: {error}") from error
+        line = re.search(r"at line (\d+)", str(error))
+        raise ConfigError(f"{source}{f':{line[1]}' if line else ''}: {error}") from error
     for key in table:
         if key != "pods":
-            line = find_line(text, (key,))
-            raise ConfigError(f"{source}:{line}: {key}: unknown key; known here: pods")
+            at = find_line(text, (key,))
+            raise ConfigError(f"{source}:{at}: {key}: unknown key; known here: pods")
     whole = {"models": [msgspec.to_builtins(model) for model in models], **table}
     for path, problem in _problems(whole):
         raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
@@ -144,8 +159,15 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
                     yield ("models", position, key), f"{name!r} is taken; names are unique"
                 names.add(name)
     bases = {model.name for model in config.models}
+    sets: set[str] = set()
     for position, pods in enumerate(config.pod_sets):
         at = ("pod-sets", position)
+        if not pods.name or pods.name in sets:
+            problem = f"{pods.name!r} is taken; names are unique" if pods.name else "is empty"
+            yield (*at, "name"), problem
+        sets.add(pods.name)
+        if pods.namespace and importlib.util.find_spec("kubernetes_asyncio") is None:
+            yield (*at, "namespace"), "needs the extra: pip install 'warmpath[kubernetes]'"
         if pods.model not in bases:
             known = ", ".join(sorted(bases))
             yield (*at, "model"), f"no model is named {pods.model!r}; known: {known}"

@@ -82,6 +82,8 @@ class Recording:
     adapters: set[str] = field(default_factory=set)
     capacity: int = 0
     """Blocks of the engine's cache that requests can use; 0: not said."""
+    cut_after: int = 0
+    """The line in whose middle the file ends; 0: it is whole."""
     reports_cached: bool = False
     """Whether any answer says how many tokens were cached."""
 
@@ -89,7 +91,7 @@ class Recording:
 def read_recording(path: Path) -> Recording:
     """Read a recording. Raises BadRecordingError or OSError."""
     recording = Recording()
-    for number, raw in _json_lines(path):
+    for number, raw in _json_lines(path, recording):
         try:
             _take(recording, raw)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -105,7 +107,7 @@ def read_recording(path: Path) -> Recording:
     return recording
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_lines(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the lines' objects by number; a recording that was cut off ends with its last whole line."""
     number = 0
     try:
@@ -117,12 +119,16 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     value = json.loads(line)
                 except ValueError:
                     if number > 1 and not line.endswith("\n"):
+                        recording.cut_after = number
                         return
                     raise
                 if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-                    raise BadRecordingError(f"line {number}: is no object with a kind")
+                    raise BadRecordingError(
+                        f"is no recording: line {number} is no object with a kind"
+                    )
                 yield number, value
     except EOFError:
+        recording.cut_after = number + 1
         return
     except (UnicodeDecodeError, zlib.error, gzip.BadGzipFile) as error:
         raise BadRecordingError(f"is no recording: after line {number}: {error}") from error

@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _readable(outcome: Outcome) -> str:
     lines = [
-        (
+        "no request was compared"
+        if not outcome.requests
+        else (
             f"{outcome.exact} of {outcome.requests} requests predicted exactly "
             f"({outcome.exact_ratio:.1%}); on arrival {outcome.exact_on_arrival}"
         ),
@@ -67,6 +69,8 @@ def _readable(outcome: Outcome) -> str:
         f"at the end the view is {outcome.trust.level}: {outcome.trust.reason}",
         f"overclaimed while exact: {outcome.overclaimed}",
     ]
+    if outcome.cut_after:
+        lines.append(f"the recording is cut off: it ends in the middle of line {outcome.cut_after}")
     if outcome.skipped:
         lines.append(
             f"{outcome.skipped} requests have no figure to compare with (failed, or no usage)"

@@ -133,6 +133,31 @@ async def test_another_hash_seed_is_refused_with_a_reason(pod: Pod, tmp_path: Pa
         assert score.trust.level == pb.Trust.COLD
 
 
+async def test_a_publisher_of_another_pod_is_refused_with_a_reason(
+    pod: Pod, tmp_path: Path
+) -> None:
+    await pod.publish("--pod=another")
+    await pod.generate(IDS)
+    async with AsyncExitStack() as stack:
+        _, asker = await asking(stack, router_config(pod), tmp_path)
+        score = await asker.until(lambda score: "is pod 'another'" in score.trust.reason)
+        assert score.matched_tokens == 0
+
+
+async def test_a_publisher_that_comes_back_with_another_seed_is_said_to_be_refused(
+    pod: Pod, tmp_path: Path
+) -> None:
+    await pod.publish()
+    await pod.generate(IDS)
+    async with AsyncExitStack() as stack:
+        _, asker = await asking(stack, router_config(pod), tmp_path)
+        await asker.until(lambda score: score.matched_tokens == FULL)
+        await pod.publisher.stop()
+        await pod.publish("--hash-seed=other")
+        score = await asker.until(lambda score: "keyspace" in score.trust.reason)
+        assert score.trust.level == pb.Trust.STALE
+
+
 async def test_another_number_of_ranks_is_refused_with_a_reason(pod: Pod, tmp_path: Path) -> None:
     await pod.publish()
     async with AsyncExitStack() as stack:
@@ -294,6 +319,9 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
         ("--engine=other", "--engine"),
         ("--events=tcp://*:5557", "--events"),
         ("--replay=nowhere", "--replay"),
+        ("--pod=", "--pod"),
+        ("--max-watchers=0", "--max-watchers"),
+        ("--ranks=100000", "--ranks"),
     ],
 )
 def test_bad_options_are_named(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:

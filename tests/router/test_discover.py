@@ -263,9 +263,63 @@ async def test_an_inference_pools_selector_is_used(cluster: tuple[Cluster, Any])
         ('dns = "x"\nselector = "a=b"', "go with namespace"),
         ('dns = "x"\nmode = "y"', "unknown key"),
         ('dns = "x"\nport = 70000', "port"),
+        ('dns = "x"\n[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "y"', "names are unique"),
     ],
 )
 def test_a_pod_set_that_cannot_be_is_refused(lines: str, problem: str) -> None:
     text = f'[[models]]\nname = "m"\n[[pod-sets]]\nname = "s"\nmodel = "m"\n{lines}\n'
     with pytest.raises(ConfigError, match=problem):
         parse(text, "text")
+
+
+async def test_two_sets_of_one_name_in_dns_do_not_take_each_others_pods() -> None:
+    async def ask(_: str) -> list[str]:
+        return ["10.0.0.1"]
+
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    for name, port in (("s", 1), ("t", 2)):
+        source = DnsSource(PodSet(name=name, model="m", dns="x", port=port), ask=ask)
+        sets = source.sets()
+        await reconciler.reconcile(source.name, await anext(sets))
+        await sets.aclose()  # type: ignore[attr-defined]
+    assert follower.calls == ["+s-10.0.0.1@10.0.0.1:1", "+t-10.0.0.1@10.0.0.1:2"]
+
+
+async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = 0
+
+    async def ask(_: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise UnicodeError("label too long")
+        return ["10.0.0.1"]
+
+    sets = DnsSource(PodSet(name="s", model="m", dns="x", refresh_seconds=0.001), ask=ask).sets()
+    assert await anext(sets) == {}
+    assert list(await anext(sets)) == ["s-10.0.0.1"]
+    assert caplog.text.count("label too long") == 1
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    from kubernetes_asyncio.config import kube_config
+
+    from router import discover_kubernetes
+
+    monkeypatch.setattr(discover_kubernetes, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    pods = PodSet(name="k", model="m", namespace="ns", selector="a=b")
+    waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
+    while "kubeconfig" not in caplog.text:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    assert caplog.text.count("neither in a cluster nor a kubeconfig") == 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)

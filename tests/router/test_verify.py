@@ -91,7 +91,7 @@ def test_the_readable_form_says_the_same(shared: Path, capsys: pytest.CaptureFix
     ("text", "message"),
     [
         ("", "it has no events"),
-        ("{}\n", "line 1: is no object with a kind"),
+        ("{}\n", "line 1 is no object with a kind"),
         ('{"kind": "events", "t": 1}\n', "line 1 (events): no field 'topic'"),
         ('{"kind": "note"}\n{"kind": "ev\n', "line 2 "),
         (
