@@ -12,6 +12,7 @@ from indexer.index import BrokenInvariantError
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_ingest import RankIngest
 from indexer.resolver import Added, Change, Emptied, Spot
+from indexer.trust import Trust
 from indexer.watched import pack_keys
 from publisher.journal import Journal
 
@@ -60,14 +61,14 @@ class PodCache:
         self.pod = pod
         self.journal = journal
         self._ranks: list[tuple[RankIngest, Pending]] = []
-        self._told: list[bytes] = []
+        self._told: list[tuple[Trust, Layout] | None] = []
 
     def add(self, rank: RankIngest, sink: Pending) -> None:
         """Tell of a rank too, whose changes go to `sink`; ranks are added in order from 0."""
         if rank.number != len(self._ranks):
             raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
         self._ranks.append((rank, sink))
-        self._told.append(b"")
+        self._told.append(None)
 
     @property
     def ranks(self) -> list[RankIngest]:
@@ -78,14 +79,13 @@ class PodCache:
         """Put what has changed into the journal; whether there was anything."""
         changed = False
         for number, (rank, sink) in enumerate(self._ranks):
-            state = _state(rank)
             # The engine's sequence alone is no news.
-            told = _state(rank, with_sequence=False).SerializeToString(deterministic=True)
+            told = rank.trust, rank.layout
             if not sink.changes and told == self._told[number]:
                 continue
             changes, sink.changes = sink.changes, []
             self._told[number] = told
-            self.journal.add(state, [_message(change) for change in changes])
+            self.journal.add(_state(rank), [_message(change) for change in changes])
             changed = True
         return changed
 
@@ -118,7 +118,7 @@ class PodCache:
             rank.check()
 
 
-def _state(rank: RankIngest, *, with_sequence: bool = True) -> pb.RankState:
+def _state(rank: RankIngest) -> pb.RankState:
     layout, trust = rank.layout, rank.trust
     return pb.RankState(
         rank=rank.number,
@@ -129,7 +129,7 @@ def _state(rank: RankIngest, *, with_sequence: bool = True) -> pb.RankState:
             for number, one in sorted(layout.groups.items())
         ],
         lookahead=layout.lookahead,
-        engine_sequence=rank.sequence if with_sequence else None,
+        engine_sequence=rank.sequence,
     )
 
 
