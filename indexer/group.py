@@ -58,6 +58,11 @@ class Layout:
         sizes = chained or [group.block_size for group in self.groups.values()]
         return min(sizes, default=0)
 
+    @property
+    def shown(self) -> int:
+        """The group whose blocks stand for the rank's where one number is told."""
+        return self.prefix[0] if self.prefix else min(self.groups, default=0)
+
     @cached_property
     def prefix(self) -> list[int]:
         """The groups that must hold a prompt's blocks from the first on."""

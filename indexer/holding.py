@@ -4,7 +4,7 @@ A place is a tier and a cache group of a rank.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from indexer.engines.event import EngineHash
 from indexer.index import BrokenInvariantError
@@ -36,26 +36,6 @@ class Holding:
         for key in keys:
             standing = self.names.get(key, 0)
             self.names[key] = standing + 1
-            if not standing:
-                fresh.append(key)
-        return fresh
-
-    def hold_each(self, held: Iterable[EngineHash], key_of: Mapping[EngineHash, int]) -> list[int]:
-        """Hold one copy more of each name, each of one key; return the keys that are new here."""
-        copies, names, doubted = self.copies, self.names, self.doubted
-        fresh = []
-        for name in held:
-            count = copies.get(name, 0)
-            if count:
-                if name in doubted:
-                    doubted.discard(name)
-                    count = 0
-                copies[name] = count + 1
-                continue
-            copies[name] = 1
-            key = key_of[name]
-            standing = names.get(key, 0)
-            names[key] = standing + 1
             if not standing:
                 fresh.append(key)
         return fresh

@@ -228,6 +228,11 @@ class RankIngest:
         self.stream.restore(saved.stream, self._clock())
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
+        asked = self._carry_out(actions)
+        self._log(before)
+        return asked
+
+    def _carry_out(self, actions: list[Action]) -> AskReplay | None:
         asked = None
         for action in actions:
             if isinstance(action, Apply):
@@ -239,7 +244,6 @@ class RankIngest:
                 self.resolver.doubt()
             else:
                 asked = action
-        self._log(before)
         return asked
 
     def _apply(self, action: Apply) -> None:
@@ -249,8 +253,7 @@ class RankIngest:
             batch = self.source.decode(action.payload)
         except MalformedEventError as error:
             self.malformed += 1
-            self.stream.malformed(str(error), now)
-            self.resolver.doubt()
+            self._carry_out(self.stream.malformed(str(error), now))
             return
         self.skipped += batch.skipped
         self.capacity = batch.capacity or self.capacity
@@ -261,8 +264,8 @@ class RankIngest:
         if counts.clears > clears:
             self.stream.cleared(action.sequence, now)
         if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
-            self.stream.missed("a stored block's parent is unknown: an event was missed", now)
-            self.resolver.doubt()
+            reason = "a stored block's parent is unknown: an event was missed"
+            self._carry_out(self.stream.missed(reason, now))
         elif self.stream.can_heal and self.resolver.can_settle(self.capacity):
             for change in self.resolver.settle():
                 self._sink.apply(change)

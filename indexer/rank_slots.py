@@ -47,11 +47,10 @@ class RankSlots:
 
     def blocks(self, layout: Layout) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        shown = layout.prefix[0] if layout.prefix else min(layout.groups, default=0)
         return {
             tier: self._index.count(slot)
             for (tier, group), slot in self._slots.items()
-            if group == shown
+            if group == layout.shown
         }
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:

@@ -285,12 +285,8 @@ class Resolver:
         if holding is None:
             holding = self._holdings[spot] = Holding()
         fresh: list[int] = []
-        if self._earlier:
-            for name in held:
-                fresh += holding.hold(name, self._keys_of(name))
-        else:
-            # Most ranks never hold a chunk.
-            fresh = holding.hold_each(held, self._keys)
+        for name in held:
+            fresh += holding.hold(name, self._keys_of(name))
         self.counts.stored_blocks += len(held)
         if spot[0] is Tier.GPU:
             self.stored_since_doubt += len(held)

@@ -373,7 +373,7 @@ class Stream:
 
     def malformed(self, reason: str, now: float) -> list[Action]:
         """Take note that the last applied batch could not be read: what it said is not known."""
-        return self._degrade(f"batch {self._next - 1} is malformed: {reason}", self._next, now)
+        return self.missed(f"batch {self._next - 1} is malformed: {reason}", now)
 
     def missed(self, reason: str, now: float) -> list[Action]:
         """Take note that the batches themselves show that something was missed before."""

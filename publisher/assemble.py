@@ -1,7 +1,6 @@
 """The publisher's composition root: an engine's ranks, their journal, the gRPC server."""
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -21,12 +20,11 @@ from indexer.connect import Engine, Patience, connections
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
+from indexer.tasks import cancel, watched
 from publisher.journal import Journal
 from publisher.metrics import PublisherCollector
 from publisher.pod_cache import Pending, PodCache
 from publisher.watch_server import WatchServer
-
-log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 0.005
 """How long a change may wait to be told: less than an engine's step."""
@@ -73,7 +71,8 @@ class Publishing:
 async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
     """Publish for as long as the context is open. Raises OSError for what cannot be opened."""
     async with AsyncExitStack() as stack:
-        cache = _cache(settings)
+        engine = _engine(settings)
+        cache = _cache(settings, engine)
         keyspace = fingerprint(settings.model, settings.hash_seed)
         server = WatchServer(
             cache,
@@ -84,11 +83,11 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
         works = [
-            *connections(_engine(settings), cache.ranks, context, PATIENCE),
+            *connections(engine, cache.ranks, context, PATIENCE),
             _collect(cache, server),
         ]
-        tasks = [asyncio.create_task(work) for work in works]
-        stack.push_async_callback(_cancel, tasks)
+        tasks = [watched(work, f"publishing ({number})") for number, work in enumerate(works)]
+        stack.push_async_callback(cancel, tasks)
         await _serve_metrics(settings.metrics_listen, PublisherCollector(cache, server), stack)
         address = await _serve(settings, server, stack)
         yield Publishing(address, cache.journal.epoch, cache, server)
@@ -108,9 +107,9 @@ def _engine(settings: Settings) -> Engine:
     )
 
 
-def _cache(settings: Settings) -> PodCache:
+def _cache(settings: Settings, engine: Engine) -> PodCache:
     cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
-    for source in _engine(settings).sources():
+    for source in engine.sources():
         sink = Pending()
         rank = RankIngest(
             source,
@@ -132,14 +131,6 @@ async def _collect(cache: PodCache, server: WatchServer) -> None:
         if cache.collect():
             server.tell()
         await asyncio.sleep(COLLECT_SECONDS)
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    for ended in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(ended, Exception):
-            log.critical("a task had ended: a bug of ours", exc_info=ended)
 
 
 async def _serve_metrics(listen: str, collector: PublisherCollector, stack: AsyncExitStack) -> None:

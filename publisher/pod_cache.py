@@ -44,8 +44,8 @@ class Pending:
 
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        shown = layout.prefix[0] if layout.prefix else min(layout.groups, default=0)
-        return {tier: count for (tier, group), count in self._held.items() if group == shown}
+        held = self._held.items()
+        return {tier: count for (tier, group), count in held if group == layout.shown}
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:
         """Raise BrokenInvariantError where the numbers disagree."""

@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import SavedRank
+from indexer.tasks import watched
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate
@@ -36,7 +37,7 @@ from router.discover_dns import DnsSource
 from router.discover_file import FileSource
 from router.discover_kubernetes import KubernetesSource
 from router.expose import http_app
-from router.follow import Follower, watched
+from router.follow import Follower
 from router.health import Component, Health
 from router.metrics import Metrics, PartsCollector
 from router.models import Model, ModelTable

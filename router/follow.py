@@ -1,7 +1,6 @@
 """Following pods: what runs for each, from when it is known until it goes."""
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
@@ -13,12 +12,11 @@ from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.rank import Rank
 from indexer.rank_ingest import SavedRank
+from indexer.tasks import cancel, watched
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
 from router.probe import Prober
-
-log = logging.getLogger(__name__)
 
 
 class Follower:
@@ -103,30 +101,12 @@ class Follower:
     async def drop(self, pod_id: str) -> None:
         """Follow a pod no longer; it holds nothing from here on."""
         pod = self._pods.remove(pod_id)
-        await _cancel(self._tasks.pop(pod_id))
+        await cancel(self._tasks.pop(pod_id))
         for rank in pod.ranks:
             self._ingest.remove(pod_id, rank.number)
 
     async def close(self) -> None:
         """Follow nothing any more."""
         for tasks in self._tasks.values():
-            await _cancel(tasks)
+            await cancel(tasks)
         self._context.destroy(linger=0)
-
-
-def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start a task that is to run till the end, and say so at once where it fails."""
-
-    def ended(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.critical("%s has ended: a bug of ours", name, exc_info=task.exception())
-
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(ended)
-    return task
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

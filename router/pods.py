@@ -52,10 +52,6 @@ class PodTable:
         """Forget a pod and return it. Raises KeyError where it is not known."""
         return self._pods.pop(pod_id)
 
-    def get(self, pod_id: str) -> Pod | None:
-        """Return a pod; None where it is not known."""
-        return self._pods.get(pod_id)
-
     def serving(self, model: str) -> list[Pod]:
         """Return the pods of a model."""
         return [pod for pod in self._pods.values() if pod.model == model]

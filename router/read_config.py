@@ -59,14 +59,22 @@ def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
 
 def parse(text: str, source: str) -> Config:
     """Read a configuration; `source` names it in errors. Raises ConfigError."""
+    return _checked(_toml(text, source), text, source)
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError as error:
         raise ConfigError(f"{source}: is nested too deeply") from error
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         where = f"{source}:{line[1]}" if line else source
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _checked(raw: dict[str, Any], text: str, source: str) -> Config:
+    """Return the configuration that `text` writes out. Raises ConfigError for its first problem."""
     for path, problem in _problems(raw):
         raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
     return msgspec.convert(raw, Config)
@@ -125,18 +133,15 @@ def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
     """Read a file of [[pods]]. Raises ConfigError."""
     try:
         text = raw.decode("utf-8-sig")
-        table = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise ConfigError(f"{source}{f':{line[1]}' if line else ''}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    table = _toml(text, source)
     for key in table:
         if key != "pods":
             at = find_line(text, (key,))
             raise ConfigError(f"{source}:{at}: {key}: unknown key; known here: pods")
     whole = {"models": [msgspec.to_builtins(model) for model in models], **table}
-    for path, problem in _problems(whole):
-        raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
-    return msgspec.convert(whole, Config).pods
+    return _checked(whole, text, source).pods
 
 
 def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -21,7 +21,14 @@ from indexer.engines.event import (
     Stored,
 )
 from indexer.engines.medium import tier_of
-from indexer.engines.wire import WireBatch, decode_batch, name_of, names_of
+from indexer.engines.wire import (
+    AllBlocksCleared,
+    WireBatch,
+    decode_batch,
+    lora_of,
+    name_of,
+    names_of,
+)
 from indexer.extra import next_token
 from indexer.token import pack_tokens
 
@@ -47,10 +54,6 @@ class BlockRemoved(msgspec.Struct, frozen=True):
 
     block_hashes: list[int | bytes]
     medium: str | None = None
-
-
-class AllBlocksCleared(msgspec.Struct, frozen=True):
-    """A clear; it has no fields."""
 
 
 WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
@@ -101,10 +104,6 @@ def _stored(event: BlockStored) -> Stored:
     for field in ("cache_salt", "lora_name"):
         if not isinstance(getattr(event, field), str | None):
             raise MalformedEventError(f"{field} is no string")
-    lora = event.lora_name or ""
-    if not lora and event.lora_id is not None:
-        # The engine's own number; kept apart from every name.
-        lora = f"\x00lora-id:{event.lora_id}"
     tokens, extras = _tokens(event)
     return Stored(
         hashes=hashes,
@@ -112,7 +111,7 @@ def _stored(event: BlockStored) -> Stored:
         tokens=tokens,
         block_size=event.block_size,
         tier=tier_of(event.medium),
-        lora=lora,
+        lora=lora_of(event.lora_name, event.lora_id),
         cache_salt=event.cache_salt or "",
         extras=extras,
         lookahead=extras is not None,

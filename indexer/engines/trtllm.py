@@ -14,6 +14,7 @@ import msgspec
 from indexer.engines.event import (
     Batch,
     Cleared,
+    EngineHash,
     Event,
     MalformedEventError,
     Moved,
@@ -21,11 +22,11 @@ from indexer.engines.event import (
     Stored,
     Tier,
 )
+from indexer.engines.wire import name_of
 from indexer.extra import pack_extra
 from indexer.group import TRTLLM_WINDOW
 from indexer.token import pack_tokens
 
-UINT64 = (1 << 64) - 1
 LEVELS = (Tier.GPU, Tier.CPU)
 """Primary and secondary cache level."""
 
@@ -150,12 +151,12 @@ class Codec:
         if isinstance(data, StoredData):
             return Batch(0.0, self._stored(data, group), rank)
         if isinstance(data, RemovedData):
-            names = tuple(value & UINT64 for value in data.block_hashes)
+            names = tuple(name_of(value) for value in data.block_hashes)
             return Batch(0.0, (Removed(names, None, group),), rank)
         if data.cache_level is None or data.cache_level.old_value == data.cache_level.new_value:
             return Batch(0.0, (), rank)
         source, target = _tier(data.cache_level.old_value), _tier(data.cache_level.new_value)
-        return Batch(0.0, (Moved(data.block_hash & UINT64, source, target, group),), rank)
+        return Batch(0.0, (Moved(name_of(data.block_hash), source, target, group),), rank)
 
     def _stored(self, data: StoredData, group: int) -> tuple[Event, ...]:
         """Return the full blocks of a store, those of one level together.
@@ -164,7 +165,7 @@ class Codec:
         """
         size = self._block_size
         events: list[Event] = []
-        parent = None if data.parent_hash is None else data.parent_hash & UINT64
+        parent = None if data.parent_hash is None else name_of(data.parent_hash)
         for position, block in enumerate(data.blocks):
             count = len(block.tokens)
             if count < size and position == len(data.blocks) - 1:
@@ -173,13 +174,15 @@ class Codec:
                 raise MalformedEventError(
                     f"a block has {count} tokens; the configured tokens_per_block is {size}"
                 )
-            name = block.block_hash & UINT64
+            name = name_of(block.block_hash)
             events.append(_one_block(block, name, parent, group))
             parent = name
         return tuple(events)
 
 
-def _one_block(block: StoredBlock, name: int, parent: int | None, group: int) -> Stored:
+def _one_block(
+    block: StoredBlock, name: EngineHash, parent: EngineHash | None, group: int
+) -> Stored:
     try:
         tokens = pack_tokens(token.token_id for token in block.tokens)
     except ValueError as error:

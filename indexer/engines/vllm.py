@@ -17,7 +17,14 @@ from indexer.engines.event import (
     Stored,
 )
 from indexer.engines.medium import tier_of
-from indexer.engines.wire import WireBatch, decode_batch, name_of, names_of
+from indexer.engines.wire import (
+    AllBlocksCleared,
+    WireBatch,
+    decode_batch,
+    lora_of,
+    name_of,
+    names_of,
+)
 from indexer.extra import pack_extra
 from indexer.token import pack_tokens
 
@@ -49,10 +56,6 @@ class BlockRemoved(msgspec.Struct, frozen=True):
     group_idx: int | None = None
     locality: str | None = None
     ownership: str | None = None
-
-
-class AllBlocksCleared(msgspec.Struct, frozen=True):
-    """A clear; it has no fields."""
 
 
 WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
@@ -99,10 +102,6 @@ def _stored(event: BlockStored) -> Stored:
     if event.block_size < 0:
         raise MalformedEventError(f"block_size is {event.block_size}; it is 0 or more")
     hashes = names_of(event.block_hashes)
-    lora = event.lora_name or ""
-    if not lora and event.lora_id is not None:
-        # Before 0.14 only the engine's own number is sent; it is kept apart from every name.
-        lora = f"\x00lora-id:{event.lora_id}"
     # Placeholders of offload tiers have no tokens; groups that skip blocks have more tokens than
     # their hashes cover (section 2.8, 7), so that no slice belongs to a hash.
     whole = event.block_size > 0 and len(event.token_ids) == len(hashes) * event.block_size
@@ -123,7 +122,7 @@ def _stored(event: BlockStored) -> Stored:
         tokens=tokens,
         block_size=event.block_size,
         tier=tier_of(event.medium),
-        lora=lora,
+        lora=lora_of(event.lora_name, event.lora_id),
         cache_salt=salt,
         extras=extras,
         group=event.group_idx or 0,

@@ -17,6 +17,10 @@ UINT64 = (1 << 64) - 1
 WireEvent = TypeVar("WireEvent", bound=msgspec.Struct)
 
 
+class AllBlocksCleared(msgspec.Struct, frozen=True):
+    """A clear, as every engine of this format writes it; it has no fields."""
+
+
 class WireBatch(msgspec.Struct, Generic[WireEvent], frozen=True):
     """A batch as it is on the wire; `skipped` counts events of unknown type."""
 
@@ -62,6 +66,16 @@ def _event(item: Any, types: Mapping[str, type[WireEvent]]) -> WireEvent | None:
     if isinstance(item, list):
         item = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
     return msgspec.convert(item, wire_type)
+
+
+def lora_of(name: str | None, number: int | None) -> str:
+    """Return what stands for an adapter: its name, or the engine's own number of it.
+
+    A number means something to one engine only; it is kept apart from every name.
+    """
+    if name or number is None:
+        return name or ""
+    return f"\x00lora-id:{number}"
 
 
 def name_of(value: int | bytes) -> EngineHash:
