@@ -58,6 +58,16 @@ class Layout:
         sizes = chained or [group.block_size for group in self.groups.values()]
         return min(sizes, default=0)
 
+    @cached_property
+    def is_hybrid(self) -> bool:
+        """Whether reuse takes more than one group's blocks from the first on."""
+        return len(self.groups) > 1 or any(group.needed for group in self.groups.values())
+
+    @cached_property
+    def has_prefix(self) -> bool:
+        """Whether a prompt's blocks must be held from the first on."""
+        return bool(self.prefix) or not self.groups
+
     @property
     def shown(self) -> int:
         """The group whose blocks stand for the rank's where one number is told."""

@@ -8,17 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from indexer.key import Chain
 
-class Run(NamedTuple):
-    """Blocks `start` to `stop` (exclusive) of a prompt, all held by the same set of slots.
 
-    A key names its whole prefix, so holder sets change at few depths: a prompt of thousands of
-    blocks is a handful of runs.
+class Stretch(NamedTuple):
+    """Blocks `start` to `stop` (exclusive) of a prompt, all held by a slot; it holds neither neighbour.
+
+    A key names its whole prefix, so holders change at few depths: a prompt of thousands of blocks is
+    one stretch, or a few, for each slot that holds anything of it.
     """
 
+    slot: int
     start: int
     stop: int
-    slots: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class IndexStats:
     """(key, live slot) pairs."""
     slots: int
     """Live slots that hold anything."""
+    bytes: int = 0
+    """What it takes, as far as it is reckoned."""
+    evicted: int = 0
+    """Keys given up for want of room since the start."""
 
 
 class BrokenInvariantError(Exception):
@@ -40,12 +46,16 @@ class BrokenInvariantError(Exception):
 class Index(Protocol):
     """What every backend promises; `tests/conformance/test_index.py` runs on all of them.
 
-    Calls are made from one thread at a time. All are idempotent: adding what is held, removing what
-    is not, and dropping an empty slot change nothing.
+    One thread writes; what other threads may do meanwhile is said by each backend. All calls are
+    idempotent: adding what is held, removing what is not, and dropping an empty slot change nothing.
     """
 
     def add(self, slot: int, keys: Sequence[int]) -> None:
-        """Let `slot` hold `keys`. A dropped slot may not be used again before it is swept."""
+        """Let `slot` hold `keys`, best in the order of their chain.
+
+        A dropped slot may not be used again before it is swept. Nothing is refused for want of room:
+        the index gives up other keys (`take_losers`).
+        """
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
         """Let `slot` no longer hold `keys`; another slot's hold on them is untouched."""
@@ -59,10 +69,16 @@ class Index(Protocol):
         Returns the slots that are wholly swept by now and may be used anew.
         """
 
-    def holders(self, keys: Sequence[int]) -> list[Run]:
-        """Return the runs that cover `keys` from the first to the last, in order.
+    def take_losers(self) -> set[int]:
+        """Return the slots that lost keys for want of room since this was last asked."""
 
-        Neighbouring runs differ in their slots; blocks that nobody holds are runs of the empty set.
+    def stretches(self, keys: Sequence[int]) -> list[Stretch]:
+        """Return who holds which of `keys`; each slot's stretches are in order."""
+
+    def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
+        """Return the same for a prompt's blocks.
+
+        With `leading`, stretches that begin behind a block that nobody holds may be left out.
         """
 
     def count(self, slot: int) -> int:

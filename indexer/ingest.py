@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from indexer.index import Index
+from indexer.key import Chain
 from indexer.rank import Rank
 from indexer.rank_ingest import ORPHAN_BYTES, Clock, RankIngest, RankSource, SavedRank
 from indexer.rank_slots import RankSlots
-from indexer.slot import SlotTable
+from indexer.slot import Place, SlotTable
 from indexer.watched import WatchedRank
 
 
@@ -38,6 +39,22 @@ class Ingest:
     def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get((pod, rank))
+
+    def match(self, chain: Chain, *, leading: bool = False) -> Iterator[tuple[Place, int, int]]:
+        """Yield who holds which blocks of a prompt: places, first blocks, past the last ones.
+
+        `leading` is as in `Index.match`. May be called from any thread.
+        """
+        while True:
+            reused = self.slots.reused
+            stretches = self.index.match(chain, leading=leading)
+            places = [self.slots.place(stretch.slot) for stretch in stretches]
+            if self.slots.reused == reused:
+                break
+            # A number may stand for another place by now than when it was looked up.
+        for place, (_, start, stop) in zip(places, stretches, strict=True):
+            if place is not None:
+                yield place, start, stop
 
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""

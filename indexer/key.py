@@ -49,6 +49,30 @@ class Keyspace:
         return int.from_bytes(digest.digest(), "little")
 
 
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The blocks of a prompt that have keys, before the keys are made.
+
+    `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block, or
+    nothing where no block has an extra.
+    """
+
+    root: int
+    tokens: bytes
+    block_size: int
+    blocks: int
+    extras: Sequence[bytes | None] = ()
+
+    def keys(self) -> list[int]:
+        """Return the keys."""
+        return chain(
+            self.root,
+            self.tokens[: self.blocks * self.block_size * TOKEN_BYTES],
+            self.block_size,
+            self.extras,
+        )
+
+
 def fingerprint(model: str, hash_seed: str) -> str:
     """Return what two processes compare to know that their keys can match."""
     root = Keyspace(model=model, block_size=0, hash_seed=hash_seed).root()

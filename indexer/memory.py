@@ -1,4 +1,6 @@
-"""The embedded index: one dict from key to an interned bit set of slots.
+"""The embedded index in pure Python: one dict from key to an interned bit set of slots.
+
+It serves where Numba cannot be had; `indexer.compiled.array_index` is the fast one.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
 integer of one bit a slot, interned: a block costs a dict entry and nothing else, and two blocks have
@@ -9,20 +11,63 @@ Dropping a slot clears its bit in the mask of live slots, which every reader app
 the slot holds. The bits left behind are swept later in bounded steps, and only then may the slot's
 number be used again.
 
-One thread calls at a time; the router calls from its event loop.
+A lock makes every call atomic.
+
+Bytes are reckoned, not measured. Each key has an age: the second of its last match, and below that how
+far its depth is from the greatest. Giving up the smallest ages gives up the least recently matched
+prefixes, the deepest blocks first.
 """
 
+import functools
+import heapq
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Concatenate, ParamSpec, TypeVar
 
-from indexer.index import BrokenInvariantError, IndexStats, Run
+from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.key import Chain
+
+KEY_BYTES = 260
+"""What a key takes, reckoned on the high side: two dict entries and their numbers."""
+SET_BYTES = 400
+"""What a set takes: its number, and three dict entries."""
+SHARE = 32
+"""At the bound one key of so many is given up at once."""
+STEP = 256
+"""Keys that room is made for at once."""
+DEPTH_BITS = 16
+DEEPEST = (1 << DEPTH_BITS) - 1
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _locked(
+    method: "Callable[Concatenate[MemoryIndex, P], R]",
+) -> "Callable[Concatenate[MemoryIndex, P], R]":
+    @functools.wraps(method)
+    def call(self: "MemoryIndex", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class MemoryIndex:
-    """Holds an interned bit set of slots for each key."""
+    """Holds an interned bit set of slots for each key. `clock` tells seconds."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, max_bytes: int = 1 << 30, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._ages: dict[int, int] = {}
+        self._evicted = 0
+        self._losers: set[int] = set()
         self._set_of: dict[int, int] = {}
         self._interned: dict[int, int] = {}
         """Each set in use, to the one object that stands for it."""
@@ -35,13 +80,55 @@ class MemoryIndex:
         self._sweeping: set[int] = set()
         self._unswept: Iterator[int] | None = None
 
+    @_locked
     def add(self, slot: int, keys: Sequence[int]) -> None:
         """Let `slot` hold `keys`."""
         bit = 1 << slot
         if not self._live & bit:
             raise ValueError(f"slot {slot} is dropped and not swept yet")
-        self._counts[slot] = self._counts.get(slot, 0) + self._flip(bit, keys, held=False)
+        for start in range(0, len(keys), STEP):
+            step = [int(key) for key in keys[start : start + STEP]]
+            if self._bytes() + KEY_BYTES * len(step) > self._max_bytes:
+                self._give_up(2 * len(step))
+            self._age(step)
+            flipped = self._flip(bit, step, held=False)
+            self._counts[slot] = self._counts.get(slot, 0) + flipped
 
+    def _age(self, keys: Sequence[int]) -> None:
+        """Give new keys an age: matched with the key before, and one deeper."""
+        ages = self._ages
+        previous = (int(self._clock()) << DEPTH_BITS) + DEEPEST + 1
+        for key in keys:
+            age = ages.get(key)
+            if age is None:
+                deepest = not previous & DEEPEST
+                age = ages[key] = previous if deepest else previous - 1
+            previous = age
+
+    def _bytes(self) -> int:
+        return KEY_BYTES * len(self._set_of) + SET_BYTES * len(self._interned)
+
+    def _give_up(self, wanted: int) -> None:
+        wanted = max(wanted, len(self._set_of) // SHARE)
+        gone = heapq.nsmallest(wanted, self._set_of, key=self._ages.__getitem__)
+        slots: set[int] = set()
+        for key in gone:
+            slots.update(_bits(self._set_of[key] & self._live))
+        for slot in slots:
+            self._counts[slot] -= self._flip(1 << slot, gone, held=True)
+        # Those of dropped slots only are left.
+        for slot in self._dropped | self._sweeping:
+            self._flip(1 << slot, gone, held=True)
+        self._evicted += len(gone)
+        self._losers |= slots
+
+    @_locked
+    def take_losers(self) -> set[int]:
+        """Return the slots that lost keys for want of room since this was last asked."""
+        losers, self._losers = self._losers, set()
+        return losers - self._dropped - self._sweeping
+
+    @_locked
     def remove(self, slot: int, keys: Sequence[int]) -> None:
         """Let `slot` no longer hold `keys`."""
         bit = 1 << slot
@@ -66,7 +153,7 @@ class MemoryIndex:
             if after:
                 set_of[key] = after
             else:
-                del set_of[key]
+                del set_of[key], self._ages[key]
             stretch += 1
             flipped += 1
         self._shift(before, after, stretch)
@@ -84,6 +171,7 @@ class MemoryIndex:
             if not uses[before]:
                 del uses[before], self._interned[before]
 
+    @_locked
     def drop(self, slot: int) -> None:
         """Let `slot` hold nothing, at once for readers."""
         bit = 1 << slot
@@ -92,6 +180,7 @@ class MemoryIndex:
             self._dropped.add(slot)
             self._counts.pop(slot, None)
 
+    @_locked
     def sweep(self, budget: int) -> Iterable[int]:
         """Look at up to `budget` keys; return the slots that are free again."""
         if self._unswept is None:
@@ -111,41 +200,54 @@ class MemoryIndex:
         self._live |= gone
         return swept
 
-    def holders(self, keys: Sequence[int]) -> list[Run]:
-        """Return the runs that cover `keys`."""
-        runs: list[Run] = []
-        if not keys:
-            return runs
-        get = self._set_of.get
-        start, current = 0, get(keys[0], 0)
-        for depth, key in enumerate(keys):
-            found = get(key, 0)
-            if found is not current:
-                self._append(runs, start, depth, current)
-                start, current = depth, found
-        self._append(runs, start, len(keys), current)
-        return runs
+    def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:  # noqa: ARG002
+        """Return the stretches of a prompt's blocks."""
+        return self.stretches(chain.keys())
 
-    def _append(self, runs: list[Run], start: int, stop: int, mask: int) -> None:
-        slots = frozenset(_bits(mask & self._live))
-        # Sets that differ only in dropped slots look the same to readers.
-        if runs and runs[-1].slots == slots:
-            runs[-1] = Run(runs[-1].start, stop, slots)
-        else:
-            runs.append(Run(start, stop, slots))
+    @_locked
+    def stretches(self, keys: Sequence[int]) -> list[Stretch]:
+        """Return the stretches of `keys`."""
+        get, ages = self._set_of.get, self._ages
+        now = int(self._clock()) << DEPTH_BITS
+        found: list[Stretch] = []
+        opened: dict[int, int] = {}
+        before = current = 0
+        for depth, key in enumerate(keys):
+            held = get(key, 0)
+            if held:
+                ages[key] = now | (ages[key] & DEEPEST)
+            if held is not before:
+                before = held
+                current = self._turn(held & self._live, current, depth, opened, found)
+        self._turn(0, current, len(keys), opened, found)
+        return found
+
+    def _turn(
+        self, after: int, before: int, depth: int, opened: dict[int, int], found: list[Stretch]
+    ) -> int:
+        for slot in _bits(after ^ before):
+            if after >> slot & 1:
+                opened[slot] = depth
+            else:
+                found.append(Stretch(slot, opened.pop(slot), depth))
+        return after
 
     def count(self, slot: int) -> int:
         """Return how many keys `slot` holds."""
         return self._counts.get(slot, 0)
 
+    @_locked
     def stats(self) -> IndexStats:
         """Return the index's size."""
         return IndexStats(
             keys=len(self._set_of),
             entries=sum(self._counts.values()),
             slots=sum(count > 0 for count in self._counts.values()),
+            bytes=self._bytes(),
+            evicted=self._evicted,
         )
 
+    @_locked
     def check(self) -> None:
         """Raise BrokenInvariantError where sets are not interned or counts do not add up."""
         counts: dict[int, int] = {}
@@ -154,6 +256,8 @@ class MemoryIndex:
             or self._uses.keys() != self._interned.keys()
         ):
             raise BrokenInvariantError("the sets in use are not those of the keys")
+        if self._ages.keys() != self._set_of.keys():
+            raise BrokenInvariantError("the ages are not those of the keys")
         for mask in self._set_of.values():
             if not mask:
                 raise BrokenInvariantError("a key without holders is kept")

@@ -59,7 +59,8 @@ class RankSlots:
             keys = held.get(spot, set())
             if self._index.count(slot) != len(keys):
                 raise BrokenInvariantError(f"slot {slot} holds another number of keys than {spot}")
-            if any(slot not in run.slots for run in self._index.holders(list(keys))):
+            stretches = self._index.stretches(list(keys))
+            if sum(stop - start for held, start, stop in stretches if held == slot) != len(keys):
                 raise BrokenInvariantError(f"slot {slot} does not hold a key of {spot}")
         if any(keys for spot, keys in held.items() if spot not in self._slots):
             raise BrokenInvariantError("a place that holds keys has no slot")

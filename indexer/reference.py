@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from indexer.index import BrokenInvariantError, IndexStats, Run
+from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.key import Chain
 
 
 class ReferenceIndex:
@@ -38,16 +39,26 @@ class ReferenceIndex:
         swept, self._dropped = self._dropped, set()
         return swept
 
-    def holders(self, keys: Sequence[int]) -> list[Run]:
-        """Return the runs that cover `keys`."""
-        sets = [frozenset(self._slots_of.get(key, ())) for key in keys]
-        runs = []
-        start = 0
-        for slots, group in groupby(sets):
-            stop = start + len(list(group))
-            runs.append(Run(start, stop, slots))
-            start = stop
-        return runs
+    def take_losers(self) -> set[int]:
+        """Return nothing: this index has no bound."""
+        return set()
+
+    def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:  # noqa: ARG002
+        """Return the stretches of a prompt's blocks."""
+        return self.stretches(chain.keys())
+
+    def stretches(self, keys: Sequence[int]) -> list[Stretch]:
+        """Return the stretches of `keys`."""
+        held = [self._slots_of.get(key, set()) for key in keys]
+        found = []
+        for slot in set().union(*held):
+            start = 0
+            for is_held, group in groupby(slot in slots for slots in held):
+                stop = start + len(list(group))
+                if is_held:
+                    found.append(Stretch(slot, start, stop))
+                start = stop
+        return found
 
     def count(self, slot: int) -> int:
         """Return how many keys `slot` holds."""

@@ -29,6 +29,8 @@ class SlotTable:
         self._places: list[Place | None] = []
         self._slots: dict[Place, int] = {}
         self._free: set[int] = set()
+        self.reused = 0
+        """How often a number was given out again."""
 
     def claim(self, place: Place) -> int:
         """Return the slot of `place`, a new one where it has none."""
@@ -38,6 +40,7 @@ class SlotTable:
         if self._free:
             slot = min(self._free)
             self._free.remove(slot)
+            self.reused += 1
             self._places[slot] = place
         else:
             slot = len(self._places)

@@ -20,8 +20,8 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
+from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
 from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
 from prefixstore.lru import LruStore
@@ -86,7 +86,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         stack.push_async_callback(pool.close)
         models, templates = _models(config, folder, pool)
         ingest = Ingest(
-            MemoryIndex(),
+            embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
             pending_bytes=config.events.pending_bytes,
             stale_after=config.events.stale_seconds,

@@ -49,6 +49,8 @@ class IndexTable(Table, frozen=True):
 
     hash_seed: str = ""
     """Seeds every key; equal wherever keys are compared."""
+    max_bytes: Annotated[int, Meta(ge=16 * MIB)] = 1024 * MIB
+    """What the index may take; at the bound it gives up the least recently matched prefixes."""
     state_file: str = ""
     """Where index and stream positions are saved when the router ends, and loaded from when it
     starts, relative to this file; empty: nowhere."""

@@ -1,25 +1,25 @@
 """From a prompt's tokens to what every rank holds of it, and to scores."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from indexer.engines.event import Tier
 from indexer.extra import Item, extras_of, next_token
 from indexer.group import Layout
 from indexer.ingest import Ingest
-from indexer.key import Keyspace, chain
+from indexer.key import Chain, Keyspace
 from indexer.rank import Rank
 from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
-from scorer.match import Match, match_of
+from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
-from scorer.strategy import Strategy
+from scorer.strategy import LEADING, Strategy
 
 NOTHING = Match((), 0)
 
-Runs = list[tuple[int, int, list[Tier]]]
-"""Blocks (first, past the last) and the tiers that hold them, in order."""
+Stretches = list[tuple[int, int, str]]
+"""Blocks (first, past the last) and the tier that holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +42,26 @@ class TokenPrompt:
         """The number of tokens."""
         return len(self.ids) // TOKEN_BYTES
 
-    def keys(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> list[int]:
-        """Return the keys of the blocks that a request could find cached.
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        """Return the blocks that a request could find cached.
 
         The last token is always computed anew, so a block that ends with it does not count
         (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too.
         """
-        if not self.reads_cache or not self.ids:
-            return []
-        blocks = (self.tokens - 1) // block_size
-        root = Keyspace(
-            model=self.model,
-            block_size=block_size,
-            lora=self.lora,
-            cache_salt=self.cache_salt,
-            hash_seed=hash_seed,
-        ).root()
-        extras = extras_of(self.items, block_size, blocks)
+        blocks = max(0, self.tokens - 1) // block_size if self.reads_cache else 0
+        root = _root(self.model, block_size, self.lora, self.cache_salt, hash_seed)
+        extras: Sequence[bytes | None] = ()
         if lookahead:
             ids = unpack_tokens(self.ids)
             extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
-        return chain(root, self.ids[: blocks * block_size * TOKEN_BYTES], block_size, extras)
+        elif self.items:
+            extras = extras_of(self.items, block_size, blocks) or ()
+        return Chain(root, self.ids, block_size, blocks, extras)
+
+
+@lru_cache(4096)
+def _root(model: str, block_size: int, lora: str, cache_salt: str, hash_seed: str) -> int:
+    return Keyspace(model, block_size, lora, cache_salt, hash_seed).root()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,49 +94,50 @@ class Scorer:
         scores nothing: what it held says nothing of what it holds.
         """
         by_form: dict[tuple[int, bool], dict[Rank, Match]] = {}
+        ranks = list(ranks)
+        # Caches that need only a window may be held where the prompt's beginning is not.
+        leading = strategy in LEADING and all(rank.layout.has_prefix for rank in ranks)
         for rank in ranks:
-            form = rank.layout.block_size, rank.layout.lookahead
+            layout = rank.layout
+            form = layout.block_size, layout.lookahead
             if not form[0] or rank.trust.level is Level.STALE:
                 yield RankScore(rank, 0.0, NOTHING)
                 continue
             if form not in by_form:
-                by_form[form] = self._matches(prompt, *form)
+                by_form[form] = self._matches(prompt, *form, leading=leading)
             match = by_form[form].get(rank, NOTHING)
-            yield RankScore(rank, strategy(match), match)
+            yield RankScore(rank, strategy(match) if match.spans else 0.0, match)
 
-    def _matches(self, prompt: TokenPrompt, block_size: int, lookahead: bool) -> dict[Rank, Match]:
+    def _matches(
+        self, prompt: TokenPrompt, block_size: int, lookahead: bool, *, leading: bool
+    ) -> dict[Rank, Match]:
         """Return what each rank that holds anything of the prompt could reuse of it."""
-        held: dict[Rank, dict[int, Runs]] = {}
         ingest = self._ingest
-        keys = prompt.keys(block_size, self._hash_seed, lookahead=lookahead)
-        for run in ingest.index.holders(keys):
-            for slot in run.slots:
-                place = ingest.slots.place(slot)
-                rank = ingest.rank(place.pod, place.rank) if place else None
-                if place is None or rank is None:
-                    continue
-                runs = held.setdefault(rank, {}).setdefault(place.group, [])
-                if runs and runs[-1][0] == run.start:
-                    runs[-1][2].append(place.tier)
-                else:
-                    runs.append((run.start, run.stop, [place.tier]))
+        chain = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
+        held: dict[Rank, dict[int, Stretches]] = {}
+        for place, start, stop in ingest.match(chain, leading=leading):
+            rank = ingest.rank(place.pod, place.rank)
+            if rank is not None:
+                groups = held.setdefault(rank, {})
+                groups.setdefault(place.group, []).append((start, stop, place.tier))
         return {
-            rank: match_of(_usable(groups, rank.layout, len(keys)), block_size)
+            rank: _match(groups, rank.layout, chain.blocks, block_size)
             for rank, groups in held.items()
         }
 
 
-def _usable(held: Mapping[int, Runs], layout: Layout, blocks: int) -> Runs:
-    """Return the runs of a prompt's `blocks` that count, given those of each cache group."""
+def _match(held: Mapping[int, Stretches], layout: Layout, blocks: int, block_size: int) -> Match:
+    """Return what of a prompt's `blocks` counts, given the stretches of each cache group."""
     groups = layout.groups
-    if len(groups) < 2 and not any(group.needed for group in groups.values()):
-        return held.get(next(iter(groups), 0), [])
+    if not layout.is_hybrid:
+        return match_of(held.get(next(iter(groups), 0), []), block_size)
     size, full = layout.block_size, layout.prefix
-    shown = held.get(full[0], []) if full else [(0, blocks, [Tier.GPU])]
-    prefix = min((_leading(held.get(number, [])) for number in full), default=blocks)
+    spans = {number: spans_of(stretches) for number, stretches in held.items()}
+    shown = spans.get(full[0], ()) if full else (Span(0, blocks, "gpu"),)
+    prefix = min((_leading(spans.get(number, ())) for number in full), default=blocks)
     windows = [
         Window(
-            [(start, stop) for start, stop, _ in _joined(held.get(number, []))],
+            _joined(spans.get(number, ())),
             step=max(1, group.block_size // size),
             needed=math.ceil(group.needed * min(1.0, group.block_size / size)),
         )
@@ -146,21 +146,22 @@ def _usable(held: Mapping[int, Runs], layout: Layout, blocks: int) -> Runs:
     ]
     align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
     most = reusable(prefix, windows, align)
-    return [(start, min(stop, most), tiers) for start, stop, tiers in shown if start < most]
+    kept = [Span(start, min(stop, most), tier) for start, stop, tier in shown if start < most]
+    return Match(tuple(kept), block_size)
 
 
-def _joined(runs: Runs) -> Runs:
-    """Return runs of which no two touch."""
-    found: Runs = []
-    for start, stop, tiers in runs:
+def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Return the blocks of spans, (first, past the last), of which no two touch."""
+    found: list[tuple[int, int]] = []
+    for start, stop, _ in spans:
         if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop, tiers)
+            found[-1] = (found[-1][0], stop)
         else:
-            found.append((start, stop, tiers))
+            found.append((start, stop))
     return found
 
 
-def _leading(runs: Runs) -> int:
+def _leading(spans: Sequence[Span]) -> int:
     """Return how many blocks are held from the first on."""
-    joined = _joined(runs)
+    joined = _joined(spans)
     return joined[0][1] if joined and joined[0][0] == 0 else 0

@@ -1,6 +1,6 @@
 """What one rank holds of a prompt: the input of every strategy."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,18 +50,31 @@ def _tokens(span: Span, block_size: int) -> int:
     return (span.stop - span.start) * block_size
 
 
-def match_of(runs: Iterable[tuple[int, int, Iterable[str]]], block_size: int) -> Match:
-    """Build a rank's match from runs of (start, stop, tiers that hold them), in order.
+def spans_of(stretches: Sequence[tuple[int, int, str]]) -> tuple[Span, ...]:
+    """Return the spans of stretches (start, stop, tier), which may overlap, in any order.
 
-    A run held in several tiers counts in the fastest; runs held in none are gaps.
+    A block held in several tiers counts in the fastest.
     """
+    if len(stretches) == 1:
+        return (Span(*stretches[0]),)
+    edges = []
+    for start, stop, tier in stretches:
+        edges.append((start, TIERS.index(tier), 1))
+        edges.append((stop, TIERS.index(tier), -1))
     spans: list[Span] = []
-    for start, stop, tiers in runs:
-        tier = min(tiers, key=TIERS.index, default=None)
-        if tier is None:
-            continue
-        if spans and spans[-1].stop == start and spans[-1].tier == tier:
-            spans[-1] = Span(spans[-1].start, stop, tier)
-        else:
-            spans.append(Span(start, stop, tier))
-    return Match(tuple(spans), block_size)
+    holding = [0] * len(TIERS)
+    before = 0
+    for at, number, change in sorted(edges):
+        fastest = next((tier for tier, count in zip(TIERS, holding, strict=True) if count), None)
+        if fastest is not None and at > before:
+            if spans and spans[-1].stop == before and spans[-1].tier == fastest:
+                before = spans.pop().start
+            spans.append(Span(before, at, fastest))
+        holding[number] += change
+        before = at
+    return tuple(spans)
+
+
+def match_of(stretches: Sequence[tuple[int, int, str]], block_size: int) -> Match:
+    """Build a rank's match from stretches (start, stop, tier)."""
+    return Match(spans_of(stretches), block_size)

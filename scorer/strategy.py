@@ -22,3 +22,6 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         "tiered": tiered,
     }
 )
+
+LEADING = frozenset({longest_prefix, tiered})
+"""Those to which blocks behind the first that nobody holds say nothing."""

@@ -7,13 +7,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from indexer.index import Index, Run
+from indexer.compiled.array_index import ArrayIndex
+from indexer.index import Index, Stretch
+from indexer.key import Chain
 from indexer.memory import MemoryIndex
 from indexer.reference import ReferenceIndex
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,
     "memory": MemoryIndex,
+    "arrays": ArrayIndex,
 }
 
 
@@ -29,34 +32,57 @@ def sweep_all(index: Index) -> set[int]:
     return swept
 
 
-def test_holders_are_runs_of_equal_sets(index: Index) -> None:
+def held(index: Index, keys: list[int]) -> list[Stretch]:
+    return sorted(index.stretches(keys), key=lambda one: (one.start, one.slot))
+
+
+def test_each_slot_has_its_stretch(index: Index) -> None:
     index.add(0, [10, 11, 12, 13])
     index.add(5, [10, 11])
-    assert index.holders([10, 11, 12, 13, 99]) == [
-        Run(0, 2, frozenset({0, 5})),
-        Run(2, 4, frozenset({0})),
-        Run(4, 5, frozenset()),
-    ]
+    assert held(index, [10, 11, 12, 13, 99]) == [Stretch(0, 0, 4), Stretch(5, 0, 2)]
 
 
-def test_no_keys_have_no_runs(index: Index) -> None:
-    assert index.holders([]) == []
+def test_no_keys_have_no_stretches(index: Index) -> None:
+    assert index.stretches([]) == []
 
 
-def test_a_hole_is_a_run_of_nobody(index: Index) -> None:
+def test_a_hole_parts_two_stretches(index: Index) -> None:
     index.add(3, [1, 3])
-    assert index.holders([1, 2, 3]) == [
-        Run(0, 1, frozenset({3})),
-        Run(1, 2, frozenset()),
-        Run(2, 3, frozenset({3})),
-    ]
+    assert held(index, [1, 2, 3]) == [Stretch(3, 0, 1), Stretch(3, 2, 3)]
+
+
+@pytest.mark.parametrize("extras", [(), (None, b"image")])
+def test_a_prompt_is_matched_by_its_chain(index: Index, extras: tuple[bytes | None, ...]) -> None:
+    chain = Chain(99, bytes(range(200)), 3, 16, extras)
+    keys = chain.keys()
+    assert len(keys) == 16
+    index.add(7, keys[:5])
+    index.add(8, keys[:9])
+    index.add(9, keys[4:6])
+    assert sorted(index.match(chain)) == [Stretch(7, 0, 5), Stretch(8, 0, 9), Stretch(9, 4, 6)]
+
+
+def test_a_long_prompt_is_matched_to_its_end(index: Index) -> None:
+    chain = Chain(1, bytes(4 * 16 * 1000), 16, 1000)
+    keys = chain.keys()
+    index.add(1, keys)
+    index.add(2, keys[:700])
+    assert sorted(index.match(chain)) == [Stretch(1, 0, 1000), Stretch(2, 0, 700)]
+    assert sorted(index.match(chain, leading=True)) == [Stretch(1, 0, 1000), Stretch(2, 0, 700)]
+
+
+def test_more_slots_than_a_word_has_bits(index: Index) -> None:
+    for slot in range(0, 1000, 37):
+        index.add(slot, list(range(slot + 1)))
+    assert held(index, list(range(1000))) == [Stretch(n, 0, n + 1) for n in range(0, 1000, 37)]
+    index.check()
 
 
 def test_removing_one_slots_hold_leaves_the_others(index: Index) -> None:
     index.add(1, [7])
     index.add(2, [7])
     index.remove(1, [7, 8])
-    assert index.holders([7]) == [Run(0, 1, frozenset({2}))]
+    assert index.stretches([7]) == [Stretch(2, 0, 1)]
     assert (index.count(1), index.count(2)) == (0, 1)
 
 
@@ -74,10 +100,7 @@ def test_a_dropped_slot_holds_nothing_at_once(index: Index) -> None:
     index.add(1, list(range(100)))
     index.add(2, list(range(50)))
     index.drop(1)
-    assert index.holders(list(range(100))) == [
-        Run(0, 50, frozenset({2})),
-        Run(50, 100, frozenset()),
-    ]
+    assert index.stretches(list(range(100))) == [Stretch(2, 0, 50)]
     assert index.stats().entries == 50
 
 
@@ -86,7 +109,7 @@ def test_a_dropped_slot_comes_back_empty_after_the_sweep(index: Index) -> None:
     index.drop(1)
     assert 1 in sweep_all(index)
     index.add(1, [5])
-    assert index.holders([4, 5]) == [Run(0, 1, frozenset()), Run(1, 2, frozenset({1}))]
+    assert index.stretches([4, 5]) == [Stretch(1, 1, 2)]
     assert index.stats().keys == 1
     index.check()
 
@@ -148,7 +171,7 @@ class EveryBackendAgrees(RuleBasedStateMachine):
 
     @rule(keys=KEYS)
     def look_up(self, keys: list[int]) -> None:
-        first, *others = (backend.holders(keys) for backend in self.backends)
+        first, *others = (held(backend, keys) for backend in self.backends)
         assert all(other == first for other in others)
 
     @invariant()

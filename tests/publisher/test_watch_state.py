@@ -182,9 +182,10 @@ class Follow(RuleBasedStateMachine):
             assert counts == {tier: len(keys) for tier, keys in truth.items() if keys}
 
     def holds(self, tier: Tier, keys: set[int]) -> bool:
-        runs = self.ingest.index.holders(sorted(keys))
-        places = [[self.ingest.slots.place(slot) for slot in run.slots] for run in runs]
-        return all(any(place and place.tier is tier for place in found) for found in places)
+        stretches = self.ingest.index.stretches(sorted(keys))
+        places = {slot: self.ingest.slots.place(slot) for slot, _, _ in stretches}
+        here = [one for one in stretches if (place := places[one.slot]) and place.tier is tier]
+        return sum(stop - start for _, start, stop in here) == len(keys)
 
     @invariant()
     def parts_agree(self) -> None:

@@ -40,23 +40,25 @@ def test_tiered_weighs_each_block_by_its_tier() -> None:
 
 
 def test_a_block_in_two_tiers_counts_in_the_faster() -> None:
-    match = match_of([(0, 2, ["cpu", "gpu"]), (2, 4, ["disk"]), (5, 6, ["gpu"])], SIZE)
+    match = match_of([(5, 6, "gpu"), (0, 4, "disk"), (0, 2, "cpu"), (0, 2, "gpu")], SIZE)
     assert match.spans == (Span(0, 2, "gpu"), Span(2, 4, "disk"), Span(5, 6, "gpu"))
     assert match.tokens_by_tier() == {"gpu": 2 * SIZE, "disk": 2 * SIZE}
 
 
-RUNS = st.lists(
-    st.tuples(st.integers(1, 5), st.lists(st.sampled_from(TIERS), max_size=2)), max_size=8
+STRETCHES = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(1, 5), st.sampled_from(TIERS)), max_size=8
 )
 
 
-@given(RUNS)
-def test_strategies_keep_their_order_on_any_match(lengths: list[tuple[int, list[str]]]) -> None:
-    runs, depth = [], 0
-    for length, tiers in lengths:
-        runs.append((depth, depth + length, tiers))
-        depth += length
-    match = match_of(runs, SIZE)
+@given(STRETCHES)
+def test_strategies_keep_their_order_on_any_match(held: list[tuple[int, int, str]]) -> None:
+    stretches = [(start, start + length, tier) for start, length, tier in held]
+    match = match_of(stretches, SIZE)
+    for block in range(20):
+        tiers = [tier for start, stop, tier in stretches if start <= block < stop]
+        [*found] = [span.tier for span in match.spans if span.start <= block < span.stop]
+        assert found == sorted(tiers, key=TIERS.index)[:1]
+    depth = max((stop for _, stop, _ in stretches), default=0)
     scores = {name: strategy(match) for name, strategy in STRATEGIES.items()}
     assert 0 <= scores["tiered"] <= scores["longest-prefix"] <= scores["coverage"]
     assert scores["coverage"] <= scores["highest-block"] <= depth * SIZE

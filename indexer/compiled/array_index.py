@@ -1,0 +1,360 @@
+"""The embedded index: records and interned sets in flat arrays, worked on by compiled functions.
+
+Concurrency. One thread writes; any number may read (`match`, `stretches`, `count`, `stats`). One lock
+makes each step of at most `STEP` blocks and each look-up atomic, so a reader sees the index as it was
+between two steps: of a long `add` a beginning, of a long `remove` an end, never half a block. The
+writer gives way between steps while a reader waits, because Python's locks are not fair. Larger tables
+are built beside the old ones without the lock, and put in their place under it.
+
+Bytes. `max_bytes` bounds all arrays, and what else hangs on the index (`outside_bytes`). At the bound
+blocks are given up (`give_up`), so that nothing is ever refused.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled import blocks as blocks_of
+from indexer.compiled import give_up as leave
+from indexer.compiled import look_up, table
+from indexer.compiled import sets as sets_of
+from indexer.compiled.blocks import DEPTH, FREED, LIVE, NAMED, RESTED, SET, TOP, Blocks
+from indexer.compiled.sets import Sets
+from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.key import Chain
+
+STEP = 256
+"""Blocks changed, at most, before the writer lets readers in."""
+LOOKS = 16 * STEP
+"""Records looked at, at most, the same way."""
+MOST_LOAD = 0.8
+GROWTH = 1.25
+LEAST_PLACES = 1 << 10
+LEAST_SETS = 4 * STEP
+RECORD_BYTES = 16
+NAME_BYTES = 12
+"""A name and a parent, where they are used."""
+SHARE = 32
+"""At the bound one block of so many is given up at once."""
+DEFAULT_BYTES = 1 << 30
+LATEST = 0xFFFF
+"""The highest time of a match that fits a record."""
+
+
+class ArrayIndex:
+    """Holds blocks in arrays. `clock` tells seconds; matches a second apart can be told apart."""
+
+    def __init__(
+        self, max_bytes: int = DEFAULT_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.evicted = 0
+        self.outside_bytes: Callable[[], int] = lambda: 0
+        self.purge: Callable[[], None] = lambda: None
+        """Called before the numbers of blocks that were given up are used again."""
+        self.has_names = False
+        """Whether names and parents are written; they then count."""
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._epoch = clock()
+        least = RECORD_BYTES + 4 / MOST_LOAD
+        capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
+        self.blocks = blocks_of.new_blocks(capacity, 64)
+        self.blocks = self.blocks._replace(by_key=np.zeros(LEAST_PLACES, np.uint32))
+        self.sets = sets_of.new_sets(LEAST_SETS, 1)
+        self._view = look_up.view_of(self.blocks, self.sets)
+        self.lock = threading.Lock()
+        self._readers = 0
+        """Readers that wait; a hint, so that it need not be exact."""
+        self._found: NDArray[np.int64] = np.empty((256, 3), np.int64)
+        self._dropped: set[int] = set()
+        self._sweeping: set[int] = set()
+        self._gone: NDArray[np.uint64] = np.zeros(1, np.uint64)
+        self._cursor = 0
+        self._losers: set[int] = set()
+
+    # Reading
+
+    def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
+        """Return the stretches of a prompt's blocks."""
+        if chain.extras:
+            return self.stretches(chain.keys())
+        arguments = (
+            np.uint64(chain.root),
+            np.frombuffer(chain.tokens, np.uint32),
+            chain.block_size,
+            chain.blocks,
+            leading,
+            self._now(),
+        )
+        return self._read(look_up.of_tokens, arguments)
+
+    def stretches(self, keys: Sequence[int]) -> list[Stretch]:
+        """Return the stretches of `keys`."""
+        return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), self._now()))
+
+    def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:
+        self._readers += 1
+        with self.lock:
+            self._readers -= 1
+            count = look(*self._view, *arguments, self._found)
+            if count > len(self._found):
+                self._found = np.empty((2 * count, 3), np.int64)
+                count = look(*self._view, *arguments, self._found)
+            rows = self._found[:count].tolist()
+        return list(map(Stretch._make, rows))
+
+    def count(self, slot: int) -> int:
+        """Return how many keys `slot` holds."""
+        counts = self.blocks.counts
+        return int(counts[slot]) if slot < len(counts) else 0
+
+    def stats(self) -> IndexStats:
+        """Return the index's size."""
+        counts = self.blocks.counts
+        return IndexStats(
+            keys=int(self.blocks.state[LIVE]),
+            entries=int(counts.sum()),
+            slots=int((counts > 0).sum()),
+            bytes=self._bytes(),
+            evicted=self.evicted,
+        )
+
+    def _now(self) -> int:
+        return min(LATEST, int(self._clock() - self._epoch))
+
+    # Writing
+
+    def add(self, slot: int, keys: Sequence[int]) -> None:
+        """Let `slot` hold `keys`."""
+        if slot in self._dropped or slot in self._sweeping:
+            raise ValueError(f"slot {slot} is dropped and not swept yet")
+        array = np.asarray(keys, np.uint64)
+        previous = 0
+        for start in range(0, len(array), STEP):
+            stop = min(start + STEP, len(array))
+            self.reserve(stop - start, slot)
+            if self.evicted:
+                previous = 0  # it may be the one that was given up
+            with self.turn():
+                previous = blocks_of.add(
+                    self.blocks, self.sets, slot, array, start, stop, previous, self._now()
+                )
+
+    def remove(self, slot: int, keys: Sequence[int]) -> None:
+        """Let `slot` no longer hold `keys`."""
+        if slot in self._dropped or slot in self._sweeping or slot >= len(self.blocks.counts):
+            return
+        array = np.asarray(keys, np.uint64)
+        for start in range(0, len(array), STEP):
+            stop = min(start + STEP, len(array))
+            self.reserve(stop - start, slot)
+            with self.turn():
+                blocks_of.remove(self.blocks, self.sets, slot, array, start, stop, self.has_names)
+
+    def drop(self, slot: int) -> None:
+        """Let `slot` hold nothing, at once for readers."""
+        if slot in self._dropped or slot in self._sweeping or slot >= len(self.blocks.counts):
+            return
+        with self.turn():
+            self.sets.live[slot >> 6] &= ~(np.uint64(1) << np.uint64(slot & 63))
+            self.blocks.counts[slot] = 0
+        self._dropped.add(slot)
+
+    def sweep(self, budget: int) -> Iterable[int]:
+        """Look at up to `budget` blocks; return the slots that are free again."""
+        if self._now() == LATEST:
+            with self.turn():
+                leave.age(self.blocks, LATEST // 2)
+            self._epoch += LATEST // 2
+        if not self._sweeping:
+            if not self._dropped:
+                return ()
+            # Slots dropped from here on wait for the next round: part of the blocks is behind it.
+            self._sweeping, self._dropped = self._dropped, set()
+            self._cursor = 1
+        gone = np.zeros_like(self.sets.live)
+        for slot in self._sweeping:
+            gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+        end = min(self._cursor + budget, int(self.blocks.state[TOP]))
+        for start in range(self._cursor, end, STEP):
+            self.reserve(STEP, 0)
+            with self.turn():
+                blocks_of.sweep(
+                    self.blocks, self.sets, gone, start, min(start + STEP, end), self.has_names
+                )
+        self._cursor = end
+        if end < int(self.blocks.state[TOP]):
+            return ()
+        with self.turn():
+            self.sets.live[:] |= gone
+        swept, self._sweeping = self._sweeping, set()
+        return swept
+
+    def take_losers(self) -> set[int]:
+        """Return the slots that lost blocks for want of room since this was last asked."""
+        losers, self._losers = self._losers, set()
+        return losers - self._dropped - self._sweeping
+
+    def turn(self) -> threading.Lock:
+        """Let waiting readers go first; return the lock, for a step of writing."""
+        for _ in range(8):
+            if not self._readers:
+                break
+            time.sleep(0)
+        return self.lock
+
+    # Room
+
+    def reserve(self, more: int, slot: int) -> None:
+        """Make room for `more` blocks, all with different new sets, and for a slot's bit."""
+        if slot >= len(self.blocks.counts):
+            self._widen(slot)
+        state, sets_state = self.blocks.state, self.sets.state
+        sets_room = len(self.sets.uses) - 1 - int(sets_state[sets_of.USED])
+        if self.has_names and int(state[RESTED]) * 16 > int(state[TOP]) + LOOKS:
+            self._wake()
+        wanted = self._cost(more)
+        if sets_room < more:
+            wanted += sets_of.nbytes(self.sets)
+        if wanted and self._bytes() + wanted > self._max_bytes:
+            self._give_up(more)
+        places = self._places(self.blocks.by_key, int(state[LIVE]) + more)
+        if places:
+            by_key = self._larger(self.blocks.by_key, self.blocks.records, places)
+            self._replace_blocks(self.blocks._replace(by_key=by_key))
+        if self.has_names:
+            places = self._places(self.blocks.by_name, int(state[NAMED]) + more)
+            if places:
+                by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
+                self._replace_blocks(self.blocks._replace(by_name=by_name))
+        if len(self.sets.uses) - 1 - int(sets_state[sets_of.USED]) < more:
+            self._replace_sets(2 * len(self.sets.uses), self.sets.live.size)
+
+    def _cost(self, more: int) -> int:
+        """Return the bytes that `more` blocks take beyond what is taken already."""
+        state = self.blocks.state
+        fresh = max(0, int(state[LIVE]) + int(state[RESTED]) + more - int(state[TOP]) + 1)
+        cost = fresh * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
+        cost += 4 * self._places(self.blocks.by_key, int(state[LIVE]) + more)
+        if self.has_names:
+            cost += 4 * self._places(self.blocks.by_name, int(state[NAMED]) + more)
+        return cost
+
+    def _places(self, places: NDArray[np.uint32], entries: int) -> int:
+        """Return the places of a larger table, where one is needed for so many entries."""
+        if entries <= MOST_LOAD * len(places):
+            return 0
+        return max(int(len(places) * GROWTH), int(entries / MOST_LOAD * GROWTH))
+
+    @staticmethod
+    def _larger(
+        old: NDArray[np.uint32], words: NDArray[np.uint64], places: int
+    ) -> NDArray[np.uint32]:
+        fresh = np.zeros(places, np.uint32)
+        table.refill(fresh, words, old)
+        return fresh
+
+    def _replace_blocks(self, blocks: Blocks) -> None:
+        with self.turn():
+            self.blocks = blocks
+            self._view = look_up.view_of(self.blocks, self.sets)
+
+    def _widen(self, slot: int) -> None:
+        words = max(slot // 64 + 1, self.sets.live.size + self.sets.live.size // 4)
+        counts = np.zeros(words * 64, np.int64)
+        counts[: len(self.blocks.counts)] = self.blocks.counts
+        self._replace_sets(len(self.sets.uses), words)
+        self._replace_blocks(self.blocks._replace(counts=counts))
+
+    def _replace_sets(self, capacity: int, words: int) -> None:
+        fresh = sets_of.new_sets(capacity, words)
+        sets_of.copy(self.sets, fresh)
+        with self.turn():
+            self.sets = fresh
+            self._view = look_up.view_of(self.blocks, self.sets)
+
+    def _wake(self) -> None:
+        self.purge()
+        blocks_of.wake(self.blocks)
+
+    def _give_up(self, more: int) -> None:
+        """Give up blocks, so that there is room for `more`."""
+        state = self.blocks.state
+        wanted = max(4 * more, int(state[LIVE]) // SHARE)
+        when, depth = leave.choose(self.blocks, wanted)
+        losers = np.zeros_like(self.sets.live)
+        end = int(state[TOP])
+        for start in range(1, end, LOOKS):
+            with self.turn():
+                self.evicted += leave.give_up(
+                    self.blocks,
+                    self.sets,
+                    when,
+                    depth,
+                    start,
+                    min(start + LOOKS, end),
+                    self.has_names,
+                    losers,
+                )
+        self._losers.update(slots_of(losers))
+        if self.has_names:
+            self._wake()
+
+    def _bytes(self) -> int:
+        blocks = self.blocks
+        used = int(blocks.state[TOP]) * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
+        tables = blocks.by_key.nbytes + blocks.by_name.nbytes + blocks.counts.nbytes
+        return used + tables + sets_of.nbytes(self.sets) + self.outside_bytes()
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where tables, sets and counts disagree."""
+        check(self.blocks, self.sets)
+
+
+def slots_of(words: NDArray[np.uint64]) -> list[int]:
+    """Return the slots of a set."""
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return [int(slot) for slot in np.flatnonzero(bits)]
+
+
+def check(blocks: Blocks, sets: Sets) -> None:
+    """Raise BrokenInvariantError where tables, sets and counts disagree."""
+    top = int(blocks.state[TOP])
+    numbers = np.flatnonzero(blocks.quarters[1:top, DEPTH] != FREED) + 1
+    keys = blocks.records[numbers, 0]
+    _require(len(numbers) == int(blocks.state[LIVE]), "the blocks do not add up")
+    _require(len(np.unique(keys)) == len(keys), "two blocks have one key")
+    for field, words, entries in (
+        ("by_key", blocks.records, numbers),
+        ("by_name", blocks.names, numbers[blocks.names[numbers, 0] != 0]),
+    ):
+        places = getattr(blocks, field)
+        _require(np.count_nonzero(places) == len(entries), f"{field} has other entries")
+        for number in entries.tolist():
+            word = words[number, 0]
+            at = table.seek(places, words, word, table.home(word, len(places)))
+            while at >= 0 and table.number_at(places, at) != number:
+                at = table.seek(places, words, word, table.after(places, at))
+            _require(at >= 0, f"{field} does not find block {number}")
+    _require(int(blocks.state[NAMED]) == np.count_nonzero(blocks.names[numbers, 0]), "names")
+    held = blocks.halves[numbers, SET]
+    _require(bool((held != 0).all()), "a block that nobody holds is kept")
+    uses: Any = np.bincount(held, minlength=len(sets.uses))
+    used = np.flatnonzero(uses)
+    _require(bool((sets.uses[used] == uses[used]).all()), "the uses of sets do not add up")
+    _require(int(sets.state[sets_of.USED]) == len(used), "sets that nobody has are kept")
+    words_used = [tuple(row) for row in sets.words[used].tolist()]
+    _require(len(set(words_used)) == len(used), "a set is kept twice")
+    counts = np.zeros(len(blocks.counts), np.int64)
+    for number in used.tolist():
+        counts[slots_of(sets.words[number] & sets.live)] += uses[number]
+    _require(bool((counts == blocks.counts).all()), "the counts of held keys do not add up")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise BrokenInvariantError(otherwise)

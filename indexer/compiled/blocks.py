@@ -1,0 +1,232 @@
+"""Blocks by key, and the slots that hold each.
+
+A block is a record of 16 bytes: its key, the number of its set of slots, when it was last matched, and
+its depth in its chain. What follows engines directly also keeps the name that the first engine gave
+it and its parent's number; those arrays are memory only once they are written to.
+
+A block was matched no later than its parent, and is one deeper. So giving up blocks in order of match,
+the deepest first, never makes a hole.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled import sets as of
+from indexer.compiled.jit import compiled
+from indexer.compiled.sets import Sets
+from indexer.compiled.table import delete, find, insert
+
+TOP, FREE, LIVE, NAMED, RESTING, RESTED = range(6)
+"""Fields of `state`: numbers given out, first free one, blocks, blocks with a name; and freed blocks
+that may still be somebody's parent: the first, and how many."""
+
+SET = 2
+"""Column of `halves`; in a free record, the number of the next one."""
+MATCHED, DEPTH = 6, 7
+"""Columns of `quarters`."""
+
+DEEPEST = 0xFFFE
+FREED = 0xFFFF
+"""The depth of a record that is no block."""
+
+
+class Blocks(NamedTuple):
+    """Blocks. Shapes: n records, k and m places of the tables, s slots."""
+
+    records: NDArray[np.uint64]
+    """(n, 2): the key; the other columns' memory."""
+    halves: NDArray[np.uint32]
+    """(n, 4): the same memory; the set in column `SET`."""
+    quarters: NDArray[np.uint16]
+    """(n, 8): the same memory; time of the last match and depth."""
+    names: NDArray[np.uint64]
+    """(n, 1): the first engine's name of a block that is in `by_name`."""
+    parents: NDArray[np.uint32]
+    """(n): the parent's number; 0 where it is not known."""
+    by_key: NDArray[np.uint32]
+    by_name: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    """(s): how many blocks each slot holds."""
+    state: NDArray[np.int64]
+
+
+def new_blocks(capacity: int, slots: int) -> Blocks:
+    """Return no blocks, with room for `capacity` of them: memory that is not used is not taken."""
+    records = np.zeros((capacity + 1, 2), np.uint64)
+    state = np.zeros(6, np.int64)
+    state[TOP] = 1
+    return Blocks(
+        records=records,
+        halves=records.view(np.uint32),
+        quarters=records.view(np.uint16),
+        names=np.zeros((capacity + 1, 1), np.uint64),
+        parents=np.zeros(capacity + 1, np.uint32),
+        by_key=np.zeros(16, np.uint32),
+        by_name=np.zeros(16, np.uint32),
+        counts=np.zeros(slots, np.int64),
+        state=state,
+    )
+
+
+@compiled
+def create(blocks: Blocks, key: np.uint64, parent: int, now: int) -> int:
+    """Return a new block that nobody holds; its parent's number is 0 where it begins a chain."""
+    state = blocks.state
+    number = state[FREE]
+    if number:
+        state[FREE] = np.int64(blocks.halves[number, SET])
+    else:
+        number = state[TOP]
+        state[TOP] += 1
+    state[LIVE] += 1
+    blocks.records[number, 0] = key
+    blocks.halves[number, SET] = 0
+    if parent:
+        blocks.quarters[number, MATCHED] = blocks.quarters[parent, MATCHED]
+        depth = blocks.quarters[parent, DEPTH]
+        blocks.quarters[number, DEPTH] = depth + 1 if depth < DEEPEST else DEEPEST
+    else:
+        blocks.quarters[number, MATCHED] = now
+        blocks.quarters[number, DEPTH] = 0
+    insert(blocks.by_key, key, number)
+    return number
+
+
+@compiled
+def free(blocks: Blocks, number: int, rests: bool) -> None:
+    """Forget a block that nobody holds; with `rests` its number is not given out again yet."""
+    state = blocks.state
+    unname(blocks, number)
+    delete(blocks.by_key, blocks.records, number)
+    blocks.quarters[number, DEPTH] = FREED
+    head = RESTING if rests else FREE
+    blocks.halves[number, SET] = np.uint32(state[head])
+    state[head] = number
+    state[LIVE] -= 1
+    if rests:
+        state[RESTED] += 1
+
+
+@compiled
+def unname(blocks: Blocks, number: int) -> None:
+    """Take a block's name from it, where it has one."""
+    if blocks.state[NAMED] and blocks.names[number, 0]:
+        delete(blocks.by_name, blocks.names, number)
+        blocks.names[number, 0] = 0
+        blocks.state[NAMED] -= 1
+
+
+@compiled
+def name(blocks: Blocks, number: int, word: np.uint64) -> None:
+    """Give a nameless block a name other than 0."""
+    blocks.names[number, 0] = word
+    insert(blocks.by_name, word, number)
+    blocks.state[NAMED] += 1
+
+
+@compiled
+def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
+    """Let a slot hold a block; False where it does already."""
+    before = np.int64(blocks.halves[number, SET])
+    if of.has(sets, before, slot):
+        return False
+    after = of.flipped(sets, before, slot)
+    blocks.halves[number, SET] = np.uint32(after)
+    of.move(sets, before, after)
+    blocks.counts[slot] += 1
+    return True
+
+
+@compiled
+def release(blocks: Blocks, sets: Sets, number: int, slot: int, rests: bool) -> bool:
+    """Let a slot hold a block no longer; False where it does not. What nobody holds is forgotten."""
+    before = np.int64(blocks.halves[number, SET])
+    if not of.has(sets, before, slot):
+        return False
+    after = of.flipped(sets, before, slot)
+    blocks.halves[number, SET] = np.uint32(after)
+    of.move(sets, before, after)
+    blocks.counts[slot] -= 1
+    if not after:
+        free(blocks, number, rests)
+    return True
+
+
+@compiled
+def add(
+    blocks: Blocks,
+    sets: Sets,
+    slot: int,
+    keys: NDArray[np.uint64],
+    start: int,
+    stop: int,
+    previous: int,
+    now: int,
+) -> int:
+    """Let a slot hold some of `keys`, a chain; `previous` is the block before. Return the last one."""
+    for at in range(start, stop):
+        key = keys[at]
+        number = find(blocks.by_key, blocks.records, key)
+        if not number:
+            number = create(blocks, key, previous, now)
+        hold(blocks, sets, number, slot)
+        previous = number
+    return previous
+
+
+@compiled
+def remove(
+    blocks: Blocks,
+    sets: Sets,
+    slot: int,
+    keys: NDArray[np.uint64],
+    start: int,
+    stop: int,
+    rests: bool,
+) -> None:
+    """Let a slot hold some of `keys` no longer."""
+    for at in range(start, stop):
+        number = find(blocks.by_key, blocks.records, keys[at])
+        if number:
+            release(blocks, sets, number, slot, rests)
+
+
+@compiled
+def sweep(
+    blocks: Blocks, sets: Sets, gone: NDArray[np.uint64], start: int, stop: int, rests: bool
+) -> None:
+    """Take the slots `gone`, a bit each, from the blocks of some records."""
+    for number in range(start, stop):
+        if blocks.quarters[number, DEPTH] == FREED:
+            continue
+        before = np.int64(blocks.halves[number, SET])
+        touched = False
+        for word in range(gone.size):
+            kept = sets.words[before, word] & ~gone[word]
+            touched = touched or kept != sets.words[before, word]
+            sets.scratch[word] = kept
+        if not touched:
+            continue
+        after = of.intern(sets)
+        blocks.halves[number, SET] = np.uint32(after)
+        of.move(sets, before, after)
+        if not after:
+            free(blocks, number, rests)
+
+
+@compiled
+def wake(blocks: Blocks) -> None:
+    """Let the numbers of blocks that rest be given out again: nobody's parent is one of them then."""
+    state = blocks.state
+    for number in range(1, state[TOP]):
+        parent = blocks.parents[number]
+        if parent and blocks.quarters[parent, DEPTH] == FREED:
+            blocks.parents[number] = 0
+    while state[RESTING]:
+        number = state[RESTING]
+        state[RESTING] = np.int64(blocks.halves[number, SET])
+        blocks.halves[number, SET] = np.uint32(state[FREE])
+        state[FREE] = number
+    state[RESTED] = 0

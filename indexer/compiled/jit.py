@@ -1,0 +1,69 @@
+"""How functions are compiled, and where what was compiled is kept.
+
+Numba keeps compiled code beside each source file and looks at that file alone, so a change in one
+module would leave its callers stale. Here the folder is named after the content of all of them.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_settings: Any = numba.config
+HERE = Path(__file__).parent
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function: no interpreter lock, no bounds checks, kept on disk."""
+    return cast("Function", numba.njit(nogil=True, cache=_IS_KEPT, error_model="numpy")(function))
+
+
+def _digest() -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(f"{numba.__version__} {platform.machine()}".encode())
+    digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
+    for path in sorted(HERE.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _keep() -> bool:
+    """Choose a folder for compiled code; False where nothing can be written.
+
+    On a read-only file system what an image was built with is copied to a private temporary folder,
+    since Numba uses only folders that it can write to.
+    """
+    if _settings.CACHE_DIR:
+        return True
+    built = HERE / "__pycache__" / _digest()
+    if _is_writable(built):
+        _settings.CACHE_DIR = str(built)
+        return True
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="warmpath-compiled-"))
+    except OSError:
+        return False
+    if built.is_dir():
+        shutil.copytree(built, folder, dirs_exist_ok=True)
+    _settings.CACHE_DIR = str(folder)
+    return True
+
+
+_IS_KEPT = _keep()

@@ -1,0 +1,114 @@
+"""Hash tables from a 64-bit word to the number of the record that has it.
+
+Open addressing with linear probing in 4 bytes a place: a record's number, and in the bits above it a
+tag of the word, so that most places of other words are passed over without looking at their records.
+Deleting shifts back what follows (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm R),
+so no tombstones gather. A word's first place comes from multiplying, not masking, so that tables grow
+by any factor.
+
+`words` holds a record's word in its first column. Numbers begin with 1; 0 is an empty place. Several
+records may have one word.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.jit import compiled
+
+Places = NDArray[np.uint32]
+Words = NDArray[np.uint64]
+
+NUMBER_BITS = 27
+NUMBERS = (1 << NUMBER_BITS) - 1
+"""The highest number that a record can have."""
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_NUMBER = np.uint32(NUMBERS)
+_TAG = np.uint32(0xFFFFFFFF ^ NUMBERS)
+_TAG_SHIFT = np.uint64(NUMBER_BITS)
+
+
+@compiled
+def home(word: np.uint64, places: int) -> int:
+    """Return the place where the search for a word begins."""
+    mixed = word * _MIX
+    return np.int64(((mixed >> np.uint64(32)) * np.uint64(places)) >> np.uint64(32))
+
+
+@compiled
+def _tag(word: np.uint64) -> np.uint32:
+    return np.uint32((word * _MIX) & np.uint64(0xFFFFFFFF)) & _TAG
+
+
+@compiled
+def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
+    """Return the first place from `at` on whose record has the word; -1 for none."""
+    tag = _tag(word)
+    while True:
+        entry = table[at]
+        if entry == 0:
+            return -1
+        if (entry & _TAG) == tag and words[entry & _NUMBER, 0] == word:
+            return at
+        at += 1
+        if at == table.size:
+            at = 0
+
+
+@compiled
+def number_at(table: Places, at: int) -> int:
+    """Return the number of the record in a place."""
+    return np.int64(table[at] & _NUMBER)
+
+
+@compiled
+def after(table: Places, at: int) -> int:
+    """Return the place behind another."""
+    return at + 1 if at + 1 < table.size else 0
+
+
+@compiled
+def find(table: Places, words: Words, word: np.uint64) -> int:
+    """Return the number of a record that has the word; 0 for none."""
+    at = seek(table, words, word, home(word, table.size))
+    return number_at(table, at) if at >= 0 else 0
+
+
+@compiled
+def insert(table: Places, word: np.uint64, number: int) -> None:
+    """Add a record. There must be an empty place, and another one for searches to end at."""
+    at = home(word, table.size)
+    while table[at] != 0:
+        at = after(table, at)
+    table[at] = np.uint32(number) | _tag(word)
+
+
+@compiled
+def delete(table: Places, words: Words, number: int) -> None:
+    """Delete a record that is in the table; its word must still be there."""
+    hole = home(words[number, 0], table.size)
+    while number_at(table, hole) != number:
+        hole = after(table, hole)
+    at = hole
+    while True:
+        at = after(table, at)
+        entry = table[at]
+        if entry == 0:
+            break
+        begin = home(words[entry & _NUMBER, 0], table.size)
+        # It may fill the hole unless its search begins behind the hole (and no further than itself).
+        stays = hole < begin <= at if hole <= at else begin > hole or begin <= at
+        if not stays:
+            table[hole] = entry
+            hole = at
+    table[hole] = 0
+
+
+@compiled
+def refill(table: Places, words: Words, old: Places) -> None:
+    """Add to an empty table all that is in another one."""
+    for at in range(old.size):
+        entry = old[at]
+        if entry != 0:
+            number = np.int64(entry & _NUMBER)
+            insert(table, words[number, 0], number)
