@@ -50,6 +50,9 @@ PROTOC = $(BIN)/python -m grpc_tools.protoc \
 proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 	@mkdir -p $(PROTO_OUT)/router/pb $(PROTO_OUT)/indexer/pb
 	@$(PROTOC) -I router/pb=proto router/pb/warmpath/v1/router.proto
+	@$(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) \
+	  -I router/pb=proto router/pb/warmpath/wire/v1/score_request.proto
 	@$(PROTOC) -I indexer/pb=proto indexer/pb/warmpath/watch/v1/cache_watch.proto
 
 bench: setup ## measure; prints ratios

@@ -8,7 +8,8 @@ import msgspec
 from indexer.engines import vllm
 from indexer.index import Index
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 
 MODEL = "bench"
 BLOCK_SIZE = 16

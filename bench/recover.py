@@ -15,7 +15,10 @@ from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.rank_ingest import ORPHAN_BYTES, RankIngest, RankSource
+from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
+from indexer.rank_source import RankSource
+from indexer.rank_state import PureState
+from indexer.resolver import Resolver
 from indexer.trust import Level
 from indexer.watch import Watcher
 from publisher.journal import Journal
@@ -76,19 +79,18 @@ def _state_file(batches: list[bytes]) -> float:
 
 async def _snapshot(batches: list[bytes]) -> float:
     sink = Pending()
+    resolver = Resolver(MODEL, "", orphan_bytes=ORPHAN_BYTES)
     rank = RankIngest(
         RankSource("p", 0, MODEL, vllm.decode, has_replay=False),
-        sink,
-        hash_seed="",
+        PureState(resolver, sink),
         pending_bytes=1 << 20,
-        orphan_bytes=ORPHAN_BYTES,
         stale_after=1.0,
         clock=time.monotonic,
     )
     rank.connected()
     feed(rank, batches)
     cache = PodCache("p", Journal("e", 1 << 20))
-    cache.add(rank, sink)
+    cache.add(rank, resolver, sink)
     keyspace = fingerprint(MODEL, "")
     server = grpc.aio.server()
     watch = WatchServer(cache, keyspace=keyspace, max_watchers=4, heartbeat=5.0)

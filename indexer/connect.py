@@ -12,7 +12,8 @@ import zmq.asyncio
 from indexer.engines import sglang, trtllm, vllm
 from indexer.engines.event import Batch
 from indexer.poll import Poller
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 from indexer.subscribe import Subscriber, rank_endpoint
 
 POLL_SECONDS = 0.05
@@ -49,6 +50,7 @@ class Engine:
                 is_queue=polled,
                 topic=self.topic,
                 capacity=self.blocks,
+                dialect="" if polled else self.engine,
             )
             for number in range(self.ranks)
         ]

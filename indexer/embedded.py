@@ -1,11 +1,15 @@
-"""Which form the embedded index has on this machine."""
+"""Which form the embedded index has on this machine, and what follows ranks into it."""
 
 import logging
 import time
 
 from indexer.index import Index
-from indexer.key import Chain
 from indexer.memory import MemoryIndex
+from indexer.rank_slots import RankSlots
+from indexer.rank_source import RankSource
+from indexer.rank_state import PureState, RankState
+from indexer.reference import ReferenceIndex
+from indexer.resolver import Resolver
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +21,7 @@ def embedded_index(max_bytes: int) -> Index:
     """
     try:
         from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
+        from indexer.compiled.warm_up import warm_up  # noqa: PLC0415
     except ImportError as error:
         log.warning("the index runs in pure Python, about six times slower: %s", error)
         return MemoryIndex(max_bytes)
@@ -26,16 +31,22 @@ def embedded_index(max_bytes: int) -> Index:
     return ArrayIndex(max_bytes)
 
 
-def warm_up(index: Index) -> None:
-    """Use everything once."""
-    chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
-    keys = chain.keys()
-    index.add(0, keys)
-    index.add(100, keys)
-    index.match(chain)
-    index.stretches(keys)
-    index.remove(0, keys)
-    index.drop(100)
-    index.sweep(1 << 20)
-    for start in range(0, 1 << 16, 1 << 10):
-        index.add(1, range(start, start + (1 << 10)))
+def new_state(
+    source: RankSource, index: Index, slots: RankSlots, *, hash_seed: str, orphan_bytes: int
+) -> RankState:
+    """Return what a rank's batches are applied to."""
+    if source.dialect and not isinstance(index, MemoryIndex | ReferenceIndex):
+        from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
+        from indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
+
+        if isinstance(index, ArrayIndex):
+            return ArrayState(
+                source.model,
+                hash_seed,
+                orphan_bytes=orphan_bytes,
+                index=index,
+                slots=slots,
+                dialect=source.dialect,
+                decode=source.decode,
+            )
+    return PureState(Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes), slots)

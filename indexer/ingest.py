@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+from indexer.embedded import new_state
 from indexer.index import Index
 from indexer.key import Chain
 from indexer.rank import Rank
-from indexer.rank_ingest import ORPHAN_BYTES, Clock, RankIngest, RankSource, SavedRank
+from indexer.rank_ingest import ORPHAN_BYTES, Clock, RankIngest, SavedRank
 from indexer.rank_slots import RankSlots
+from indexer.rank_source import RankSource
 from indexer.slot import Place, SlotTable
 from indexer.watched import WatchedRank
 
@@ -34,7 +36,8 @@ class Ingest:
         self._ranks: dict[tuple[str, int], RankIngest | WatchedRank] = {}
 
     def __iter__(self) -> Iterator[Rank]:
-        return iter(self._ranks.values())
+        # Copied at once, for readers in other threads.
+        return iter(list(self._ranks.values()))
 
     def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
@@ -61,10 +64,14 @@ class Ingest:
         name = self._free_name(source.pod, source.rank)
         rank = self._ranks[name] = RankIngest(
             source,
-            RankSlots(source.pod, source.rank, self.index, self.slots),
-            hash_seed=self._hash_seed,
+            new_state(
+                source,
+                self.index,
+                RankSlots(source.pod, source.rank, self.index, self.slots),
+                hash_seed=self._hash_seed,
+                orphan_bytes=self._orphan_bytes,
+            ),
             pending_bytes=self._pending_bytes,
-            orphan_bytes=self._orphan_bytes,
             stale_after=self._stale_after,
             clock=self._clock,
         )
@@ -98,6 +105,9 @@ class Ingest:
             rank.tick()
         for slot in self.index.sweep(sweep_budget):
             self.slots.free(slot)
+        places = filter(None, map(self.slots.place, self.index.take_losers()))
+        for pod, number in {(place.pod, place.rank) for place in places}:
+            self._ranks[pod, number].lost_room()
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""

@@ -5,15 +5,16 @@ test) hands over what arrived and carries out the replay that is asked for in re
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
-from indexer.engines.event import Batch, MalformedEventError, Tier
+from indexer.engines.event import MalformedEventError, Tier
 from indexer.group import Layout
-from indexer.resolver import Change, Resolver, SavedResolver, Spot
+from indexer.rank_source import RankSource
+from indexer.rank_state import RankState
+from indexer.resolver import SavedResolver
 from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, SavedStream, Stream
 from indexer.trust import Level, Trust
 
@@ -24,25 +25,6 @@ ORPHAN_BYTES = 16 << 20
 
 Clock = Callable[[], float]
 """Seconds; the same clock for all times of one process."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankSource:
-    """One rank's stream: whose it is and how it is to be read."""
-
-    pod: str
-    rank: int
-    model: str
-    """Seeds the keys; the base model's name, whatever the pod calls it."""
-    decode: Callable[[bytes], Batch]
-    """The engine's codec; raises MalformedEventError."""
-    has_replay: bool
-    is_queue: bool = False
-    """Whether the engine keeps what was not fetched, as a queue does."""
-    topic: str = ""
-    """Frames with another topic are not this rank's. Empty: every topic is."""
-    capacity: int = 0
-    """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
 
 
 class SavedRank(msgspec.Struct, frozen=True):
@@ -56,33 +38,15 @@ class SavedRank(msgspec.Struct, frozen=True):
     resolver: SavedResolver
 
 
-class Sink(Protocol):
-    """Where a rank's changes go: the slots of an index, or a publisher's journal."""
-
-    def apply(self, change: Change) -> None:
-        """Take one change."""
-
-    def empty(self) -> None:
-        """Take note that the rank holds nothing."""
-
-    def blocks(self, layout: Layout) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
-
-    def check(self, held: Mapping[Spot, set[int]]) -> None:
-        """Raise BrokenInvariantError where the sink holds other keys than these."""
-
-
 class RankIngest:
     """Keeps the index current with one rank, from the engine's own events."""
 
     def __init__(
         self,
         source: RankSource,
-        sink: Sink,
+        state: RankState,
         *,
-        hash_seed: str,
         pending_bytes: int,
-        orphan_bytes: int,
         stale_after: float,
         clock: Clock,
     ) -> None:
@@ -92,8 +56,7 @@ class RankIngest:
         self.malformed = 0
         self.skipped = 0
         self._clock = clock
-        self._sink = sink
-        self.resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes)
+        self.state = state
         self.stream = Stream(
             has_replay=source.has_replay,
             is_queue=source.is_queue,
@@ -115,7 +78,7 @@ class RankIngest:
     @property
     def layout(self) -> Layout:
         """How its cache is divided."""
-        return self.resolver.layout
+        return self.state.layout
 
     @property
     def is_connected(self) -> bool:
@@ -139,11 +102,11 @@ class RankIngest:
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        return self._sink.blocks(self.layout)
+        return self.state.blocks()
 
     def counts(self) -> dict[str, int]:
         """Return what happened to the stream so far, by kind of happening."""
-        stream, resolver = self.stream.counts, self.resolver.counts
+        stream, resolver = self.stream.counts, self.state.counts
         return {
             "batches": self.batches,
             "stored_blocks": resolver.stored_blocks,
@@ -206,7 +169,7 @@ class RankIngest:
 
     def close(self) -> None:
         """Let the rank hold nothing."""
-        self._sink.empty()
+        self.state.close()
 
     def save(self) -> SavedRank:
         """Return what a later process needs to go on from here."""
@@ -217,14 +180,13 @@ class RankIngest:
             model=source.model,
             capacity=self.capacity,
             stream=self.stream.save(),
-            resolver=self.resolver.save(),
+            resolver=self.state.save(),
         )
 
     def restore(self, saved: SavedRank) -> None:
         """Go on from what another process saved; nothing may have been taken before."""
         self.capacity = self.capacity or saved.capacity
-        for change in self.resolver.restore(saved.resolver):
-            self._sink.apply(change)
+        self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
@@ -238,10 +200,9 @@ class RankIngest:
             if isinstance(action, Apply):
                 self._apply(action)
             elif isinstance(action, Reset):
-                self.resolver.forget()
-                self._sink.empty()
+                self.state.forget()
             elif isinstance(action, Doubt):
-                self.resolver.doubt()
+                self.state.doubt()
             else:
                 asked = action
         return asked
@@ -249,6 +210,11 @@ class RankIngest:
     def _apply(self, action: Apply) -> None:
         self.batches += 1
         now = self._clock()
+        if self.state.scan((action.payload,)):
+            parentless = self.state.counts.parentless
+            self.state.apply_scanned()
+            self._judge(parentless, now)
+            return
         try:
             batch = self.source.decode(action.payload)
         except MalformedEventError as error:
@@ -257,19 +223,68 @@ class RankIngest:
             return
         self.skipped += batch.skipped
         self.capacity = batch.capacity or self.capacity
-        counts = self.resolver.counts
+        counts = self.state.counts
         clears, parentless = counts.clears, counts.parentless
-        for change in self.resolver.apply_all(batch.events):
-            self._sink.apply(change)
+        self.state.apply(batch.events)
         if counts.clears > clears:
             self.stream.cleared(action.sequence, now)
-        if counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
+        self._judge(parentless, now)
+
+    def _judge(self, parentless: int, now: float) -> None:
+        """Draw what follows for the trust, given how many blocks had no known parent before."""
+        if self.state.counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
             reason = "a stored block's parent is unknown: an event was missed"
             self._carry_out(self.stream.missed(reason, now))
-        elif self.stream.can_heal and self.resolver.can_settle(self.capacity):
-            for change in self.resolver.settle():
-                self._sink.apply(change)
+        elif self.stream.can_heal and self.state.can_settle(self.capacity):
+            self.state.settle()
             self.stream.turned_over(now)
+
+    def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> list[AskReplay]:
+        """Take live frames in the order in which they came; return the replays to ask for, if any."""
+        asked = []
+        at = 0
+        while at < len(frames):
+            run = self._run(frames, at)
+            plain = self.state.scan(run) if run else 0
+            if plain:
+                self._follow(run[:plain])
+                at += plain
+            else:
+                ask = self.live(*frames[at])
+                asked += [ask] if ask else []
+                at += 1
+        return asked
+
+    def _run(self, frames: Sequence[tuple[str, int, bytes]], start: int) -> list[bytes]:
+        """Return the payloads of the frames from `start` on that are next in order."""
+        topic = self.source.topic
+        sequence = self.stream.expected
+        run: list[bytes] = []
+        for said, number, payload in islice(frames, start, None):
+            if number != sequence or (topic and said != topic):
+                break
+            run.append(payload)
+            sequence += 1
+        return run
+
+    def _follow(self, payloads: Sequence[bytes]) -> None:
+        """Follow batches that are next in order and were scanned."""
+        before = self.trust
+        now = self._clock()
+        for payload in payloads:
+            self.stream.follow(payload, now)
+        self.batches += len(payloads)
+        parentless = self.state.counts.parentless
+        self.state.apply_scanned()
+        self._judge(parentless, now)
+        self._log(before)
+
+    def lost_room(self) -> None:
+        """Take note that the index gave up keys of the rank for want of room."""
+        before = self.trust
+        self.state.lost_room()
+        self.stream.lost_room(self._clock())
+        self._log(before)
 
     def _log(self, before: Trust) -> None:
         now = self.trust
@@ -286,5 +301,4 @@ class RankIngest:
     def check(self) -> None:
         """Raise BrokenInvariantError where the index holds other keys than the rank's live names."""
         self.stream.check()
-        self.resolver.check()
-        self._sink.check(self.resolver.held())
+        self.state.check()

@@ -1,6 +1,7 @@
 """One rank's slots in the index: what it holds in each place of its present life."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from indexer.engines.event import Tier
 from indexer.group import Layout
@@ -18,49 +19,72 @@ class RankSlots:
         self._index = index
         self._table = table
         self._epoch = 0
-        self._slots: dict[Spot, int] = {}
+        self.certain: dict[Spot, int] = {}
+        self.doubted: dict[Spot, int] = {}
+        """What was held when something was missed, where that is kept apart (`indexer.compiled`)."""
 
     def apply(self, change: Change) -> None:
         """Apply one change."""
         if isinstance(change, Added):
-            self._index.add(self._slot(change.spot), change.keys)
+            self._index.add(self.slot(change.spot), change.keys)
         elif isinstance(change, Gone):
-            self._index.remove(self._slot(change.spot), change.keys)
+            self._index.remove(self.slot(change.spot), change.keys)
         else:
             self.empty()
 
-    def _slot(self, spot: Spot) -> int:
-        slot = self._slots.get(spot)
+    def slot(self, spot: Spot) -> int:
+        """Return a place's slot."""
+        slot = self.certain.get(spot)
         if slot is None:
-            tier, group = spot
-            place = Place(self._pod, self._rank, tier, self._epoch, group)
-            slot = self._slots[spot] = self._table.claim(place)
+            slot = self.certain[spot] = self._table.claim(self._place(spot))
         return slot
+
+    def _place(self, spot: Spot) -> Place:
+        tier, group = spot
+        return Place(self._pod, self._rank, tier, self._epoch, group)
+
+    def doubt(self, spot: Spot) -> None:
+        """Let a place's slot be one of what is in doubt, of which there is none; begin another."""
+        slot = self.doubted[spot] = self.certain.pop(spot)
+        self._table.change(slot, replace(self._place(spot), doubted=True))
+        self.slot(spot)
+
+    def drop_doubted(self) -> None:
+        """Let go of what is still in doubt."""
+        for slot in self.doubted.values():
+            self._drop(slot)
+        self.doubted.clear()
+
+    def _drop(self, slot: int) -> None:
+        self._table.retire(slot)
+        self._index.drop(slot)
 
     def empty(self) -> None:
         """Begin a new epoch: what the old one's slots held is gone for readers at once."""
-        for slot in self._slots.values():
-            self._table.retire(slot)
-            self._index.drop(slot)
-        self._slots.clear()
+        self.drop_doubted()
+        for slot in self.certain.values():
+            self._drop(slot)
+        self.certain.clear()
         self._epoch += 1
 
     def blocks(self, layout: Layout) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        return {
-            tier: self._index.count(slot)
-            for (tier, group), slot in self._slots.items()
-            if group == layout.shown
-        }
+        counts: dict[Tier, int] = {}
+        for slots in (self.certain, self.doubted):
+            for (tier, group), slot in list(slots.items()):
+                if group == layout.shown:
+                    counts[tier] = counts.get(tier, 0) + self._index.count(slot)
+        return counts
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:
         """Raise BrokenInvariantError where the index holds other keys than these."""
-        for spot, slot in self._slots.items():
+        for spot in self.certain.keys() | self.doubted.keys():
             keys = held.get(spot, set())
-            if self._index.count(slot) != len(keys):
-                raise BrokenInvariantError(f"slot {slot} holds another number of keys than {spot}")
+            slots = {of[spot] for of in (self.certain, self.doubted) if spot in of}
+            if sum(map(self._index.count, slots)) != len(keys):
+                raise BrokenInvariantError(f"the slots of {spot} hold another number of keys")
             stretches = self._index.stretches(list(keys))
-            if sum(stop - start for held, start, stop in stretches if held == slot) != len(keys):
-                raise BrokenInvariantError(f"slot {slot} does not hold a key of {spot}")
-        if any(keys for spot, keys in held.items() if spot not in self._slots):
+            if sum(stop - start for slot, start, stop in stretches if slot in slots) != len(keys):
+                raise BrokenInvariantError(f"the slots of {spot} do not hold all of its keys")
+        if any(keys for spot, keys in held.items() if spot not in self.certain):
             raise BrokenInvariantError("a place that holds keys has no slot")

@@ -262,7 +262,10 @@ class Resolver:
     def _parent_key(self, event: Stored, size: int) -> int | None:
         if event.parent is not None:
             return self._keys.get(event.parent)
-        seed = (event.lora, event.cache_salt, size)
+        return self._root(event.lora, event.cache_salt, size)
+
+    def _root(self, lora: str, cache_salt: str, size: int) -> int:
+        seed = (lora, cache_salt, size)
         root = self._roots.get(seed)
         if root is None:
             if len(self._roots) >= ROOTS:
@@ -270,8 +273,8 @@ class Resolver:
             root = Keyspace(
                 model=self._model,
                 block_size=size,
-                lora=event.lora,
-                cache_salt=event.cache_salt,
+                lora=lora,
+                cache_salt=cache_salt,
                 hash_seed=self._hash_seed,
             ).root()
             self._roots[seed] = root

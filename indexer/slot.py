@@ -16,6 +16,8 @@ class Place:
     epoch: int
     group: int = 0
     """The cache group (`indexer.group`)."""
+    doubted: bool = False
+    """Whether it was held when something was missed, and is not proven since."""
 
 
 class SlotTable:
@@ -47,6 +49,14 @@ class SlotTable:
             self._places.append(place)
         self._slots[place] = slot
         return slot
+
+    def change(self, slot: int, place: Place) -> None:
+        """Let a slot stand for another place, which has none."""
+        old = self._places[slot]
+        assert old is not None
+        del self._slots[old]
+        self._places[slot] = place
+        self._slots[place] = slot
 
     def retire(self, slot: int) -> None:
         """Let `slot` stand for nothing."""

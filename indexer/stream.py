@@ -213,6 +213,21 @@ class Stream:
             actions += self._restart(sequence, payload, now)
         return actions
 
+    @property
+    def expected(self) -> int:
+        """The sequence of the live batch that would simply be applied; -1 where none would."""
+        return self._next if self._state is State.FOLLOWING else -1
+
+    def follow(self, payload: bytes, now: float) -> None:
+        """Take the expected batch, which the caller then applies."""
+        self._accept(self._next, payload, now)
+
+    def lost_room(self, now: float) -> None:
+        """Take note that part of what was applied had to be given up: it may be missing."""
+        self._heals_at = max(self._heals_at, self._next)
+        if self._trust.level is Level.EXACT or self._passing:
+            self._set(Level.DEGRADED, "index.max-bytes is reached: part was given up", now)
+
     def _hold(self, sequence: int, payload: bytes) -> None:
         if self._pending_size + len(payload) > self._pending_limit:
             # What is let go here shows as a gap behind the replay and is asked for again.

@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 GONE = zmq.Event.DISCONNECTED
 
+MOST_MESSAGES = 256
+MOST_BYTES = 256 << 10
+"""How much is taken from a socket before other work has its turn."""
+
 RETRY_SECONDS = 1.0
 """Pause after an error of the sockets themselves."""
 
@@ -84,7 +88,7 @@ class Subscriber:
         A socket of its own for each: what an old connection has queued would otherwise arrive after
         the new one's replay, and nothing could tell it from news.
         """
-        live = self._context.socket(zmq.SUB)
+        live = zmq.Socket(self._context, zmq.SUB)
         live.setsockopt(zmq.LINGER, 0)
         live.setsockopt(zmq.RCVHWM, 0)
         live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
@@ -93,7 +97,7 @@ class Subscriber:
         live.setsockopt(zmq.HEARTBEAT_IVL, 1000)
         live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
         live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
-        monitor = live.get_monitor_socket(int(CONNECTED | GONE))
+        monitor = self._monitor(live)
         try:
             live.connect(self._events)
             await _until(CONNECTED, monitor)
@@ -108,14 +112,48 @@ class Subscriber:
             monitor.close(linger=0)
             live.close(linger=0)
 
-    async def _receive(self, live: Any) -> None:
-        while True:
-            frames = await _frames(live.recv_multipart())
-            if len(frames) != 3 or len(frames[1]) != 8:
-                self._rank.frame_malformed("a message is topic, 8-byte sequence, payload")
+    def _monitor(self, live: "zmq.Socket[bytes]") -> Any:
+        """Return a socket that tells when the live one is connected and when it is gone."""
+        address = f"inproc://monitor-{id(live)}"
+        live.monitor(address, CONNECTED | GONE)
+        monitor = self._context.socket(zmq.PAIR)
+        monitor.linger = 0
+        monitor.connect(address)
+        return monitor
+
+    async def _receive(self, live: "zmq.Socket[bytes]") -> None:
+        """Take what has arrived, many messages at a time: each wake-up costs as much as ten of them."""
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        # Edge-triggered: it tells of news once, so all must be taken before it is waited for.
+        loop.add_reader(live.FD, arrived.set)
+        try:
+            while True:
+                arrived.clear()
+                messages = _drain(live)
+                if messages:
+                    self._take(messages)
+                    await asyncio.sleep(0)
+                else:
+                    await arrived.wait()
+        finally:
+            loop.remove_reader(live.FD)
+
+    def _take(self, messages: list[list[bytes]]) -> None:
+        frames = []
+        for message in messages:
+            if len(message) == 3 and len(message[1]) == 8:
+                topic, sequence, payload = message
+                frames.append((topic.decode("utf-8", "replace"), _number(sequence), payload))
                 continue
-            topic = frames[0].decode("utf-8", "replace")
-            self._ask(self._rank.live(topic, int.from_bytes(frames[1], "big"), frames[2]))
+            self._ask_all(frames)
+            frames = []
+            self._rank.frame_malformed("a message is topic, 8-byte sequence, payload")
+        self._ask_all(frames)
+
+    def _ask_all(self, frames: list[tuple[str, int, bytes]]) -> None:
+        for asked in self._rank.live_many(frames):
+            self._ask(asked)
 
     def _ask(self, asked: AskReplay | None) -> None:
         if asked is not None:
@@ -159,6 +197,24 @@ class Subscriber:
                 if again is not None:
                     self._ask(again)
                     return
+
+
+def _number(sequence: bytes) -> int:
+    return int.from_bytes(sequence, "big")
+
+
+def _drain(live: "zmq.Socket[bytes]") -> list[list[bytes]]:
+    """Return the messages that have arrived, up to a bound."""
+    messages: list[list[bytes]] = []
+    size = 0
+    try:
+        while len(messages) < MOST_MESSAGES and size < MOST_BYTES:
+            message = live.recv_multipart(zmq.NOBLOCK)
+            size += len(message[-1])
+            messages.append(message)
+    except zmq.Again:
+        pass
+    return messages
 
 
 async def _until(event: int, monitor: Any) -> None:

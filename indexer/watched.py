@@ -58,6 +58,8 @@ class WatchedRank:
         self._clock = clock
         self._said = Trust(Level.COLD, "the publisher was not reached yet", clock())
         self._lost: Trust | None = None
+        self._short: Trust | None = None
+        """Set where part of it was given up for want of room, since the last snapshot."""
         self._problem = ""
         self._disconnected_at: float | None = clock()
         self._deltas = 0
@@ -66,6 +68,8 @@ class WatchedRank:
     @property
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
+        if self._short and self._said.level is Level.EXACT:
+            return self._lost or self._short
         return self._lost or self._said
 
     @property
@@ -87,6 +91,7 @@ class WatchedRank:
     def begin_snapshot(self) -> None:
         """Forget what was known; a snapshot follows."""
         self._slots.empty()
+        self._short = None
         self._snapshots += 1
         self._say(Level.COLD, "a snapshot is under way")
 
@@ -137,6 +142,12 @@ class WatchedRank:
         self.layout = Layout(groups, state.lookahead)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
         self._say(level, state.reason)
+
+    def lost_room(self) -> None:
+        """Take note that the index gave up keys of the rank for want of room."""
+        if not self._short:
+            reason = "index.max-bytes is reached: part was given up"
+            self._short = Trust(Level.DEGRADED, reason, self._clock())
 
     def _say(self, level: Level, reason: str) -> None:
         if (level, reason) != (self._said.level, self._said.reason):

@@ -20,6 +20,8 @@ from indexer.connect import Engine, Patience, connections
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
+from indexer.rank_state import PureState
+from indexer.resolver import Resolver
 from indexer.tasks import cancel, watched
 from publisher.journal import Journal
 from publisher.metrics import PublisherCollector
@@ -111,16 +113,16 @@ def _cache(settings: Settings, engine: Engine) -> PodCache:
     cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
     for source in engine.sources():
         sink = Pending()
+        resolver = Resolver(source.model, settings.hash_seed, orphan_bytes=ORPHAN_BYTES)
+        state = PureState(resolver, sink)
         rank = RankIngest(
             source,
-            sink,
-            hash_seed=settings.hash_seed,
+            state,
             pending_bytes=PENDING_BYTES,
-            orphan_bytes=ORPHAN_BYTES,
             stale_after=STALE_SECONDS,
             clock=time.monotonic,
         )
-        cache.add(rank, sink)
+        cache.add(rank, resolver, sink)
     return cache
 
 

@@ -11,7 +11,7 @@ from indexer.group import Layout
 from indexer.index import BrokenInvariantError
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_ingest import RankIngest
-from indexer.resolver import Added, Change, Emptied, Spot
+from indexer.resolver import Added, Change, Emptied, Resolver, Spot
 from indexer.trust import Trust
 from indexer.watched import pack_keys
 from publisher.journal import Journal
@@ -60,25 +60,25 @@ class PodCache:
     def __init__(self, pod: str, journal: Journal) -> None:
         self.pod = pod
         self.journal = journal
-        self._ranks: list[tuple[RankIngest, Pending]] = []
+        self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
         self._told: list[tuple[Trust, Layout] | None] = []
 
-    def add(self, rank: RankIngest, sink: Pending) -> None:
+    def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
         """Tell of a rank too, whose changes go to `sink`; ranks are added in order from 0."""
         if rank.number != len(self._ranks):
             raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
-        self._ranks.append((rank, sink))
+        self._ranks.append((rank, resolver, sink))
         self._told.append(None)
 
     @property
     def ranks(self) -> list[RankIngest]:
         """The ranks, in order."""
-        return [rank for rank, _ in self._ranks]
+        return [rank for rank, _, _ in self._ranks]
 
     def collect(self) -> bool:
         """Put what has changed into the journal; whether there was anything."""
         changed = False
-        for number, (rank, sink) in enumerate(self._ranks):
+        for number, (rank, _, sink) in enumerate(self._ranks):
             # The engine's sequence alone is no news.
             told = rank.trust, rank.layout
             if not sink.changes and told == self._told[number]:
@@ -101,8 +101,8 @@ class PodCache:
         )
         packed = [
             (rank.number, spot, pack_keys(keys))
-            for rank in self.ranks
-            for spot, keys in rank.resolver.places().items()
+            for rank, resolver, _ in self._ranks
+            for spot, keys in resolver.places().items()
         ]
         for number, (tier, group), keys in packed:
             for start in range(0, len(keys), PART_KEYS * 8):

@@ -39,6 +39,7 @@ from router.discover_kubernetes import KubernetesSource
 from router.expose import http_app
 from router.follow import Follower
 from router.health import Component, Health
+from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2, router_pb2_grpc
@@ -93,20 +94,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             clock=time.monotonic,
         )
         pods = PodTable()
-        follower = Follower(
-            ingest,
-            pods,
-            hash_seed=config.index.hash_seed,
-            events=config.events,
-            probe=config.probe,
-            credentials=_credentials(config.watch, folder),
-            saved=_saved(config.index, folder),
-        )
-        stack.callback(_save, config.index, folder, ingest)
-        stack.push_async_callback(follower.close)
-        await _find(config, folder, Reconciler(follower), stack)
-        ticking = watched(_tick(ingest), "the index's housekeeping")
-        stack.callback(ticking.cancel)
+        thread = await stack.enter_async_context(LoopThread("following"))
+        following = _following(config, folder, ingest, pods)
+        await thread.call(following.__aenter__())
+        stack.push_async_exit(lambda *_: thread.call(following.__aexit__(None, None, None)))
         bookings = Bookings(
             expire_after=config.booking.expire_seconds,
             most=config.booking.max_bookings,
@@ -131,6 +122,29 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         address = await _serve_grpc(config, service, stack)
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
+
+
+@asynccontextmanager
+async def _following(
+    config: Config, folder: Path, ingest: Ingest, pods: PodTable
+) -> AsyncIterator[None]:
+    """Follow the fleet for as long as the context is open."""
+    async with AsyncExitStack() as stack:
+        follower = Follower(
+            ingest,
+            pods,
+            hash_seed=config.index.hash_seed,
+            events=config.events,
+            probe=config.probe,
+            credentials=_credentials(config.watch, folder),
+            saved=_saved(config.index, folder),
+        )
+        stack.callback(_save, config.index, folder, ingest)
+        stack.push_async_callback(follower.close)
+        await _find(config, folder, Reconciler(follower), stack)
+        ticking = watched(_tick(ingest), "the index's housekeeping")
+        stack.callback(ticking.cancel)
+        yield
 
 
 def _models(

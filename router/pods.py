@@ -36,7 +36,7 @@ class Pod:
 
 
 class PodTable:
-    """Pods by id and by model."""
+    """Pods by id and by model. One thread changes them; any may read: each change makes a new table."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self._pods = {pod.id: pod for pod in pods}
@@ -46,11 +46,13 @@ class PodTable:
 
     def add(self, pod: Pod) -> None:
         """Know a pod from now on."""
-        self._pods[pod.id] = pod
+        self._pods = {**self._pods, pod.id: pod}
 
     def remove(self, pod_id: str) -> Pod:
         """Forget a pod and return it. Raises KeyError where it is not known."""
-        return self._pods.pop(pod_id)
+        pod = self._pods[pod_id]
+        self._pods = {name: other for name, other in self._pods.items() if other is not pod}
+        return pod
 
     def serving(self, model: str) -> list[Pod]:
         """Return the pods of a model."""

@@ -10,7 +10,8 @@ from indexer.engines.event import Batch, Cleared, MalformedEventError, Removed, 
 from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 from indexer.stream import AskReplay
 from indexer.trust import Level, Trust
 from router.recording import Asked, Frame, Life, Recording, ReplayEnd

@@ -14,6 +14,7 @@ from prefixstore.template import TemplateError
 from prefixstore.tokenizer import TokenizerUnavailableError
 from router.assemble import running
 from router.config import Config
+from router.loop import new_loop
 from router.read_config import ConfigError, load
 
 
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
     try:
         config = load(args.config)
-        asyncio.run(_serve(config, args.config.parent))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(config, args.config.parent))
     except ConfigError as error:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2

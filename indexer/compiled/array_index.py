@@ -6,7 +6,7 @@ between two steps: of a long `add` a beginning, of a long `remove` an end, never
 writer gives way between steps while a reader waits, because Python's locks are not fair. Larger tables
 are built beside the old ones without the lock, and put in their place under it.
 
-Bytes. `max_bytes` bounds all arrays, and what else hangs on the index (`outside_bytes`). At the bound
+Bytes. `max_bytes` bounds all arrays, and what else hangs on the index (`outside`). At the bound
 blocks are given up (`give_up`), so that nothing is ever refused.
 """
 
@@ -52,8 +52,9 @@ class ArrayIndex:
         self, max_bytes: int = DEFAULT_BYTES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.evicted = 0
-        self.outside_bytes: Callable[[], int] = lambda: 0
-        self.purge: Callable[[], None] = lambda: None
+        self.outside: dict[object, Callable[[], int]] = {}
+        """Bytes of what hangs on the index, by whose it is."""
+        self.purges: dict[object, Callable[[], None]] = {}
         """Called before the numbers of blocks that were given up are used again."""
         self.has_names = False
         """Whether names and parents are written; they then count."""
@@ -75,6 +76,7 @@ class ArrayIndex:
         self._gone: NDArray[np.uint64] = np.zeros(1, np.uint64)
         self._cursor = 0
         self._losers: set[int] = set()
+        self._has_given_up = False
 
     # Reading
 
@@ -88,13 +90,13 @@ class ArrayIndex:
             chain.block_size,
             chain.blocks,
             leading,
-            self._now(),
+            self.now(),
         )
         return self._read(look_up.of_tokens, arguments)
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
         """Return the stretches of `keys`."""
-        return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), self._now()))
+        return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), self.now()))
 
     def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:
         self._readers += 1
@@ -123,7 +125,8 @@ class ArrayIndex:
             evicted=self.evicted,
         )
 
-    def _now(self) -> int:
+    def now(self) -> int:
+        """Return the time as records keep it."""
         return min(LATEST, int(self._clock() - self._epoch))
 
     # Writing
@@ -141,7 +144,7 @@ class ArrayIndex:
                 previous = 0  # it may be the one that was given up
             with self.turn():
                 previous = blocks_of.add(
-                    self.blocks, self.sets, slot, array, start, stop, previous, self._now()
+                    self.blocks, self.sets, slot, array, start, stop, previous, self.now()
                 )
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
@@ -166,7 +169,7 @@ class ArrayIndex:
 
     def sweep(self, budget: int) -> Iterable[int]:
         """Look at up to `budget` blocks; return the slots that are free again."""
-        if self._now() == LATEST:
+        if self.now() == LATEST:
             with self.turn():
                 leave.age(self.blocks, LATEST // 2)
             self._epoch += LATEST // 2
@@ -278,7 +281,10 @@ class ArrayIndex:
             self._view = look_up.view_of(self.blocks, self.sets)
 
     def _wake(self) -> None:
-        self.purge()
+        if self._has_given_up:
+            self._has_given_up = False
+            for purge in self.purges.values():
+                purge()
         blocks_of.wake(self.blocks)
 
     def _give_up(self, more: int) -> None:
@@ -301,6 +307,7 @@ class ArrayIndex:
                     losers,
                 )
         self._losers.update(slots_of(losers))
+        self._has_given_up = True
         if self.has_names:
             self._wake()
 
@@ -308,7 +315,12 @@ class ArrayIndex:
         blocks = self.blocks
         used = int(blocks.state[TOP]) * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
         tables = blocks.by_key.nbytes + blocks.by_name.nbytes + blocks.counts.nbytes
-        return used + tables + sets_of.nbytes(self.sets) + self.outside_bytes()
+        return (
+            used
+            + tables
+            + sets_of.nbytes(self.sets)
+            + sum(bytes_of() for bytes_of in self.outside.values())
+        )
 
     def check(self) -> None:
         """Raise BrokenInvariantError where tables, sets and counts disagree."""

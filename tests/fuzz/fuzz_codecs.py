@@ -22,7 +22,8 @@ with atheris.instrument_imports(include=["indexer"]):
     from indexer.engines.event import Batch, MalformedEventError, Stored
     from indexer.ingest import Ingest
     from indexer.memory import MemoryIndex
-    from indexer.rank_ingest import RankIngest, RankSource
+    from indexer.rank_ingest import RankIngest
+    from indexer.rank_source import RankSource
 
 MOST_EVENTS = 4
 """Batches of one input that go through one rank, so that they can contradict each other."""

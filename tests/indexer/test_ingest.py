@@ -7,6 +7,7 @@ another's holdings.
 
 import os
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -15,11 +16,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, RankSource, SavedRank
+from indexer.rank_ingest import RankIngest, SavedRank
+from indexer.rank_source import RankSource
 from indexer.stream import AskReplay, State
 from indexer.trust import Level
 
@@ -27,19 +31,19 @@ EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "1000"))
 """Of each machine; `make soak` asks for more."""
 
 
-def new_ingest() -> Ingest:
-    return Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0
-    )
+def new_ingest(index: Callable[[], Index] = ArrayIndex) -> Ingest:
+    return Ingest(index(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0)
 
 
 def source(pod: str = "p", **changes: object) -> RankSource:
-    fields = {"rank": 0, "model": "m", "decode": vllm.decode, "has_replay": True} | changes
+    fields = {
+        "rank": 0, "model": "m", "decode": vllm.decode, "has_replay": True, "dialect": "vllm",
+    } | changes  # fmt: skip
     return RankSource(pod, **fields)  # type: ignore[arg-type]
 
 
 def held(rank: RankIngest, tier: Tier = Tier.GPU) -> set[int]:
-    return rank.resolver.held().get((tier, 0), set())
+    return rank.state.held().get((tier, 0), set())
 
 
 class Line:
@@ -89,8 +93,10 @@ class Line:
         else:
             self.ask(self.rank.replayed(ticket, sequence, payload))
 
-    def deliver(self) -> None:
-        self.ask(self.rank.live("", *self.wire.popleft()))
+    def deliver(self, times: int = 1) -> None:
+        frames = [("", *self.wire.popleft()) for _ in range(min(times, len(self.wire)))]
+        for asked in self.rank.live_many(frames):
+            self.ask(asked)
 
     def cut(self) -> None:
         if self.connected:
@@ -154,10 +160,11 @@ class HostileTransport(RuleBasedStateMachine):
     """Three ranks of two pods, and everything that can happen between engine and router."""
 
     has_replay = True
+    index: Callable[[], Index] = ArrayIndex
 
     def __init__(self) -> None:
         super().__init__()
-        self.ingest = new_ingest()
+        self.ingest = new_ingest(type(self).index)
         self.lines = [Line(self.ingest, n, has_replay=self.has_replay) for n in range(3)]
         self.line = self.lines[0]
         self.others: list[dict[Tier, set[int]]] = []
@@ -263,9 +270,7 @@ class HostileTransport(RuleBasedStateMachine):
 
     @rule(n=WHICH, times=st.integers(1, 6))
     def deliver(self, n: int, times: int) -> None:
-        line = self.at(n)
-        for _ in range(min(times, len(line.wire))):
-            line.deliver()
+        self.at(n).deliver(times)
 
     @rule(n=WHICH)
     def deliver_twice(self, n: int) -> None:
@@ -347,11 +352,28 @@ class HostileTransportWithoutReplay(HostileTransport):
         self.restart(n)
 
 
+class HostileTransportInPurePython(HostileTransport):
+    """The same where Numba cannot be had."""
+
+    index = MemoryIndex
+
+
+class HostileTransportWithoutReplayInPurePython(HostileTransportWithoutReplay):
+    """The same without a replay endpoint either."""
+
+    index = MemoryIndex
+
+
 PROFILE = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)
+PURE_PROFILE = settings(PROFILE, max_examples=EXAMPLES // 2)
 HostileTransport.TestCase.settings = PROFILE
 HostileTransportWithoutReplay.TestCase.settings = PROFILE
+HostileTransportInPurePython.TestCase.settings = PURE_PROFILE
+HostileTransportWithoutReplayInPurePython.TestCase.settings = PURE_PROFILE
 TestHostileTransport = HostileTransport.TestCase
 TestHostileTransportWithoutReplay = HostileTransportWithoutReplay.TestCase
+TestHostileTransportInPurePython = HostileTransportInPurePython.TestCase
+TestHostileTransportWithoutReplayInPurePython = HostileTransportWithoutReplayInPurePython.TestCase
 
 
 def test_a_malformed_frame_is_dropped_counted_and_marks_the_rank() -> None:

@@ -12,7 +12,8 @@ from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 from indexer.subscribe import Subscriber, rank_endpoint
 from indexer.tap import END
 from indexer.trust import Level
@@ -113,10 +114,10 @@ async def test_a_late_joiner_gets_everything_by_replay_and_then_follows(
     engine.store((0, 1, 9, 9))
     task = asyncio.create_task(subscribe(rank, context, publisher).run())
     await until(lambda: rank.trust.level is Level.EXACT)
-    assert rank.resolver.held()[Tier.GPU, 0] == engine.held()
+    assert rank.state.held()[Tier.GPU, 0] == engine.held()
     await publisher.publish(engine.store((5, 5)))
     await until(lambda: rank.stream.sequence == 2)
-    assert rank.resolver.held()[Tier.GPU, 0] == engine.held()
+    assert rank.state.held()[Tier.GPU, 0] == engine.held()
     await stop(task)
 
 
@@ -164,7 +165,7 @@ async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
     publisher.live.bind(publisher.events)
     await until(lambda: rank.stream.counts.restarts == 1)
     await until(lambda: rank.trust.level is Level.EXACT)
-    assert rank.resolver.held() == {}
+    assert rank.state.held() == {}
     await stop(task)
 
 

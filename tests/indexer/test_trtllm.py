@@ -69,10 +69,10 @@ def test_stores_are_chained_and_removals_followed() -> None:
     assert rank.trust.level is Level.EXACT
     assert rank.capacity == 10
     root = keys(1, 2, 3, 4)
-    assert rank.resolver.held()[Tier.GPU, 64] == set(root)
+    assert rank.state.held()[Tier.GPU, 64] == set(root)
     feed(rank, answer(removed(7), first=2))
-    assert rank.resolver.held()[Tier.GPU, 64] == set(root[:1])
-    assert rank.resolver.counts.unknown_removals == 0
+    assert rank.state.held()[Tier.GPU, 64] == set(root[:1])
+    assert rank.state.counts.unknown_removals == 0
 
 
 def test_an_offloaded_block_is_in_the_other_tier_and_comes_back() -> None:

@@ -21,7 +21,10 @@ from indexer.engines.event import Tier
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
+from indexer.rank_state import PureState
+from indexer.resolver import Resolver
 from indexer.trust import Level
 from indexer.watched import WatchedRank
 from publisher.journal import Journal
@@ -52,12 +55,13 @@ class Follow(RuleBasedStateMachine):
         self.epochs += 1
         source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
         self.sink = Pending()
+        resolver = Resolver("m", "", orphan_bytes=1 << 20)
         self.followed = RankIngest(
-            source, self.sink, hash_seed="", pending_bytes=1, orphan_bytes=1 << 20,
-            stale_after=1.0, clock=lambda: 0.0,
+            source, PureState(resolver, self.sink), pending_bytes=1, stale_after=1.0,
+            clock=lambda: 0.0,
         )  # fmt: skip
         self.cache = PodCache("p", Journal(f"epoch-{self.epochs}", max_bytes=400))
-        self.cache.add(self.followed, self.sink)
+        self.cache.add(self.followed, resolver, self.sink)
         self.followed.connected()
 
     def heard(self, message: tuple[int, bytes] | None) -> None:
@@ -171,7 +175,7 @@ class Follow(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("the watcher never catches up")
-        held = {spot: keys for spot, keys in self.followed.resolver.held().items() if keys}
+        held = {spot: keys for spot, keys in self.followed.state.held().items() if keys}
         for spot, keys in held.items():
             assert self.holds(spot[0], keys)
         counts = {tier: count for tier, count in self.rank.blocks().items() if count}

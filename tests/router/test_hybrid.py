@@ -13,7 +13,8 @@ from indexer.engines import vllm
 from indexer.engines.event import Stored
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 from indexer.token import pack_tokens, unpack_tokens
 from router.score import Scorer, TokenPrompt
 from scorer.longest_prefix import longest_prefix
@@ -80,7 +81,7 @@ def test_the_engines_own_hybrid_batches_are_followed_without_a_remainder() -> No
     assert first.tokens
     assert fleet.matched(list(unpack_tokens(first.tokens))) == 24
     fleet.take(VECTORS["mgr-hybrid-evict"])
-    counts = fleet.rank.resolver.counts
+    counts = fleet.rank.state.counts
     assert (counts.unknown_removals, counts.unplaced, counts.parentless) == (0, 0, 0)
 
 
@@ -93,7 +94,7 @@ def test_a_window_group_that_skips_blocks_is_placed_by_name() -> None:
     assert fleet.matched(list(unpack_tokens(first.tokens))) == 48
     fleet.take(VECTORS["mgr-hybrid-masked-hit"])
     assert fleet.rank.layout.block_size == 16, "the tail of a prompt is no block size"
-    assert fleet.rank.resolver.counts.parentless == 0
+    assert fleet.rank.state.counts.parentless == 0
 
 
 def test_a_prefix_whose_window_is_gone_is_not_warm_there() -> None:

@@ -9,7 +9,8 @@ from aiohttp import web
 from indexer.engines import vllm
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 from router.pods import Pod
 from router.probe import Prober
 

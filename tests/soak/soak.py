@@ -23,7 +23,8 @@ from indexer.engines.event import Tier
 from indexer.ingest import Ingest
 from indexer.key import Keyspace, chain
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, RankSource
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
 from indexer.stream import AskReplay
 from indexer.token import pack_tokens
 from indexer.trust import Level
@@ -165,7 +166,7 @@ def run(pods: int, blocks: int, capacity: int, seed: int) -> dict[str, object]:
     memory = {}
     for goal in (0.3, 0.65, 1.0):
         # The first part fills every cache, so that what grows afterwards is a leak.
-        while sum(line.rank.resolver.counts.stored_blocks for line in lines) < blocks * goal:
+        while sum(line.rank.state.counts.stored_blocks for line in lines) < blocks * goal:
             for line in lines:
                 line.step(rng.choice(prefixes))
             ingest.tick(50_000)
@@ -185,7 +186,7 @@ def verdict(ingest: Ingest, lines: list[Line]) -> dict[str, object]:
         levels[line.rank.trust.level] = levels.get(line.rank.trust.level, 0) + 1
         if line.rank.trust.level is not Level.EXACT:
             continue
-        held = line.rank.resolver.held().get((Tier.GPU, 0), set())
+        held = line.rank.state.held().get((Tier.GPU, 0), set())
         truth = set(line.engine.blocks.values())
         equal = line.rank.stream.counts.gaps == 0 or line.rank.source.has_replay
         wrong += held != truth if equal and "stored since" not in line.rank.trust.reason else (

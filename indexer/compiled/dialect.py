@@ -1,0 +1,135 @@
+"""How engines write their events: the fields of each, and what a plain event may have in them."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.jit import compiled
+from indexer.engines.event import Tier
+from indexer.engines.medium import TIERS
+from indexer.group import FULL_KINDS
+
+STORED, REMOVED = 1, 2
+
+(
+    IS_NAMES,
+    IS_PARENT,
+    IS_TOKENS,
+    IS_SIZE,
+    IS_NIL,
+    IS_MEDIUM,
+    IS_NILS,
+    IS_ZERO,
+    IS_KIND,
+    IS_NUMBER,
+    IS_TEXT,
+    IS_ANY,
+) = range(12)
+"""What a field of a plain event may be. The last five say nothing of it: nil or a list of nils, nil or
+0, nil or a kind of full attention, nil or a number, nil or a text, anything plain."""
+
+
+TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS, KINDS = range(5)
+"""Lists of words of a dialect."""
+
+
+class Dialect(NamedTuple):
+    """How an engine writes its events: lists of words, w in all, and what each one means."""
+
+    letters: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    """(w, 3): where a word begins in `letters`, where it ends, and its meaning: a rule or a tier."""
+    lists: NDArray[np.int64]
+    """(6): where each list begins in `rows`."""
+
+
+def _dialect(stored: dict[str, int], removed: dict[str, int]) -> Dialect:
+    """Return a dialect whose stores and removals have these fields, in the array's order."""
+    tiers = list(Tier)
+    mediums = {form(medium): tier for medium, tier in TIERS.items() for form in (str, str.upper)}
+    lists: list[dict[str, int]] = [
+        {"BlockStored": STORED, "BlockRemoved": REMOVED},
+        stored,
+        removed,
+        {medium: tiers.index(tier) for medium, tier in mediums.items()},
+        dict.fromkeys(sorted(FULL_KINDS), 0),
+    ]
+    letters, rows, starts = b"", [], [0]
+    for words in lists:
+        for word, meaning in words.items():
+            rows.append((len(letters), len(letters) + len(word), meaning))
+            letters += word.encode()
+        starts.append(len(rows))
+    return Dialect(
+        np.frombuffer(letters, np.uint8), np.array(rows, np.int64), np.array(starts, np.int64)
+    )
+
+
+VLLM = _dialect(
+    {
+        "block_hashes": IS_NAMES,
+        "parent_block_hash": IS_PARENT,
+        "token_ids": IS_TOKENS,
+        "block_size": IS_SIZE,
+        "lora_id": IS_NIL,
+        "medium": IS_MEDIUM,
+        "lora_name": IS_NIL,
+        "extra_keys": IS_NILS,
+        "group_idx": IS_ZERO,
+        "kv_cache_spec_kind": IS_KIND,
+        "kv_cache_spec_sliding_window": IS_NUMBER,
+        "locality": IS_TEXT,
+        "ownership": IS_TEXT,
+        "session_id": IS_TEXT,
+    },
+    {
+        "block_hashes": IS_NAMES,
+        "medium": IS_MEDIUM,
+        "group_idx": IS_ZERO,
+        "locality": IS_TEXT,
+        "ownership": IS_TEXT,
+    },
+)
+
+SGLANG = _dialect(
+    {
+        "block_hashes": IS_NAMES,
+        "parent_block_hash": IS_PARENT,
+        "token_ids": IS_TOKENS,
+        "block_size": IS_SIZE,
+        "lora_id": IS_NIL,
+        "medium": IS_MEDIUM,
+        "cache_salt": IS_NIL,
+        "session_id": IS_ANY,
+        "lora_name": IS_NIL,
+    },
+    {"block_hashes": IS_NAMES, "medium": IS_MEDIUM},
+)
+
+
+DIALECTS = {"vllm": VLLM, "sglang": SGLANG}
+
+
+@compiled
+def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length: int) -> int:
+    """Return the number of a string in a list of words; -1 where it is none of them."""
+    first = dialect.lists[words]
+    for row in range(first, dialect.lists[words + 1]):
+        begin = dialect.rows[row, 0]
+        if dialect.rows[row, 1] - begin != length:
+            continue
+        same = True
+        for offset in range(length):
+            if dialect.letters[begin + offset] != data[at + offset]:
+                same = False
+                break
+        if same:
+            return row - first
+    return -1
+
+
+@compiled
+def meaning(dialect: Dialect, words: int, number: int) -> int:
+    """Return what a word of a list means."""
+    return dialect.rows[dialect.lists[words] + number, 2]

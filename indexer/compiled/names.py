@@ -1,0 +1,313 @@
+"""The names that one rank's engine gives to blocks, where nothing is odd about them.
+
+A *plain* name stands for one block and is held once in each tier that holds it. Most names are plain,
+and for most fleets all pods give a block the same name, so the block keeps it (`blocks.names`), and
+that a rank holds the name shows from its slots in the block's set. A rank whose engine gives other
+names than the first one did keeps its own table instead, for all of its names.
+
+What is not plain (a second copy, a second name for a key, a chunk of several blocks) is *odd*: the pure
+resolver follows it, and the words in `odd`, names and keys, tell compiled code to keep its hands off.
+
+Each tier has two slots: what is certain, and what was held when something was missed and is not proven
+since (`Own.slots`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled import sets as of
+from indexer.compiled import table
+from indexer.compiled.blocks import DEPTH, FREED, SET, TOP, Blocks, hold, name, release, unname
+from indexer.compiled.jit import compiled
+from indexer.compiled.sets import Sets
+from indexer.compiled.table import after, home, number_at, seek
+
+CERTAIN, DOUBTED = 0, 1
+"""Columns of `Own.slots`."""
+OWNS, OWNED, ODD, SIZE, FIRM, STORED, FASTEST, REMOVED = range(8)
+"""Fields of `state`: whether the rank has a table of its own, how many names are in it, how many words
+are odd; tokens a block, 0 where nothing is plain, and whether that is certain; and counts of blocks:
+stored, stored in the fastest tier, removed."""
+
+
+class Own(NamedTuple):
+    """What one rank's names need. Shapes: n places of the table, m of the odd words."""
+
+    slots: NDArray[np.int64]
+    """(tiers, 2): the tier's slots; -1 for none."""
+    names: NDArray[np.uint64]
+    """(n)"""
+    numbers: NDArray[np.uint32]
+    """(n): the block of each name; 0 for an empty place."""
+    odd: NDArray[np.uint64]
+    """(m): odd words; 0 for an empty place."""
+    root: NDArray[np.uint64]
+    """(1): the key before a prompt's first block, without adapter or salt."""
+    state: NDArray[np.int64]
+
+
+def new_own(tiers: int, root: int) -> Own:
+    """Return no names."""
+    return Own(
+        slots=np.full((tiers, 2), -1, np.int64),
+        names=np.zeros(1, np.uint64),
+        numbers=np.zeros(1, np.uint32),
+        odd=np.zeros(16, np.uint64),
+        root=np.array([root], np.uint64),
+        state=np.zeros(8, np.int64),
+    )
+
+
+@compiled
+def is_odd(own: Own, word: np.uint64) -> bool:
+    """Whether a name or key is odd."""
+    if own.state[ODD] == 0:
+        return False
+    at = home(word, own.odd.size)
+    while own.odd[at] != 0:
+        if own.odd[at] == word:
+            return True
+        at = at + 1 if at + 1 < own.odd.size else 0
+    return False
+
+
+@compiled
+def make_odd(own: Own, word: np.uint64) -> None:
+    """Take note that a name or key is odd. There must be room."""
+    if word == 0 or is_odd(own, word):
+        return
+    at = home(word, own.odd.size)
+    while own.odd[at] != 0:
+        at = at + 1 if at + 1 < own.odd.size else 0
+    own.odd[at] = word
+    own.state[ODD] += 1
+
+
+@compiled
+def place_of(own: Own, sets: Sets, held: int) -> bool:
+    """Whether a set has any slot of the rank."""
+    for tier in range(own.slots.shape[0]):
+        for column in range(2):
+            slot = own.slots[tier, column]
+            if slot >= 0 and of.has(sets, held, slot):
+                return True
+    return False
+
+
+@compiled
+def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
+    """Return the block that the rank holds by a plain name; 0 for none."""
+    if own.state[OWNS]:
+        at = home(name, own.names.size)
+        while own.numbers[at] != 0:
+            if own.names[at] == name:
+                return np.int64(own.numbers[at])
+            at = at + 1 if at + 1 < own.names.size else 0
+        return 0
+    at = seek(blocks.by_name, blocks.names, name, home(name, blocks.by_name.size))
+    while at >= 0:
+        number = number_at(blocks.by_name, at)
+        if place_of(own, sets, np.int64(blocks.halves[number, SET])):
+            # By an odd name, perhaps, where this one is another engine's.
+            return 0 if is_odd(own, blocks.records[number, 0]) else number
+        # Another keyspace may have the same name for another key.
+        at = seek(blocks.by_name, blocks.names, name, after(blocks.by_name, at))
+    return 0
+
+
+@compiled
+def own(mine: Own, name: np.uint64, number: int) -> None:
+    """Add a name to the rank's own table. There must be room."""
+    at = home(name, mine.names.size)
+    while mine.numbers[at] != 0:
+        at = at + 1 if at + 1 < mine.names.size else 0
+    mine.names[at] = name
+    mine.numbers[at] = np.uint32(number)
+    mine.state[OWNED] += 1
+
+
+@compiled
+def disown(mine: Own, name: np.uint64) -> None:
+    """Delete a name that is in the rank's own table."""
+    hole = home(name, mine.names.size)
+    while mine.names[hole] != name or mine.numbers[hole] == 0:
+        hole = hole + 1 if hole + 1 < mine.names.size else 0
+    at = hole
+    while True:
+        at = at + 1 if at + 1 < mine.names.size else 0
+        if mine.numbers[at] == 0:
+            break
+        begin = home(mine.names[at], mine.names.size)
+        # As in `table.delete`.
+        stays = hole < begin <= at if hole <= at else begin > hole or begin <= at
+        if not stays:
+            mine.names[hole] = mine.names[at]
+            mine.numbers[hole] = mine.numbers[at]
+            hole = at
+    mine.numbers[hole] = 0
+    mine.state[OWNED] -= 1
+
+
+@compiled
+def _is_plain(blocks: Blocks, sets: Sets, mine: Own, number: int) -> bool:
+    """Whether the rank holds a block by its shared name."""
+    if blocks.quarters[number, DEPTH] == FREED or blocks.names[number, 0] == 0:
+        return False
+    is_held = place_of(mine, sets, np.int64(blocks.halves[number, SET]))
+    return is_held and not is_odd(mine, blocks.records[number, 0])
+
+
+@compiled
+def gather(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
+    """Fill an empty own table with the names of the blocks that the rank holds by shared names."""
+    for number in range(1, blocks.state[TOP]):
+        if _is_plain(blocks, sets, mine, number):
+            own(fresh, blocks.names[number, 0], number)
+
+
+@compiled
+def copy(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
+    """Fill an empty own table from another, but for names of blocks that the rank holds no more."""
+    for at in range(mine.names.size):
+        number = np.int64(mine.numbers[at])
+        if number == 0 or blocks.quarters[number, DEPTH] == FREED:
+            continue
+        if place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+            own(fresh, mine.names[at], number)
+
+
+@compiled
+def name_of(blocks: Blocks, mine: Own, number: int) -> np.uint64:
+    """Return the plain name of a block that the rank holds; 0 where an odd one stands for it."""
+    if not mine.state[OWNS]:
+        return blocks.names[number, 0]
+    for at in range(mine.names.size):
+        if mine.numbers[at] == number:
+            return mine.names[at]
+    return np.uint64(0)
+
+
+@compiled
+def plain(
+    blocks: Blocks, sets: Sets, mine: Own, names: NDArray[np.uint64], numbers: NDArray[np.uint32]
+) -> int:
+    """Write every plain name and its block; return how many."""
+    count = 0
+    if mine.state[OWNS]:
+        for at in range(mine.names.size):
+            if mine.numbers[at]:
+                names[count], numbers[count] = mine.names[at], mine.numbers[at]
+                count += 1
+        return count
+    for number in range(1, blocks.state[TOP]):
+        if _is_plain(blocks, sets, mine, number):
+            names[count], numbers[count] = blocks.names[number, 0], number
+            count += 1
+    return count
+
+
+@compiled
+def put(
+    blocks: Blocks,
+    sets: Sets,
+    mine: Own,
+    names: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+    parents: NDArray[np.uint64],
+) -> bool:
+    """Make names plain of blocks that the rank holds; False where it needs a table of its own for it.
+
+    A parent's key is 0 where it is not known.
+    """
+    for at in range(names.size):
+        number = table.find(blocks.by_key, blocks.records, keys[at])
+        if number == 0:
+            continue  # given up for want of room
+        if not is_named(blocks, sets, mine, number, names[at]):
+            return False
+        if parents[at]:
+            blocks.parents[number] = table.find(blocks.by_key, blocks.records, parents[at])
+    return True
+
+
+@compiled
+def is_named(blocks: Blocks, sets: Sets, mine: Own, number: int, word: np.uint64) -> bool:
+    """Note a rank's plain name of a block; False where the block keeps another engine's name for it."""
+    if mine.state[OWNS]:
+        own(mine, word, number)
+        return True
+    known = blocks.names[number, 0]
+    if known == word:
+        return True
+    if known != 0:
+        held = np.int64(blocks.halves[number, SET])
+        if of.is_live(sets, held) and not is_only(sets, held, mine):
+            return False
+        unname(blocks, number)
+    name(blocks, number, word)
+    return True
+
+
+@compiled
+def is_only(sets: Sets, held: int, mine: Own) -> bool:
+    """Whether all slots of a set that are not dropped are the rank's."""
+    for word in range(sets.live.size):
+        others = sets.words[held, word] & sets.live[word]
+        for tier in range(mine.slots.shape[0]):
+            for column in range(2):
+                slot = mine.slots[tier, column]
+                if slot >= 0 and slot >> 6 == word:
+                    others &= ~(np.uint64(1) << np.uint64(slot & 63))
+        if others:
+            return False
+    return True
+
+
+@compiled
+def find_all(
+    blocks: Blocks, sets: Sets, mine: Own, names: NDArray[np.uint64], numbers: NDArray[np.uint32]
+) -> None:
+    """Write the block that the rank holds by each plain name; 0 for none."""
+    for at in range(names.size):
+        numbers[at] = find(blocks, sets, mine, names[at])
+
+
+@compiled
+def held_all(
+    blocks: Blocks, sets: Sets, mine: Own, keys: NDArray[np.uint64], numbers: NDArray[np.uint32]
+) -> None:
+    """Write the block of each key that the rank holds; 0 for none."""
+    for at in range(keys.size):
+        number = table.find(blocks.by_key, blocks.records, keys[at])
+        held = number and place_of(mine, sets, np.int64(blocks.halves[number, SET]))
+        numbers[at] = number if held else 0
+
+
+@compiled
+def take_out(blocks: Blocks, sets: Sets, mine: Own, name: np.uint64, number: int) -> int:
+    """Make a plain name odd; what is in doubt goes to what is certain.
+
+    Return the tiers that hold it, a bit each, and eight bits above those in which it is in doubt.
+    """
+    if mine.state[OWNS]:
+        disown(mine, name)
+    tiers = 0
+    for tier in range(mine.slots.shape[0]):
+        held = np.int64(blocks.halves[number, SET])
+        certain, doubted = mine.slots[tier, CERTAIN], mine.slots[tier, DOUBTED]
+        if doubted >= 0 and of.has(sets, held, doubted):
+            hold(blocks, sets, number, certain)
+            release(blocks, sets, number, doubted, True)
+            tiers |= 0x101 << tier
+        elif certain >= 0 and of.has(sets, held, certain):
+            tiers |= 1 << tier
+    return tiers
+
+
+@compiled
+def mark_odd(mine: Own, words: NDArray[np.uint64]) -> None:
+    """Take note of odd words. There must be room."""
+    for word in words:
+        make_odd(mine, word)

@@ -1,0 +1,81 @@
+"""Using everything once, so that all of it is compiled before the first request."""
+
+import msgspec
+
+from indexer.compiled import blocks as blocks_of
+from indexer.compiled import give_up as leave
+from indexer.compiled.array_index import ArrayIndex
+from indexer.compiled.array_rank import ArrayState
+from indexer.engines import vllm
+from indexer.key import Chain
+from indexer.rank_slots import RankSlots
+from indexer.slot import SlotTable
+
+
+def warm_up(index: ArrayIndex) -> None:
+    """Use everything once."""
+    chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
+    keys = chain.keys()
+    index.add(0, keys)
+    index.add(100, keys)
+    index.match(chain)
+    index.stretches(keys)
+    index.remove(0, keys)
+    index.drop(100)
+    index.sweep(1 << 20)
+    for start in range(0, 1 << 16, 1 << 10):
+        index.add(1, range(start, start + (1 << 10)))
+    _follow(index)
+    blocks_of.wake(index.blocks)
+    leave.age(index.blocks, 1)
+
+
+def _follow(index: ArrayIndex) -> None:
+    """Follow two ranks that give blocks other names."""
+    table = SlotTable()
+    states = []
+    for life in range(2):
+        state = ArrayState(
+            "",
+            "",
+            orphan_bytes=1,
+            index=index,
+            slots=RankSlots("", life, index, table),
+            dialect="vllm",
+            decode=vllm.decode,
+        )
+
+        def say(*events: dict[str, object], to: ArrayState = state) -> None:
+            payload = msgspec.msgpack.encode([0.0, events, 0])
+            if to.scan((payload,)):
+                to.apply_scanned()
+            else:
+                to.apply(vllm.decode(payload).events)
+
+        name = life * 1000
+        first: dict[str, object] = {
+            "type": "BlockStored",
+            "block_hashes": [name + 1, name + 2],
+            "parent_block_hash": None,
+            "token_ids": list(range(32)),
+            "block_size": 16,
+        }
+        later: dict[str, object] = {
+            **first,
+            "block_hashes": [name + 3, name + 4],
+            "parent_block_hash": name + 2,
+        }
+        say(first)
+        say(later)
+        say(first)
+        state.doubt()
+        say({**later, "block_hashes": [name + 5, name + 6]})
+        say({"type": "BlockRemoved", "block_hashes": [name + 6]})
+        state.settle()
+        state.held()
+        state.restore(state.save())
+        state.doubt()
+        state.doubt()
+        states.append(state)
+    for state in states:
+        state.close()

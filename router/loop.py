@@ -1,0 +1,53 @@
+"""Event loops: the one that answers, and the one that follows the fleet in a thread of its own.
+
+Ingestion runs beside the answers so that a flood of events does not queue before a Score. What it
+compiles (`indexer.compiled`) holds no interpreter lock, and what remains of it in Python is kept short
+of the lock's switch interval.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+SWITCH_SECONDS = 0.0005
+"""How long one thread may keep the interpreter while another waits: Python's default is ten times it."""
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop, the faster one where it can be had."""
+    try:
+        import uvloop  # noqa: PLC0415  not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class LoopThread:
+    """An event loop that runs in a thread of its own for as long as the context is open."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    async def __aenter__(self) -> Self:
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join)
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and return what it returns."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -1,0 +1,223 @@
+"""The compiled scanner reads nothing that the pure codec would read otherwise."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer.compiled.dialect import DIALECTS, REMOVED, STORED
+from indexer.compiled.scan import (
+    HAS_PARENT,
+    KIND,
+    NAMES,
+    NAMES_AT,
+    SIZE,
+    TIER,
+    TOKENS_AT,
+    room,
+    scan,
+)
+from indexer.engines import sglang, vllm
+from indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+CODECS: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang}
+TIERS = list(Tier)
+
+
+def scanned(engine: str, *payloads: bytes) -> list[list[Event]]:
+    """Return the events of the batches that are plain, up to the first that is not."""
+    data = np.frombuffer(b"".join(payloads), np.uint8)
+    # Exactly as large as what is promised to suffice, and fenced in on both sides.
+    arrays = room(len(data))
+    ends = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
+    events = np.zeros(len(payloads), np.int64)
+    count = scan(data, ends, DIALECTS[engine], arrays, events)
+    found: list[list[Event]] = []
+    first = 0
+    for last in events[:count].tolist():
+        found.append([_event(arrays, number) for number in range(first, last)])
+        first = last
+    return found
+
+
+def _event(arrays: Any, number: int) -> Event:
+    row = arrays.events[number]
+    names = tuple(arrays.names[row[NAMES_AT] : row[NAMES_AT] + row[NAMES]].tolist())
+    tier = TIERS[row[TIER]]
+    if row[KIND] == REMOVED:
+        return Removed(names, tier)
+    assert row[KIND] == STORED
+    tokens = arrays.tokens[row[TOKENS_AT] : row[TOKENS_AT] + row[NAMES] * row[SIZE]]
+    parent = int(arrays.parents[number]) if row[HAS_PARENT] else None
+    return Stored(names, parent, tokens.tobytes(), int(row[SIZE]), tier)
+
+
+def decoded(engine: str, payload: bytes) -> list[Event] | None:
+    try:
+        batch = CODECS[engine].decode(payload)
+    except MalformedEventError:
+        return None
+    # What a plain event says nothing of, the resolver learns elsewhere.
+    return [
+        msgspec.structs.replace(event) if isinstance(event, msgspec.Struct) else _bare(event)
+        for event in batch.events
+    ]
+
+
+def _bare(event: Event) -> Event:
+    if isinstance(event, Stored):
+        assert event.group == 0
+        return Stored(event.hashes, event.parent, event.tokens, event.block_size, event.tier)
+    return event
+
+
+def agrees(engine: str, payload: bytes) -> bool:
+    """Whether a payload is plain; then it must be what the codec decodes."""
+    found = scanned(engine, payload)
+    if not found:
+        return False
+    batch = CODECS[engine].decode(payload)
+    assert not batch.skipped
+    for event in batch.events:
+        if isinstance(event, Stored):
+            assert (event.lora, event.cache_salt, event.extras) == ("", "", None)
+            assert not event.lookahead
+    assert found == [decoded(engine, payload)]
+    return True
+
+
+def stored(**changes: object) -> dict[str, object]:
+    return {
+        "type": "BlockStored", "block_hashes": [1 << 63, -5], "parent_block_hash": 7,
+        "token_ids": [0, 127, 128, 255, 256, 65535, 65536, (1 << 32) - 1], "block_size": 4,
+        "lora_id": None, "medium": "GPU", "lora_name": None,
+    } | changes  # fmt: skip
+
+
+def batch(*events: object, rest: tuple[object, ...] = (0,)) -> bytes:
+    return msgspec.msgpack.encode([1.5, list(events), *rest])
+
+
+def test_a_store_as_maps_and_as_arrays_write_it_is_plain() -> None:
+    event = stored()
+    assert agrees("vllm", batch(event))
+    assert agrees("sglang", batch(event))
+    assert agrees("vllm", batch(list(stored(type="BlockStored").values())))
+    assert agrees("sglang", batch(list(event.values())[:7]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parent_block_hash": None}, {"medium": None}, {"medium": "CPU"}, {"medium": "cpu_pinned"},
+        {"extra_keys": None}, {"extra_keys": []}, {"extra_keys": [None, None]}, {"group_idx": 0},
+        {"kv_cache_spec_kind": "full_attention"}, {"kv_cache_spec_sliding_window": None},
+        {"locality": "local"}, {"unknown": [1, "x", None, True, 2.5]},
+    ],
+)  # fmt: skip
+def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
+    assert agrees("vllm", batch(stored(**change)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"block_hashes": [b"x", b"y"]}, {"parent_block_hash": b"x"}, {"token_ids": [1]},
+        {"token_ids": []}, {"block_size": 0}, {"block_size": -4}, {"block_size": 4.0},
+        {"lora_id": 1}, {"lora_name": "a"}, {"extra_keys": [["salt"], None]}, {"group_idx": 1},
+        {"kv_cache_spec_kind": "mamba"}, {"medium": "tape"}, {"token_ids": [-1] * 8},
+        {"token_ids": [1 << 32] * 8}, {"block_hashes": [], "token_ids": []},
+        {"unknown": {"a": 1}}, {"unknown": [[]]}, {"unknown": "\u00e9"}, {"locality": 3},
+    ],
+)  # fmt: skip
+def test_what_needs_thought_is_left_to_the_codec(change: dict[str, object]) -> None:
+    assert not agrees("vllm", batch(stored(**change)))
+
+
+def test_removals_are_plain_and_clears_are_not() -> None:
+    removed = {"type": "BlockRemoved", "block_hashes": [1, 2, 3], "medium": "GPU"}
+    assert agrees("vllm", batch(removed, stored(), rest=()))
+    assert agrees("vllm", batch(["BlockRemoved", [4], None]))
+    assert not agrees("vllm", batch(removed, {"type": "AllBlocksCleared"}))
+    assert not agrees("vllm", batch(removed, {"type": "News"}))
+
+
+def test_batches_are_scanned_up_to_the_first_that_is_not_plain() -> None:
+    plain, other = batch(stored()), batch({"type": "AllBlocksCleared"})
+    assert len(scanned("vllm", plain, plain, other, plain)) == 2
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_recorded_batch_reads_the_same(engine: str) -> None:
+    plain = 0
+    for path in sorted((SHARED / "vectors").glob("*.json")):
+        file = json.loads(path.read_text())
+        for vector in file.get("vectors", ()) if isinstance(file, dict) else ():
+            if "payload_hex" in vector and vector.get("engine", "vllm").startswith(engine):
+                try:
+                    plain += agrees(engine, bytes.fromhex(vector["payload_hex"]))
+                except MalformedEventError:
+                    pytest.fail(f"{vector} is plain and malformed")
+    assert plain or engine == "sglang"
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats()
+    | st.text(max_size=6) | st.binary(max_size=6)
+    | st.sampled_from(["GPU", "CPU", "BlockStored", "full_attention"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+NAMES_OF = st.lists(st.integers(-(1 << 63), (1 << 64) - 1), min_size=1, max_size=3)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> object:
+    """Return an event that is nearly plain."""
+    names = draw(NAMES_OF)
+    size = draw(st.integers(1, 3))
+    event = stored(
+        block_hashes=names,
+        token_ids=draw(
+            st.lists(
+                st.integers(0, (1 << 32) - 1),
+                min_size=len(names) * size,
+                max_size=len(names) * size,
+            )
+        ),
+        block_size=size,
+    )
+    if draw(st.booleans()):
+        event = {"type": "BlockRemoved", "block_hashes": names, "medium": None}
+    fields = [*event, "group_idx", "extra_keys", "kv_cache_spec_kind", "cache_salt", "type", "x"]
+    for field in draw(st.lists(st.sampled_from(fields), max_size=2)):
+        event[field] = draw(ANYTHING)
+    if draw(st.booleans()):
+        event["type"] = event.pop("type")  # at the end, where no engine writes it
+    return list(event.values()) if draw(st.booleans()) else event
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@settings(max_examples=2000)
+@given(
+    some=st.lists(events(), max_size=3),
+    rest=st.lists(ANYTHING, max_size=2),
+    cut=st.integers(0, 400),
+    flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=2),
+)
+def test_whatever_is_plain_is_what_the_codec_decodes(
+    engine: str, some: list[object], rest: list[object], cut: int, flips: list[tuple[int, int]]
+) -> None:
+    payload = bytearray(msgspec.msgpack.encode([0.5, some, *rest]))
+    agrees(engine, bytes(payload))
+    for at, bits in flips:
+        payload[at % len(payload)] ^= bits
+    agrees(engine, bytes(payload))
+    agrees(engine, bytes(payload[: cut % (len(payload) + 1)]))
