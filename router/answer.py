@@ -1,6 +1,7 @@
 """Answers to the router's questions, without gRPC's sockets: messages in, messages out."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
@@ -9,9 +10,11 @@ from indexer.trust import Level, Trust
 from router.body import BadPromptError
 from router.book import Bookings
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
 from router.prompt import PromptReader
 from router.score import RankScore, Scorer
+from router.wire import pod_score
 from scorer.pick import Candidate, pick
 from scorer.strategy import DEFAULT, STRATEGIES, Strategy
 
@@ -23,11 +26,26 @@ LEVELS = {
 }
 
 
+MOST_FORGOTTEN = 256
+"""Ranks that are gone, and of which something is kept nevertheless."""
+
+
 class ReportMeter(Protocol):
     """What reports are measured with."""
 
     def reported(self, pod: str, predicted: int, actual: int) -> None:
         """Take note of the cached tokens predicted and found, of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An answer to Score."""
+
+    response: bytes
+    """A ScoreResponse."""
+    prompt_tokens: int
+    most: int
+    """The most leading tokens that any rank holds."""
 
 
 class NoPodError(Exception):
@@ -61,25 +79,52 @@ class Answerer:
         self._rng = rng
         self._clock = clock
         self._wall_offset = wall_offset
+        self._fixed: dict[Rank, tuple[Trust, bool, bytes]] = {}
 
-    async def score(self, request: pb.ScoreRequest, timeout: float) -> pb.ScoreResponse:
+    def waits(self, request: wire.ScoreRequest) -> bool:
+        """Whether answering Score may take longer than it takes to compute."""
+        return self._reader.waits(request.prompt)
+
+    async def score(self, request: wire.ScoreRequest, timeout: float) -> Scored:
         """Answer Score; text is tokenised for at most `timeout` seconds."""
         strategy = _strategy(request.strategy)
         read = await self._reader.read(request.prompt, timeout)
-        pods, unknown = self._named(read.prompt.model, request.pods)
+        prompt = read.prompt
+        pods, unknown = self._named(prompt.model, request.pods)
+        parts = []
+        most = 0
+        ready = {pod.id: pod.ready for pod in pods}
         ranks = [rank for pod in pods for rank in pod.ranks]
-        response = pb.ScoreResponse(
-            prompt_tokens=read.prompt.tokens,
+        if len(self._fixed) > 2 * len(ranks) + MOST_FORGOTTEN:
+            self._fixed.clear()
+        for score in self._scorer.score(prompt, ranks, strategy):
+            rank, tiers = score.rank, score.match.tokens_by_tier
+            matched = sum(tiers.values())
+            most = max(most, matched)
+            fixed = self._fixed_part(rank, ready[rank.pod])
+            parts.append(pod_score(fixed, score.score, matched, tiers))
+        for pod_id in unknown:
+            trust = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+            entry = pb.ScoreResponse(scores=[pb.PodScore(pod=pod_id, trust=trust)])
+            parts.append(entry.SerializeToString())
+        rest = pb.ScoreResponse(
+            prompt_tokens=prompt.tokens,
             covered_chars=read.covered_chars,
             request_id=request.request_id,
         )
-        ready = {pod.id: pod.ready for pod in pods}
-        for score in self._scorer.score(read.prompt, ranks, strategy):
-            response.scores.append(self._pod_score(score, ready[score.rank.pod]))
-        for pod_id in unknown:
-            trust = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
-            response.scores.append(pb.PodScore(pod=pod_id, trust=trust))
-        return response
+        parts.append(rest.SerializeToString())
+        return Scored(b"".join(parts), prompt.tokens, most)
+
+    def _fixed_part(self, rank: Rank, ready: bool) -> bytes:
+        """Return what a rank's scores have in common, until its trust changes or its readiness."""
+        trust = rank.trust
+        known = self._fixed.get(rank)
+        if known is None or known[0] is not trust or known[1] is not ready:
+            message = pb.PodScore(
+                pod=rank.pod, rank=rank.number, trust=self._trust(trust), ready=ready
+            )
+            known = self._fixed[rank] = trust, ready, message.SerializeToString()
+        return known[2]
 
     async def pick(self, request: pb.PickRequest, timeout: float) -> pb.PickResponse:
         """Answer Pick and book the work. Raises NoPodError where there is none to choose from."""
@@ -178,21 +223,6 @@ class Answerer:
         return (
             [by_id[name] for name in wanted if name in by_id],
             [name for name in wanted if name not in by_id],
-        )
-
-    def _pod_score(self, score: RankScore, ready: bool) -> pb.PodScore:
-        rank = score.rank
-        return pb.PodScore(
-            pod=rank.pod,
-            rank=rank.number,
-            score=score.score,
-            matched_tokens=score.matched_tokens,
-            tiers=[
-                pb.TierTokens(tier=tier, tokens=tokens)
-                for tier, tokens in score.match.tokens_by_tier().items()
-            ],
-            trust=self._trust(score.rank.trust),
-            ready=ready,
         )
 
     def _trust(self, trust: Trust) -> pb.Trust:

@@ -42,19 +42,16 @@ from router.health import Component, Health
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.models import Model, ModelTable
-from router.pb.warmpath.v1 import router_pb2, router_pb2_grpc
 from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
-from router.service import RouterService
+from router.service import SERVICE, RouterService
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 SWEEP_BUDGET = 20_000
 """Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
-
-SERVICE = router_pb2.DESCRIPTOR.services_by_name["Router"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +251,10 @@ async def _serve_grpc(config: Config, service: RouterService, stack: AsyncExitSt
             ("grpc.so_reuseport", 0),
         ]
     )
-    router_pb2_grpc.add_RouterServicer_to_server(service, server)
+    server.add_generic_rpc_handlers((service.handlers(),))
     checks = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+    names = (SERVICE.full_name, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
     try:
         port = server.add_insecure_port(config.server.listen)
@@ -265,11 +262,11 @@ async def _serve_grpc(config: Config, service: RouterService, stack: AsyncExitSt
         raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
     await server.start()
     status = health_pb2.HealthCheckResponse
-    for name in ("", SERVICE):
+    for name in ("", SERVICE.full_name):
         await checks.set(name, status.SERVING)
 
     async def stop() -> None:
-        for name in ("", SERVICE):
+        for name in ("", SERVICE.full_name):
             await checks.set(name, status.NOT_SERVING)
         await server.stop(config.server.drain_seconds)
 

@@ -24,6 +24,7 @@ class Metrics:
     """The metrics that are counted as things happen."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._answered: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._requests = Counter(
             "warmpath_requests",
             "Answered calls.",
@@ -64,8 +65,13 @@ class Metrics:
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Take note of one answer."""
-        self._requests.labels(method, code).inc()
-        self._seconds.labels(method).observe(seconds)
+        meters = self._answered.get((method, code))
+        if meters is None:
+            meters = self._requests.labels(method, code), self._seconds.labels(method)
+            self._answered[method, code] = meters
+        requests, durations = meters
+        requests.inc()
+        durations.observe(seconds)
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Take note of one scored prompt and the most that any pod holds of it."""

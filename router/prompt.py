@@ -1,17 +1,22 @@
 """From a request's prompt to the tokens that engines cache."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from indexer.extra import Item
-from indexer.token import TOKEN_BYTES, pack_tokens, unpack_tokens
+from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate, TemplateError
 from prefixstore.tokenizer import InvalidTextError
 from router.body import BadPromptError, Body, ChatBody, parse_chat, parse_completions
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.score import TokenPrompt
+from router.wire import listed_ids
+
+AnyPrompt = pb.Prompt | wire.Prompt
+"""A prompt as protobuf reads it, or as `router.wire` does."""
 
 FORMS = ("text", "chat_body", "completions_body", "token_ids_packed", "token_ids")
 
@@ -48,7 +53,12 @@ class PromptReader:
         self._pool = pool
         self._limits = limits
 
-    async def read(self, message: pb.Prompt, timeout: float) -> ReadPrompt:
+    @staticmethod
+    def waits(message: AnyPrompt) -> bool:
+        """Whether reading a prompt may take a tokenizer, and so time."""
+        return not message.HasField("token_ids_packed") and not message.HasField("token_ids")
+
+    async def read(self, message: AnyPrompt, timeout: float) -> ReadPrompt:
         """Read a prompt; text is tokenised for at most `timeout` seconds.
 
         Raises BadPromptError and UnknownModelError, and what the pool raises where it is full.
@@ -73,7 +83,7 @@ class PromptReader:
             covered,
         )
 
-    def _form(self, message: pb.Prompt) -> str:
+    def _form(self, message: AnyPrompt) -> str:
         given = [form for form in FORMS if message.HasField(form)]  # type: ignore[arg-type]
         if not given:
             raise BadPromptError("prompt", f"is missing; give one of {', '.join(FORMS)}")
@@ -90,7 +100,7 @@ class PromptReader:
                 )
         return form
 
-    def _model(self, message: pb.Prompt, body: Body | None) -> tuple[Model, str]:
+    def _model(self, message: AnyPrompt, body: Body | None) -> tuple[Model, str]:
         in_body = body.model if body else ""
         if message.model and in_body and message.model != in_body:
             raise BadPromptError(
@@ -105,14 +115,18 @@ class PromptReader:
         return model, lora or message.lora
 
     async def _tokens(
-        self, message: pb.Prompt, form: str, body: Body | None, model: Model, timeout: float
+        self, message: AnyPrompt, form: str, body: Body | None, model: Model, timeout: float
     ) -> tuple[bytes, int]:
         if form == "token_ids_packed":
             return self._checked(message.token_ids_packed, model, "prompt.token_ids_packed"), 0
         if form == "token_ids":
-            ids = message.token_ids.ids
-            self._count(len(ids), "prompt.token_ids.ids")
-            return self._checked(pack_tokens(ids), model, "prompt.token_ids.ids"), 0
+            field = "prompt.token_ids.ids"
+            if isinstance(message, wire.Prompt):
+                packed = listed_ids(message.token_ids, field)
+            else:
+                self._count(len(message.token_ids.ids), field)
+                packed = pack_tokens(message.token_ids.ids)
+            return self._checked(packed, model, field), 0
         if body is None:
             return await self._encode(message.text, "prompt.text", model, timeout, special=True)
         content = body.content
@@ -146,7 +160,7 @@ class PromptReader:
             raise BadPromptError(field, "is empty; at least one token is needed")
         self._count(len(packed) // TOKEN_BYTES, field)
         if model.vocab_size:
-            highest = max(unpack_tokens(packed))
+            highest = highest_token(packed)
             if highest >= model.vocab_size:
                 raise BadPromptError(
                     field,
@@ -191,18 +205,19 @@ class PromptReader:
         return found.ids, found.covered_chars
 
 
-def _salt(message: pb.Prompt, body: Body | None) -> str:
+def _salt(message: AnyPrompt, body: Body | None) -> str:
     in_body = body.cache_salt if body else ""
     if message.cache_salt and in_body and message.cache_salt != in_body:
         raise BadPromptError("prompt.cache_salt", "differs from the body's cache_salt")
     return message.cache_salt or in_body
 
 
-def _items(message: pb.Prompt, tokens: int | None) -> tuple[Item, ...]:
+def _items(message: AnyPrompt, tokens: int | None) -> tuple[Item, ...]:
     """Return the multimodal items; `tokens` is None where a text may not be wholly tokenised."""
     items = []
     end = 0
-    for position, item in enumerate(message.multimodal):
+    given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
+    for position, item in enumerate(given):
         field = f"prompt.multimodal[{position}]"
         if not item.hash:
             raise BadPromptError(f"{field}.hash", "is empty")

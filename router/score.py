@@ -75,7 +75,7 @@ class RankScore:
     @property
     def matched_tokens(self) -> int:
         """The leading tokens that a request would find cached."""
-        return sum(self.match.tokens_by_tier().values())
+        return sum(self.match.tokens_by_tier.values())
 
 
 class Scorer:

@@ -7,13 +7,15 @@ from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message_factory import GetMessageClass
 
 from prefixstore.pool import PoolClosedError, PoolFullError
 from router.answer import Answerer, NoPodError
 from router.body import BadPromptError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.wire import parse_request, stream_reply
 
 Reply = TypeVar("Reply")
 
@@ -24,6 +26,8 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     PoolClosedError: grpc.StatusCode.UNAVAILABLE,
 }
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
 STREAM_WIDTH = 64
 """Requests of one stream that are worked on at once."""
@@ -42,7 +46,7 @@ class Meter(Protocol):
         """Take note of one scored prompt and the most that any pod holds of it."""
 
 
-class RouterService(router_pb2_grpc.RouterServicer):
+class RouterService:
     """Serves `warmpath.v1.Router`.
 
     `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not.
@@ -54,56 +58,73 @@ class RouterService(router_pb2_grpc.RouterServicer):
         self._tokenize_seconds = tokenize_seconds
 
     async def Score(  # noqa: N802  the contract's name
-        self, request: pb.ScoreRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ScoreResponse:
-        """Answer Score."""
-        answer = self._score(request, self._timeout(context))
-        return await self._answer("Score", answer, context)
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> bytes:
+        """Answer Score; both messages are bytes (`router.wire`)."""
+
+        async def answer() -> bytes:
+            parsed = parse_request(request)
+            # A deadline bounds waiting, and ids need none.
+            waits = self._answerer.waits(parsed)
+            return await self._score(parsed, self._timeout(context) if waits else 0.0)
+
+        return await self._answer("Score", answer(), context)
 
     async def ScoreStream(  # noqa: N802  the contract's name
         self,
-        request_iterator: AsyncIterator[pb.ScoreRequest],
-        context: grpc.aio.ServicerContext[Any, Any],  # noqa: ARG002  gRPC passes it
-    ) -> AsyncIterator[pb.ScoreStreamResponse]:
-        """Answer a stream of Scores as each is done."""
-        replies: asyncio.Queue[pb.ScoreStreamResponse | None] = asyncio.Queue()
+        request_iterator: AsyncIterator[bytes],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        """Answer a stream of Scores as each is done; all messages are bytes."""
         width = asyncio.Semaphore(STREAM_WIDTH)
+        writing = asyncio.Lock()
 
-        async def one(request: pb.ScoreRequest) -> None:
-            replies.put_nowait(await self._stream_reply(request))
+        async def reply(request: wire.ScoreRequest | BadPromptError) -> None:
+            message = await self._stream_reply(request)
+            async with writing:
+                await context.write(message)
 
-        async def read() -> None:
+        async def reply_later(request: wire.ScoreRequest) -> None:
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    async for request in request_iterator:
-                        await width.acquire()
-                        tasks.create_task(one(request))
+                await reply(request)
             finally:
-                replies.put_nowait(None)
-
-        reading = asyncio.create_task(read())
-        try:
-            while (reply := await replies.get()) is not None:
-                yield reply
                 width.release()
-            await reading
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
 
-    async def _stream_reply(self, request: pb.ScoreRequest) -> pb.ScoreStreamResponse:
+        async with asyncio.TaskGroup() as tasks:
+            async for raw in request_iterator:
+                try:
+                    request = parse_request(raw)
+                except BadPromptError as error:
+                    await reply(error)
+                    continue
+                if self._answerer.waits(request):
+                    await width.acquire()
+                    tasks.create_task(reply_later(request))
+                else:
+                    await reply(request)
+
+    async def _stream_reply(self, request: wire.ScoreRequest | BadPromptError) -> bytes:
         begun = time.perf_counter()
-        reply = pb.ScoreStreamResponse(request_id=request.request_id)
         code = grpc.StatusCode.OK
+        number = 0
         try:
-            reply.response.CopyFrom(await self._score(request, self._tokenize_seconds))
+            if not isinstance(request, BadPromptError):
+                number = request.request_id
+            reply = stream_reply(number, await self._scored_or_raised(request))
         except Exception as error:
             if type(error) not in STATUSES:
                 raise
             code = STATUSES[type(error)]
-            reply.error.CopyFrom(pb.RequestError(code=code.value[0], message=str(error)))
+            refused = pb.RequestError(code=code.value[0], message=str(error))
+            message = pb.ScoreStreamResponse(request_id=number, error=refused)
+            reply = message.SerializeToString()
         self._meter.answered("ScoreStream", code.name, time.perf_counter() - begun)
         return reply
+
+    async def _scored_or_raised(self, request: wire.ScoreRequest | BadPromptError) -> bytes:
+        if isinstance(request, BadPromptError):
+            raise request
+        return await self._score(request, self._tokenize_seconds)
 
     async def Pick(  # noqa: N802  the contract's name
         self, request: pb.PickRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -140,11 +161,10 @@ class RouterService(router_pb2_grpc.RouterServicer):
 
         return await self._answer("ListPods", answer(), context)
 
-    async def _score(self, request: pb.ScoreRequest, timeout: float) -> pb.ScoreResponse:
-        response = await self._answerer.score(request, timeout)
-        most = max((score.matched_tokens for score in response.scores), default=0)
-        self._meter.scored(response.prompt_tokens, most)
-        return response
+    async def _score(self, request: wire.ScoreRequest, timeout: float) -> bytes:
+        scored = await self._answerer.score(request, timeout)
+        self._meter.scored(scored.prompt_tokens, scored.most)
+        return scored.response
 
     async def _answer(
         self,
@@ -173,3 +193,18 @@ class RouterService(router_pb2_grpc.RouterServicer):
         if left is None:
             return self._tokenize_seconds
         return max(0.0, min(self._tokenize_seconds, left - REPLY_SECONDS))
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the handlers of all methods; those of Score take and give bytes."""
+        methods: dict[str, Any] = {
+            "Score": grpc.unary_unary_rpc_method_handler(self.Score),
+            "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
+        }
+        for name in ("Pick", "Report", "Explain", "ListPods"):
+            method = SERVICE.methods_by_name[name]
+            methods[name] = grpc.unary_unary_rpc_method_handler(
+                getattr(self, name),
+                request_deserializer=GetMessageClass(method.input_type).FromString,
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)

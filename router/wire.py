@@ -6,7 +6,8 @@ written by hand, since most of it is the same each time. What is written is what
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -39,8 +40,8 @@ def parse_request(raw: bytes) -> wire.ScoreRequest:
         raise BadPromptError("request", "is no ScoreRequest") from error
 
 
-def listed_ids(message: wire.TokenIds) -> bytes:
-    """Return listed token ids, packed as 4 bytes each. Raises ValueError where one has more bits."""
+def listed_ids(message: wire.TokenIds, field: str) -> bytes:
+    """Return listed token ids, packed as 4 bytes each. Raises BadPromptError for `field`."""
     if unpack is None or len(UnknownFieldSet(message)):
         # A sender may write each id as a field of its own.
         ids = pb.TokenIds.FromString(message.SerializeToString()).ids
@@ -49,7 +50,7 @@ def listed_ids(message: wire.TokenIds) -> bytes:
     found = np.empty(len(packed), np.uint32)
     count = unpack(packed, found)
     if count < 0:
-        raise ValueError("a token id is an unsigned 32-bit integer")
+        raise BadPromptError(field, "holds something that is no unsigned 32-bit integer")
     return found[:count].tobytes()
 
 
@@ -70,26 +71,27 @@ def varint(number: int) -> bytes:
 _DOUBLE = struct.Struct("<cd")
 
 
-def pod_score(fixed: bytes, score: float, tiers: Iterable[tuple[bytes, int]]) -> bytes:
-    """Return a ScoreResponse's entry: `fixed` is the rest of the PodScore, `tiers` its tokens by tier.
-
-    A tier is its name as TierTokens begins with it (`tier_field`).
-    """
+def pod_score(fixed: bytes, score: float, matched: int, tiers: Mapping[str, int]) -> bytes:
+    """Return a ScoreResponse's entry: `fixed` is the rest, `tiers` its tokens by tier."""
     parts = [fixed]
     if score:
         parts.append(_DOUBLE.pack(SCORE_TAG, score))
-    matched = 0
-    held: list[bytes] = []
-    for name, tokens in tiers:
-        matched += tokens
-        one = name + varint(tokens)
-        held += (TIERS_TAG, bytes((len(one),)), one)
     if matched:
-        parts += (MATCHED_TAG, varint(matched), *held)
+        parts += (MATCHED_TAG, varint(matched))
+    for tier, tokens in tiers.items():
+        one = _tier_field(tier) + varint(tokens)
+        parts += (TIERS_TAG, varint(len(one)), one)
     body = b"".join(parts)
     return SCORES_TAG + varint(len(body)) + body
 
 
-def tier_field(tier: str) -> bytes:
+@cache
+def _tier_field(tier: str) -> bytes:
     """Return the beginning of a TierTokens: its name, and the tag of the tokens."""
     return pb.TierTokens(tier=tier).SerializeToString() + b"\x10"
+
+
+def stream_reply(request_id: int, response: bytes) -> bytes:
+    """Return a ScoreStreamResponse with a response."""
+    named = b"\x08" + varint(request_id) if request_id else b""
+    return named + b"\x12" + varint(len(response)) + response

@@ -1,7 +1,8 @@
 """What one rank holds of a prompt: the input of every strategy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 TIERS = ("gpu", "cpu", "disk", "remote")
@@ -16,7 +17,7 @@ class Span(NamedTuple):
     tier: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Match:
     """The blocks of a prompt that one rank holds.
 
@@ -38,16 +39,13 @@ class Match:
             depth = span.stop
         return tuple(found)
 
-    def tokens_by_tier(self) -> dict[str, int]:
-        """Return the leading tokens that each tier holds; a block counts in its fastest tier."""
+    @cached_property
+    def tokens_by_tier(self) -> Mapping[str, int]:
+        """The leading tokens that each tier holds; a block counts in its fastest tier."""
         tokens: dict[str, int] = {}
-        for span in self.leading():
-            tokens[span.tier] = tokens.get(span.tier, 0) + _tokens(span, self.block_size)
+        for start, stop, tier in self.leading():
+            tokens[tier] = tokens.get(tier, 0) + (stop - start) * self.block_size
         return tokens
-
-
-def _tokens(span: Span, block_size: int) -> int:
-    return (span.stop - span.start) * block_size
 
 
 def spans_of(stretches: Sequence[tuple[int, int, str]]) -> tuple[Span, ...]:

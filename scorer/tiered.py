@@ -17,4 +17,4 @@ slower two are between nothing and Dynamo's credits for them.
 
 def tiered(match: Match, weights: Mapping[str, float] = WEIGHTS) -> float:
     """Return the leading tokens, each times its tier's weight."""
-    return sum(tokens * weights[tier] for tier, tokens in match.tokens_by_tier().items())
+    return sum(tokens * weights[tier] for tier, tokens in match.tokens_by_tier.items())

@@ -42,7 +42,7 @@ def test_tiered_weighs_each_block_by_its_tier() -> None:
 def test_a_block_in_two_tiers_counts_in_the_faster() -> None:
     match = match_of([(5, 6, "gpu"), (0, 4, "disk"), (0, 2, "cpu"), (0, 2, "gpu")], SIZE)
     assert match.spans == (Span(0, 2, "gpu"), Span(2, 4, "disk"), Span(5, 6, "gpu"))
-    assert match.tokens_by_tier() == {"gpu": 2 * SIZE, "disk": 2 * SIZE}
+    assert match.tokens_by_tier == {"gpu": 2 * SIZE, "disk": 2 * SIZE}
 
 
 STRETCHES = st.lists(
@@ -62,4 +62,4 @@ def test_strategies_keep_their_order_on_any_match(held: list[tuple[int, int, str
     scores = {name: strategy(match) for name, strategy in STRATEGIES.items()}
     assert 0 <= scores["tiered"] <= scores["longest-prefix"] <= scores["coverage"]
     assert scores["coverage"] <= scores["highest-block"] <= depth * SIZE
-    assert sum(match.tokens_by_tier().values()) == scores["longest-prefix"]
+    assert sum(match.tokens_by_tier.values()) == scores["longest-prefix"]
