@@ -8,10 +8,11 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import index, ingest, recover, score
+from bench import index, ingest, memory, peer, recover, score
 
 BENCHMARKS = {
     "index": index.measure,
+    "memory": memory.measure,
     "ingest": ingest.measure,
     "score": score.measure,
     "recover": recover.measure,
@@ -23,8 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="warmpath bench", description=main.__doc__)
     names = list(BENCHMARKS)
     parser.add_argument("which", nargs="*", help=f"of {', '.join(names)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="few rounds: does it run at all?")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds, small sizes: a first look"
+    )
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     args = parser.parse_args(argv)
     unknown = set(args.which) - set(names)
     if unknown:
@@ -33,12 +36,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         figure for name in args.which or names for figure in BENCHMARKS[name](quick=args.quick)
     ]
     if args.json:
-        print(json.dumps({"figures": [asdict(figure) for figure in figures]}))
+        print(json.dumps([asdict(figure) for figure in figures]))
         return 0
     table = Table("figure", box=None)
-    for name in ("here", "unit", "", "time, in units of"):
-        table.add_column(name, justify="left" if name in ("unit", "time, in units of") else "right")
+    for name in ("here", "unit", "ratio", "goal", "", "to"):
+        table.add_column(name, justify="left" if name in ("unit", "to") else "right")
     for one in figures:
-        table.add_row(one.name, f"{one.value:,.0f}", one.unit, f"{one.ratio:.2f} x", one.baseline)
-    Console(width=120).print(table)
+        goal = "" if one.goal is None else f"{'>=' if one.least else '<='} {one.goal:g}"
+        table.add_row(
+            one.name,
+            f"{one.value:,.1f}" if one.value < 100 else f"{one.value:,.0f}",
+            one.unit,
+            "" if one.ratio is None else f"{one.ratio:.2f} x",
+            goal,
+            {None: "", True: "met", False: "missed"}[one.met],
+            one.baseline,
+        )
+    console = Console(width=150)
+    console.print(table)
+    if not peer.is_installed():
+        console.print("The peer is not installed: make bench installs it.")
     return 0

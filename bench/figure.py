@@ -1,14 +1,30 @@
 """One measured figure, and what it is compared with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`value` in `unit`; `ratio` is the time it takes over `baseline`'s, same work and run."""
+    """`value` in `unit`, as it is here; `peer` is the same work's value at the peer or baseline.
+
+    `goal` bounds the ratio from above, or from below where more is better (`least`). `peer` and
+    `ratio` are None where the peer is not installed.
+    """
 
     name: str
     value: float
     unit: str
+    peer: float | None
     baseline: str
-    ratio: float
+    goal: float | None = None
+    least: bool = False
+    ratio: float | None = field(init=False)
+    met: bool | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        ratio = self.value / self.peer if self.peer else None
+        met = None
+        if ratio is not None and self.goal is not None:
+            met = ratio >= self.goal if self.least else ratio <= self.goal
+        object.__setattr__(self, "ratio", ratio)
+        object.__setattr__(self, "met", met)

@@ -20,7 +20,9 @@ def new_ingest(index: Index, pods: int) -> tuple[Ingest, list[RankIngest]]:
     """Return an ingestion of `pods` pods into an index, and their ranks."""
     ingest = Ingest(index, hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0)
     ranks = [
-        ingest.add(RankSource(f"pod-{number}", 0, MODEL, vllm.decode, has_replay=False))
+        ingest.add(
+            RankSource(f"pod-{number}", 0, MODEL, vllm.decode, has_replay=False, dialect="vllm")
+        )
         for number in range(pods)
     ]
     return ingest, ranks

@@ -1,59 +1,65 @@
-"""Event payloads to index, by the shape of the batches."""
+"""Events from a ZeroMQ socket to the index: the whole router against the peer's indexer."""
 
+import statistics
+import time
 from collections.abc import Callable
-from random import Random
 
+from bench import peer
 from bench.figure import Figure
-from bench.fleet import BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of
-from bench.timing import take_turns
-from indexer.engines import vllm
-from indexer.memory import MemoryIndex
+from bench.flood import prompt_of
+from bench.servers import Fleet, Python, order, release, until
 
-SHAPES = ((16, 8), (1, 64), (1, 8))
-"""Events a batch, and blocks an event."""
-CHAIN = 16 * 8 * 4
+SHAPES = ((16, 8, 1.5), (1, 64, 1.2), (1, 8, 0.9))
+"""Events a batch, blocks an event, and the goal."""
+PROMPT = 16 * 8 * 8
 """Blocks of one stored prompt."""
+POLL_SECONDS = 0.005
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure one rank's ingestion, against decoding the same payloads and nothing more."""
-    chains = 4 if quick else 100
-    found = []
-    for events, blocks in SHAPES:
-        rng = Random(1)
-        batches = [
-            batch
-            for _ in range(chains)
-            for batch in batches_of(
-                rng, prompt_of(rng, CHAIN * BLOCK_SIZE), events=events, blocks=blocks
+    """Measure how many blocks a second become known, one pod's worth at a time."""
+    prompts, rounds = (20, 1) if quick else (400, 5)
+    figures = []
+    with Fleet(1, apart=True) as fleet:
+        seed = 1
+        for events, each, goal in SHAPES:
+            ours, theirs = [], []
+            for number in range(rounds + 1):
+                seed += prompts
+                shape = {"events": events, "each": each, "blocks": PROMPT, "prompts": prompts}
+                order(fleet.flood, seed=seed, **shape)
+                before = fleet.stored()
+                wanted = before + prompts * PROMPT
+                first = _seconds(fleet.flood, lambda wanted=wanted: fleet.stored() >= wanted)  # type: ignore[misc]
+                if peer.is_installed():
+                    last = prompt_of(seed + prompts - 1, PROMPT)
+                    order(fleet.peer_flood, seed=seed, **shape)
+                    second = _seconds(
+                        fleet.peer_flood,
+                        lambda last=last: fleet.peer_holds(last, PROMPT),  # type: ignore[misc]
+                    )
+                if number or quick:
+                    ours.append(prompts * PROMPT / first / 1e3)
+                    if peer.is_installed():
+                        theirs.append(prompts * PROMPT / second / 1e3)
+            figures.append(
+                Figure(
+                    f"ingest batches of {events} x {each} blocks, socket to index",
+                    statistics.median(ours),
+                    "thousand blocks/s",
+                    statistics.median(theirs) if theirs else None,
+                    "Dynamo's standalone indexer",
+                    goal=goal,
+                    least=True,
+                )
             )
-        ]
-        ways = {"ingest": _ingesting(batches), "decode": _decoding(batches)}
-        seconds = take_turns(ways, rounds=3 if quick else 9)
-        found.append(
-            Figure(
-                f"ingest batches of {events} x {blocks} blocks",
-                chains * CHAIN / seconds["ingest"] / 1e3,
-                "thousand blocks/s",
-                "decoding them alone",
-                seconds["ingest"] / seconds["decode"],
-            )
-        )
-    return found
+    return figures
 
 
-def _ingesting(batches: list[bytes]) -> Callable[[], None]:
-    def ingest() -> None:
-        _, (rank,) = new_ingest(MemoryIndex(), 1)
-        feed(rank, batches)
-        assert not rank.malformed
-
-    return ingest
-
-
-def _decoding(batches: list[bytes]) -> Callable[[], None]:
-    def decode() -> None:
-        for payload in batches:
-            vllm.decode(payload)
-
-    return decode
+def _seconds(flood: Python, is_known: Callable[[], bool]) -> float:
+    begun = time.perf_counter()
+    release(flood)
+    until(is_known, "the events become known", POLL_SECONDS)
+    taken = time.perf_counter() - begun
+    assert flood.hear() == "sent\n"
+    return taken

@@ -13,8 +13,9 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
 from router.prompt import PromptReader
-from router.score import RankScore, Scorer
-from router.wire import pod_score
+from router.score import NOTHING, RankScore, Scorer
+from router.wire import match_part, score_entry
+from scorer.match import Match
 from scorer.pick import Candidate, pick
 from scorer.strategy import DEFAULT, STRATEGIES, Strategy
 
@@ -93,16 +94,20 @@ class Answerer:
         pods, unknown = self._named(prompt.model, request.pods)
         parts = []
         most = 0
-        ready = {pod.id: pod.ready for pod in pods}
         ranks = [rank for pod in pods for rank in pod.ranks]
         if len(self._fixed) > 2 * len(ranks) + MOST_FORGOTTEN:
             self._fixed.clear()
-        for score in self._scorer.score(prompt, ranks, strategy):
-            rank, tiers = score.rank, score.match.tokens_by_tier
-            matched = sum(tiers.values())
-            most = max(most, matched)
-            fixed = self._fixed_part(rank, ready[rank.pod])
-            parts.append(pod_score(fixed, score.score, matched, tiers))
+        matches = self._scorer.matches(prompt, ranks, strategy)
+        parts_of: dict[Match, bytes] = {}
+        for pod in pods:
+            ready = pod.ready
+            for rank in pod.ranks:
+                match = matches.get(rank, NOTHING)
+                part = parts_of.get(match)
+                if part is None:
+                    part = parts_of[match] = match_part(strategy(match), match)
+                    most = max(most, match.matched_tokens)
+                parts.append(score_entry(self._fixed_part(rank, ready), part))
         for pod_id in unknown:
             trust = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
             entry = pb.ScoreResponse(scores=[pb.PodScore(pod=pod_id, trust=trust)])

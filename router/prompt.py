@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from indexer.extra import Item
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
 from prefixstore.pool import TokenizerPool
@@ -29,8 +31,7 @@ class Limits:
     max_prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPrompt:
+class ReadPrompt(msgspec.Struct, frozen=True):
     """A prompt, read."""
 
     prompt: TokenPrompt

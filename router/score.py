@@ -1,9 +1,11 @@
 """From a prompt's tokens to what every rank holds of it, and to scores."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from indexer.extra import Item, extras_of, next_token
 from indexer.group import Layout
@@ -22,8 +24,7 @@ Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
+class TokenPrompt(msgspec.Struct, frozen=True):
     """A prompt as engines cache it.
 
     `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
@@ -75,7 +76,7 @@ class RankScore:
     @property
     def matched_tokens(self) -> int:
         """The leading tokens that a request would find cached."""
-        return sum(self.match.tokens_by_tier.values())
+        return self.match.matched_tokens
 
 
 class Scorer:
@@ -86,44 +87,65 @@ class Scorer:
         self._hash_seed = hash_seed
 
     def score(
-        self, prompt: TokenPrompt, ranks: Iterable[Rank], strategy: Strategy
+        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
     ) -> Iterator[RankScore]:
-        """Yield each rank's score, in the order given.
+        """Yield each rank's score, in the order given."""
+        matches = self.matches(prompt, ranks, strategy)
+        for rank in ranks:
+            match = matches.get(rank, NOTHING)
+            yield RankScore(rank, strategy(match), match)
 
-        Keys are computed once for each block size among the ranks. A rank whose stream is gone
-        scores nothing: what it held says nothing of what it holds.
+    def matches(
+        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
+    ) -> dict[Rank, Match]:
+        """Return what each rank that holds anything of the prompt could reuse of it.
+
+        Only as much is looked up as the strategy needs. Keys are computed once for each block size
+        among the ranks. A rank whose stream is gone holds nothing: what it held says nothing of what
+        it holds.
         """
-        by_form: dict[tuple[int, bool], dict[Rank, Match]] = {}
-        ranks = list(ranks)
         # Caches that need only a window may be held where the prompt's beginning is not.
-        leading = strategy in LEADING and all(rank.layout.has_prefix for rank in ranks)
+        leading = strategy in LEADING
+        forms = set()
         for rank in ranks:
             layout = rank.layout
-            form = layout.block_size, layout.lookahead
-            if not form[0] or rank.trust.level is Level.STALE:
-                yield RankScore(rank, 0.0, NOTHING)
-                continue
-            if form not in by_form:
-                by_form[form] = self._matches(prompt, *form, leading=leading)
-            match = by_form[form].get(rank, NOTHING)
-            yield RankScore(rank, strategy(match) if match.spans else 0.0, match)
-
-    def _matches(
-        self, prompt: TokenPrompt, block_size: int, lookahead: bool, *, leading: bool
-    ) -> dict[Rank, Match]:
-        """Return what each rank that holds anything of the prompt could reuse of it."""
-        ingest = self._ingest
-        chain = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
+            leading = leading and layout.has_prefix
+            if layout.block_size:
+                forms.add((layout.block_size, layout.lookahead))
         held: dict[Rank, dict[int, Stretches]] = {}
-        for place, start, stop in ingest.match(chain, leading=leading):
-            rank = ingest.rank(place.pod, place.rank)
-            if rank is not None:
-                groups = held.setdefault(rank, {})
-                groups.setdefault(place.group, []).append((start, stop, place.tier))
-        return {
-            rank: _match(groups, rank.layout, chain.blocks, block_size)
-            for rank, groups in held.items()
-        }
+        matches: dict[Rank, Match] = {}
+        for block_size, lookahead in forms:
+            chain = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
+            held.clear()
+            for place, start, stop in self._ingest.match(chain, leading=leading):
+                holder = self._ingest.rank(place.pod, place.rank)
+                if holder is not None:
+                    groups = held.setdefault(holder, {})
+                    groups.setdefault(place.group, []).append((start, stop, place.tier))
+            # Pods mostly hold the same blocks, and then have one match.
+            alike: dict[tuple[int, int, str], Match] = {}
+            for rank, groups in held.items():
+                layout = rank.layout
+                if (layout.block_size, layout.lookahead) != (block_size, lookahead):
+                    continue
+                if rank.trust.level is Level.STALE:
+                    continue
+                only = _only(groups, layout)
+                match = alike.get(only) if only else None
+                if match is None:
+                    match = _match(groups, layout, chain.blocks, block_size)
+                    if only:
+                        alike[only] = match
+                matches[rank] = match
+        return matches
+
+
+def _only(held: Mapping[int, Stretches], layout: Layout) -> tuple[int, int, str] | None:
+    """Return a rank's one stretch, where it has no more and no groups to agree."""
+    if layout.is_hybrid or len(held) != 1:
+        return None
+    [stretches] = held.values()
+    return stretches[0] if len(stretches) == 1 else None
 
 
 def _match(held: Mapping[int, Stretches], layout: Layout, blocks: int, block_size: int) -> Match:

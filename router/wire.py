@@ -6,7 +6,6 @@ written by hand, since most of it is the same each time. What is written is what
 """
 
 import struct
-from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -16,6 +15,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from router.body import BadPromptError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from scorer.match import Match
 
 try:
     from indexer.compiled.varint import unpack
@@ -71,18 +71,22 @@ def varint(number: int) -> bytes:
 _DOUBLE = struct.Struct("<cd")
 
 
-def pod_score(fixed: bytes, score: float, matched: int, tiers: Mapping[str, int]) -> bytes:
-    """Return a ScoreResponse's entry: `fixed` is the rest, `tiers` its tokens by tier."""
-    parts = [fixed]
+def match_part(score: float, match: Match) -> bytes:
+    """Return the part of a PodScore that depends on the prompt."""
+    parts = []
     if score:
         parts.append(_DOUBLE.pack(SCORE_TAG, score))
-    if matched:
-        parts += (MATCHED_TAG, varint(matched))
-    for tier, tokens in tiers.items():
+    if match.matched_tokens:
+        parts += (MATCHED_TAG, varint(match.matched_tokens))
+    for tier, tokens in match.tokens_by_tier.items():
         one = _tier_field(tier) + varint(tokens)
         parts += (TIERS_TAG, varint(len(one)), one)
-    body = b"".join(parts)
-    return SCORES_TAG + varint(len(body)) + body
+    return b"".join(parts)
+
+
+def score_entry(fixed: bytes, part: bytes) -> bytes:
+    """Return a ScoreResponse's entry of a PodScore in two parts."""
+    return SCORES_TAG + varint(len(fixed) + len(part)) + fixed + part
 
 
 @cache

@@ -5,5 +5,4 @@ from scorer.match import Match
 
 def longest_prefix(match: Match) -> float:
     """Return the leading tokens held without a gap."""
-    spans = match.leading()
-    return float(spans[-1].stop * match.block_size) if spans else 0.0
+    return float(match.matched_tokens)

@@ -1,8 +1,6 @@
 """What one rank holds of a prompt: the input of every strategy."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from typing import NamedTuple
 
 TIERS = ("gpu", "cpu", "disk", "remote")
@@ -17,7 +15,6 @@ class Span(NamedTuple):
     tier: str
 
 
-@dataclass(frozen=True)
 class Match:
     """The blocks of a prompt that one rank holds.
 
@@ -25,27 +22,29 @@ class Match:
     `block_size` is in tokens.
     """
 
-    spans: tuple[Span, ...]
-    block_size: int
+    __slots__ = ("block_size", "leading", "matched_tokens", "spans", "tokens_by_tier")
 
-    def leading(self) -> tuple[Span, ...]:
-        """Return the spans from the first block on that have no gap between them."""
-        found = []
-        depth = 0
-        for span in self.spans:
-            if span.start != depth:
-                break
-            found.append(span)
-            depth = span.stop
-        return tuple(found)
-
-    @cached_property
-    def tokens_by_tier(self) -> Mapping[str, int]:
+    def __init__(self, spans: tuple[Span, ...], block_size: int) -> None:
+        self.spans = spans
+        self.block_size = block_size
+        self.leading = _leading(spans)
+        """The spans from the first block on that have no gap between them."""
+        self.tokens_by_tier: dict[str, int] = {}
         """The leading tokens that each tier holds; a block counts in its fastest tier."""
-        tokens: dict[str, int] = {}
-        for start, stop, tier in self.leading():
-            tokens[tier] = tokens.get(tier, 0) + (stop - start) * self.block_size
-        return tokens
+        for start, stop, tier in self.leading:
+            held = self.tokens_by_tier.get(tier, 0)
+            self.tokens_by_tier[tier] = held + (stop - start) * block_size
+        self.matched_tokens = sum(self.tokens_by_tier.values())
+        """The leading tokens held in any tier."""
+
+
+def _leading(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    depth = 0
+    for number, span in enumerate(spans):
+        if span.start != depth:
+            return spans[:number]
+        depth = span.stop
+    return spans
 
 
 def spans_of(stretches: Sequence[tuple[int, int, str]]) -> tuple[Span, ...]:

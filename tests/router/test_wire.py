@@ -1,6 +1,7 @@
 """Score's bytes are those that protobuf would read and write."""
 
 import struct
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from router.body import BadPromptError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.wire import listed_ids, parse_request, pod_score, stream_reply, varint
-from scorer.match import TIERS
+from router.wire import listed_ids, match_part, parse_request, score_entry, stream_reply, varint
+from scorer.match import TIERS, Match, Span
 
 IDS = st.lists(st.integers(0, (1 << 32) - 1), max_size=50)
 UINT32 = st.integers(0, (1 << 32) - 1)
@@ -57,18 +58,20 @@ def test_what_is_no_request_is_refused() -> None:
 @given(
     pod=st.text(max_size=5),
     score=st.floats(0, 1e9),
-    tiers=st.dictionaries(st.sampled_from(TIERS), st.integers(1, (1 << 30) - 1), max_size=4),
+    tiers=st.dictionaries(st.sampled_from(TIERS), st.integers(1, (1 << 25) - 1), max_size=4),
     request_id=st.integers(0, (1 << 64) - 1),
 )
 def test_replies_are_what_protobuf_reads(
     pod: str, score: float, tiers: dict[str, int], request_id: int
 ) -> None:
     fixed = pb.PodScore(pod=pod, rank=3, trust=pb.Trust(reason="why"), ready=True)
-    matched = sum(tiers.values())
-    raw = pod_score(fixed.SerializeToString(), score, matched, tiers)
-    expected = pb.PodScore(score=score, matched_tokens=matched)
+    depths = pairwise([0, *accumulate(tiers.values())])
+    spans = [Span(start, stop, tier) for (start, stop), tier in zip(depths, tiers, strict=True)]
+    match = Match(tuple(spans), 16)
+    raw = score_entry(fixed.SerializeToString(), match_part(score, match))
+    expected = pb.PodScore(score=score, matched_tokens=16 * sum(tiers.values()))
     expected.MergeFrom(fixed)
-    expected.tiers.extend(pb.TierTokens(tier=tier, tokens=n) for tier, n in tiers.items())
+    expected.tiers.extend(pb.TierTokens(tier=tier, tokens=16 * n) for tier, n in tiers.items())
     response = pb.ScoreResponse.FromString(raw + raw)
     assert list(response.scores) == [expected, expected]
     reply = pb.ScoreStreamResponse.FromString(stream_reply(request_id, raw))
