@@ -23,6 +23,7 @@ $(STAMP): constraints.txt pyproject.toml
 	  $(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 	@touch $@
 
 demo: setup ## a local cluster of simulated workers, the router, real traffic
@@ -31,8 +32,10 @@ demo: setup ## a local cluster of simulated workers, the router, real traffic
 run: setup ## serve on loopback with deploy/warmpath.toml
 	@$(BIN)/warmpath serve --config deploy/warmpath.toml
 
-test: setup ## the test-suite
+test: setup ## the test-suite, and what is compiled once more with its bounds checked
 	$(BIN)/python -m pytest
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest tests/indexer/test_scan.py tests/conformance/test_index.py \
+	  tests/conformance/test_index_bounds.py
 
 check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/ruff format --check .
@@ -55,7 +58,8 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 	  -I router/pb=proto router/pb/warmpath/wire/v1/score_request.proto
 	@$(PROTOC) -I indexer/pb=proto indexer/pb/warmpath/watch/v1/cache_watch.proto
 
-bench: setup ## measure; prints ratios
+bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt
 	@$(BIN)/warmpath bench
 
 EXAMPLES ?= 5000
@@ -86,5 +90,7 @@ fuzz: setup ## coverage-guided fuzzing of the codecs
 lock: ## renew constraints.txt (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
+	echo ai-dynamo-runtime | uv pip compile - -c constraints.txt --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-bench.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

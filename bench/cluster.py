@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Self
 
 MODEL = "demo"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+"""A router compiles its index where nobody has before."""
 STOP_SECONDS = 5.0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bench import peer
 from bench.figure import Figure
+from bench.fleet import MODEL
 from bench.flood import prompt_of
 from bench.servers import Fleet, Python, order, release, until
 
@@ -13,7 +14,7 @@ SHAPES = ((16, 8, 1.5), (1, 64, 1.2), (1, 8, 0.9))
 """Events a batch, blocks an event, and the goal."""
 PROMPT = 16 * 8 * 8
 """Blocks of one stored prompt."""
-POLL_SECONDS = 0.005
+POLL_SECONDS = 0.02
 
 
 def measure(*, quick: bool) -> list[Figure]:
@@ -32,7 +33,7 @@ def measure(*, quick: bool) -> list[Figure]:
                 wanted = before + prompts * PROMPT
                 first = _seconds(fleet.flood, lambda wanted=wanted: fleet.stored() >= wanted)  # type: ignore[misc]
                 if peer.is_installed():
-                    last = prompt_of(seed + prompts - 1, PROMPT)
+                    last = peer.query_body(prompt_of(seed + prompts - 1, PROMPT), MODEL)
                     order(fleet.peer_flood, seed=seed, **shape)
                     second = _seconds(
                         fleet.peer_flood,

@@ -37,7 +37,8 @@ def measure(*, quick: bool) -> list[Figure]:
         prompt = prompt_of(1, BLOCKS)[:TOKENS]
         until(lambda: fleet.stored() == PODS * PROMPTS * BLOCKS, "the router knows the prompts")
         if peer.is_installed():
-            until(lambda: fleet.peer_holds(prompt, BLOCKS), "the peer knows the prompts")
+            body = peer.query_body(prompt, MODEL)
+            until(lambda: fleet.peer_holds(body, BLOCKS), "the peer knows the prompts")
         client = Client(fleet, Path(folder), prompt)
         return [
             *_unary(client, quick=quick),

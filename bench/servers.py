@@ -145,9 +145,9 @@ class Fleet:
         pods = self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods
         return sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
 
-    def peer_holds(self, tokens: list[int], blocks: int) -> bool:
-        """Whether all of the peer's workers hold so many leading blocks of a prompt."""
-        scores = peer.query(self.peer_port, peer.query_body(tokens, MODEL))
+    def peer_holds(self, body: bytes, blocks: int) -> bool:
+        """Whether all of the peer's workers hold so many leading blocks of a query's prompt."""
+        scores = peer.query(self.peer_port, body)
         held = [ranks["0"] for ranks in scores.values()]
         return len(held) == self.pods and min(held) >= blocks * BLOCK_SIZE
 

@@ -23,6 +23,8 @@ from indexer.compiled import give_up as leave
 from indexer.compiled import look_up, table
 from indexer.compiled import sets as sets_of
 from indexer.compiled.blocks import DEPTH, FREED, LIVE, NAMED, RESTED, SET, TOP, Blocks
+from indexer.compiled.memory import zeros
+from indexer.compiled.scan import room
 from indexer.compiled.sets import Sets
 from indexer.index import BrokenInvariantError, IndexStats, Stretch
 from indexer.key import Chain
@@ -31,8 +33,8 @@ STEP = 256
 """Blocks changed, at most, before the writer lets readers in."""
 LOOKS = 16 * STEP
 """Records looked at, at most, the same way."""
-MOST_LOAD = 0.8
-GROWTH = 1.25
+MOST_LOAD = 0.875
+GROWTH = 1.4
 LEAST_PLACES = 1 << 10
 LEAST_SETS = 4 * STEP
 RECORD_BYTES = 16
@@ -41,6 +43,12 @@ NAME_BYTES = 12
 SHARE = 32
 """At the bound one block of so many is given up at once."""
 DEFAULT_BYTES = 1 << 30
+LEAST_BYTES = 512 << 10
+"""The least that holds the tables and a few steps of writing."""
+KEPT_BACK = 16
+"""One byte of so many is kept back."""
+LEAST_WORDS = 4
+"""Words of a set at first: 256 slots."""
 LATEST = 0xFFFF
 """The highest time of a match that fits a record."""
 
@@ -63,9 +71,9 @@ class ArrayIndex:
         self._epoch = clock()
         least = RECORD_BYTES + 4 / MOST_LOAD
         capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
-        self.blocks = blocks_of.new_blocks(capacity, 64)
+        self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS)
         self.blocks = self.blocks._replace(by_key=np.zeros(LEAST_PLACES, np.uint32))
-        self.sets = sets_of.new_sets(LEAST_SETS, 1)
+        self.sets = sets_of.new_sets(LEAST_SETS, LEAST_WORDS)
         self._view = look_up.view_of(self.blocks, self.sets)
         self.lock = threading.Lock()
         self._readers = 0
@@ -77,6 +85,9 @@ class ArrayIndex:
         self._cursor = 0
         self._losers: set[int] = set()
         self._has_given_up = False
+        self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
+        self.scratch = room(0)
+        """Where the writer scans batches into (`indexer.compiled.scan`), whichever rank's they are."""
 
     # Reading
 
@@ -216,15 +227,16 @@ class ArrayIndex:
         """Make room for `more` blocks, all with different new sets, and for a slot's bit."""
         if slot >= len(self.blocks.counts):
             self._widen(slot)
-        state, sets_state = self.blocks.state, self.sets.state
-        sets_room = len(self.sets.uses) - 1 - int(sets_state[sets_of.USED])
+        state = self.blocks.state
         if self.has_names and int(state[RESTED]) * 16 > int(state[TOP]) + LOOKS:
             self._wake()
         wanted = self._cost(more)
-        if sets_room < more:
-            wanted += sets_of.nbytes(self.sets)
-        if wanted and self._bytes() + wanted > self._max_bytes:
-            self._give_up(more)
+        if wanted:
+            self.make_room(wanted, more)
+        for _ in range(SHARE):
+            if self._sets_left() >= more or self._fits(sets_of.nbytes(self.sets)):
+                break
+            self._give_up(more)  # and with the blocks go sets that nobody has any more
         places = self._places(self.blocks.by_key, int(state[LIVE]) + more)
         if places:
             by_key = self._larger(self.blocks.by_key, self.blocks.records, places)
@@ -234,8 +246,20 @@ class ArrayIndex:
             if places:
                 by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
                 self._replace_blocks(self.blocks._replace(by_name=by_name))
-        if len(self.sets.uses) - 1 - int(sets_state[sets_of.USED]) < more:
+        if self._sets_left() < more:
             self._replace_sets(2 * len(self.sets.uses), self.sets.live.size)
+
+    def make_room(self, wanted: int, more: int) -> None:
+        """Give up blocks where `wanted` bytes, for `more` blocks, would be more than may be."""
+        if not self._fits(wanted):
+            self._give_up(more)
+
+    def _fits(self, wanted: int) -> bool:
+        # Some is kept back for what cannot wait: more slots, and tables while they are replaced.
+        return self._bytes() + wanted <= self._max_bytes - self._max_bytes // KEPT_BACK
+
+    def _sets_left(self) -> int:
+        return len(self.sets.uses) - 1 - int(self.sets.state[sets_of.USED])
 
     def _cost(self, more: int) -> int:
         """Return the bytes that `more` blocks take beyond what is taken already."""
@@ -253,12 +277,11 @@ class ArrayIndex:
             return 0
         return max(int(len(places) * GROWTH), int(entries / MOST_LOAD * GROWTH))
 
-    @staticmethod
     def _larger(
-        old: NDArray[np.uint32], words: NDArray[np.uint64], places: int
+        self, old: NDArray[np.uint32], words: NDArray[np.uint64], places: int
     ) -> NDArray[np.uint32]:
-        fresh = np.zeros(places, np.uint32)
-        table.refill(fresh, words, old)
+        fresh: NDArray[np.uint32] = zeros(places, np.uint32)
+        table.refill(fresh, words, old, self.keys)
         return fresh
 
     def _replace_blocks(self, blocks: Blocks) -> None:

@@ -19,6 +19,7 @@ from indexer.compiled import table
 from indexer.compiled.array_index import STEP, ArrayIndex
 from indexer.compiled.blocks import SET, TOP, hold, release
 from indexer.compiled.dialect import DIALECTS
+from indexer.compiled.memory import zeros
 from indexer.compiled.names import CERTAIN, DOUBTED, FASTEST, FIRM, ODD, OWNED, OWNS, SIZE, Own
 from indexer.compiled.names import REMOVED as REMOVED_BLOCKS
 from indexer.compiled.names import STORED as STORED_BLOCKS
@@ -34,8 +35,8 @@ from indexer.token import TOKEN_BYTES
 TIERS = tuple(Tier)
 ODD_BYTES = 600
 """What an odd name takes, reckoned."""
-OWN_LOAD = 0.875
-OWN_GROWTH = 1.2
+OWN_LOAD = 0.9
+OWN_GROWTH = 1.12
 
 
 class ArrayState(Resolver):
@@ -63,7 +64,6 @@ class ArrayState(Resolver):
         self._touched: dict[EngineHash, None] = {}
         """Names that the resolver was given, or made."""
         self._payloads: Sequence[bytes] = ()
-        self._scanned = scanning.room(0)
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
         index.has_names = True
         index.outside[self] = self._bytes
@@ -76,11 +76,11 @@ class ArrayState(Resolver):
         if not self._own.state[SIZE]:
             return 0
         data = np.frombuffer(b"".join(payloads), np.uint8)
-        if data.size > len(self._scanned.names):
-            self._scanned = scanning.room(2 * data.size)
+        if data.size > len(self._index.scratch.names):
+            self._index.scratch = scanning.room(2 * data.size)
         ends = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
         self._ends = np.empty(len(payloads), np.int64)
-        count = scanning.scan(data, ends, self._dialect, self._scanned, self._ends)
+        count = scanning.scan(data, ends, self._dialect, self._index.scratch, self._ends)
         self._payloads = payloads[:count]
         return count
 
@@ -102,6 +102,7 @@ class ArrayState(Resolver):
                 events = self._decode(self._payloads[number]).events[event - first :]
                 self.apply([_rest(events[0], int(position[1])), *events[1:]])
                 position[:] = self._ends[number], 0, 0
+        self._payloads = ()
         self._note_counts()
 
     def _step(self, position: NDArray[np.int64], last: int, carried: NDArray[np.uint64]) -> int:
@@ -113,11 +114,12 @@ class ArrayState(Resolver):
                 index.blocks,
                 index.sets,
                 self._own,
-                self._scanned,
+                self._index.scratch,
                 position,
                 last,
                 STEP,
                 carried,
+                index.keys,
                 index.now(),
             )
 
@@ -328,15 +330,15 @@ class ArrayState(Resolver):
 
     def _with_room(self, entries: int) -> Own:
         places = int(entries * OWN_GROWTH / OWN_LOAD) + 16
-        fresh = self._own._replace(
-            names=np.zeros(places, np.uint64), numbers=np.zeros(places, np.uint32)
-        )
+        fresh = self._own._replace(names=zeros(places, np.uint64), numbers=zeros(places, np.uint32))
         fresh.state[OWNED] = 0
         return fresh
 
     def _reserve_own(self, more: int) -> None:
         own = self._own
         if own.state[OWNS] and int(own.state[OWNED]) + more > OWN_LOAD * len(own.names):
+            self._index.make_room(int(len(own.names) * 12 * OWN_GROWTH), more)
+            own = self._own
             fresh = self._with_room(int(own.state[OWNED]) + more)
             self._copy_own(fresh)
 

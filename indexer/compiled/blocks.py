@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled import sets as of
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.memory import zeros
 from indexer.compiled.sets import Sets
 from indexer.compiled.table import delete, find, insert
 
-TOP, FREE, LIVE, NAMED, RESTING, RESTED = range(6)
+TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
 """Fields of `state`: numbers given out, first free one, blocks, blocks with a name; and freed blocks
-that may still be somebody's parent: the first, and how many."""
+that may still be somebody's parent: the first, and how many; and one that means nothing."""
 
 SET = 2
 """Column of `halves`; in a free record, the number of the next one."""
@@ -54,15 +55,15 @@ class Blocks(NamedTuple):
 
 def new_blocks(capacity: int, slots: int) -> Blocks:
     """Return no blocks, with room for `capacity` of them: memory that is not used is not taken."""
-    records = np.zeros((capacity + 1, 2), np.uint64)
-    state = np.zeros(6, np.int64)
+    records = zeros((capacity + 1, 2), np.uint64)
+    state = np.zeros(7, np.int64)
     state[TOP] = 1
     return Blocks(
         records=records,
         halves=records.view(np.uint32),
         quarters=records.view(np.uint16),
-        names=np.zeros((capacity + 1, 1), np.uint64),
-        parents=np.zeros(capacity + 1, np.uint32),
+        names=zeros((capacity + 1, 1), np.uint64),
+        parents=zeros(capacity + 1, np.uint32),
         by_key=np.zeros(16, np.uint32),
         by_name=np.zeros(16, np.uint32),
         counts=np.zeros(slots, np.int64),
@@ -70,7 +71,7 @@ def new_blocks(capacity: int, slots: int) -> Blocks:
     )
 
 
-@compiled
+@inlined
 def create(blocks: Blocks, key: np.uint64, parent: int, now: int) -> int:
     """Return a new block that nobody holds; its parent's number is 0 where it begins a chain."""
     state = blocks.state
@@ -94,7 +95,7 @@ def create(blocks: Blocks, key: np.uint64, parent: int, now: int) -> int:
     return number
 
 
-@compiled
+@inlined
 def free(blocks: Blocks, number: int, rests: bool) -> None:
     """Forget a block that nobody holds; with `rests` its number is not given out again yet."""
     state = blocks.state
@@ -109,7 +110,7 @@ def free(blocks: Blocks, number: int, rests: bool) -> None:
         state[RESTED] += 1
 
 
-@compiled
+@inlined
 def unname(blocks: Blocks, number: int) -> None:
     """Take a block's name from it, where it has one."""
     if blocks.state[NAMED] and blocks.names[number, 0]:
@@ -118,7 +119,7 @@ def unname(blocks: Blocks, number: int) -> None:
         blocks.state[NAMED] -= 1
 
 
-@compiled
+@inlined
 def name(blocks: Blocks, number: int, word: np.uint64) -> None:
     """Give a nameless block a name other than 0."""
     blocks.names[number, 0] = word
@@ -126,7 +127,7 @@ def name(blocks: Blocks, number: int, word: np.uint64) -> None:
     blocks.state[NAMED] += 1
 
 
-@compiled
+@inlined
 def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
     """Let a slot hold a block; False where it does already."""
     before = np.int64(blocks.halves[number, SET])
@@ -139,7 +140,7 @@ def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def release(blocks: Blocks, sets: Sets, number: int, slot: int, rests: bool) -> bool:
     """Let a slot hold a block no longer; False where it does not. What nobody holds is forgotten."""
     before = np.int64(blocks.halves[number, SET])

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from indexer.compiled import sets as of
 from indexer.compiled import table
-from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, create, hold, release
+from indexer.compiled.blocks import DEPTH, FREED, SET, UNUSED, Blocks, create, hold, release
 from indexer.compiled.dialect import STORED as IS_STORE
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.names import (
     CERTAIN,
     DOUBTED,
@@ -39,7 +39,7 @@ DONE, PAUSED, STRANGE, OTHER_NAMES = range(4)
 or the rank gives other names than the index has and needs a table of its own."""
 
 
-@compiled
+@inlined
 def _certain(blocks: Blocks, sets: Sets, number: int, fresh: int, doubted: int) -> None:
     """Let the slot of what is certain hold a block that was in doubt."""
     hold(blocks, sets, number, fresh)
@@ -60,7 +60,7 @@ def prove(blocks: Blocks, sets: Sets, mine: Own, number: int) -> int:
     return number
 
 
-@compiled
+@inlined
 def hold_plain(
     blocks: Blocks,
     sets: Sets,
@@ -104,7 +104,7 @@ def hold_plain(
     return number
 
 
-@compiled
+@inlined
 def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, tier: int) -> int:
     """Let a tier hold a block no longer, by its plain name; return 0, or -STRANGE."""
     if is_odd(mine, word):
@@ -127,6 +127,21 @@ def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, tier: 
 
 
 @compiled
+def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) -> None:
+    """Read where names and keys will be looked for.
+
+    The misses of the cache are then waited for at once, and not one after the other.
+    """
+    seen = np.uint32(0)
+    for word in names:
+        seen |= blocks.by_name[table.home(word, blocks.by_name.size)]
+    for word in keys:
+        seen |= blocks.by_key[table.home(word, blocks.by_key.size)]
+    if seen == 0:
+        blocks.state[UNUSED] = 0  # lest the compiler finds that nothing comes of it
+
+
+@compiled
 def follow(
     blocks: Blocks,
     sets: Sets,
@@ -136,19 +151,22 @@ def follow(
     last: int,
     allowed: int,
     carried: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
     now: int,
 ) -> int:
     """Apply events up to `last` (exclusive), at most `allowed` blocks; say why it returned.
 
     `position` is the event and the block in it to go on from, and the block before; `carried` the key
-    before.
+    before. `keys` has room for `allowed` keys.
     """
     state = mine.state
     while position[0] < last:
         event = position[0]
         row = scanned.events[event]
         tier, names, first = row[TIER], row[NAMES], row[NAMES_AT]
+        ready = min(names, position[1] + allowed)
         if row[KIND] != IS_STORE:
+            _touch(blocks, scanned.names[first + position[1] : first + ready], keys[:0])
             while position[1] < names:
                 if allowed == 0:
                     return PAUSED
@@ -178,11 +196,17 @@ def follow(
                     return STRANGE
                 position[2] = above
                 carried[0] = blocks.records[above, 0]
+        begin = position[1]
+        key = carried[0]
+        for at in range(begin, ready):
+            key = block_key(scanned.tokens, row[TOKENS_AT] + at * size, size, key)
+            keys[at - begin] = key
+        _touch(blocks, scanned.names[first + begin : first + ready], keys[: ready - begin])
         while position[1] < names:
             if allowed == 0:
                 return PAUSED
             at = position[1]
-            key = block_key(scanned.tokens, row[TOKENS_AT] + at * size, size, carried[0])
+            key = keys[at - begin]
             number = hold_plain(
                 blocks, sets, mine, scanned.names[first + at], key, tier, position[2], now
             )

@@ -5,11 +5,11 @@ from numpy.typing import NDArray
 
 from indexer.compiled import sets as of
 from indexer.compiled.blocks import DEPTH, FREED, MATCHED, SET, TOP, Blocks, free
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import allocating, compiled
 from indexer.compiled.sets import Sets
 
 
-@compiled
+@allocating
 def choose(blocks: Blocks, wanted: int) -> tuple[int, int]:
     """Return the time and the depth at which to give up about `wanted` blocks.
 

@@ -21,9 +21,26 @@ _settings: Any = numba.config
 HERE = Path(__file__).parent
 
 
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_BORROWED: dict[str, Any] = {"_nrt": False}
+"""No counting of references: with it, each array taken out of a tuple costs two atomic operations, and
+following events takes three times as long. Such a function cannot allocate."""
+
+
 def compiled(function: Function) -> Function:
-    """Compile a function: no interpreter lock, no bounds checks, kept on disk."""
-    return cast("Function", numba.njit(nogil=True, cache=_IS_KEPT, error_model="numpy")(function))
+    """Compile a function: no interpreter lock, no bounds checks, kept on disk; it allocates nothing."""
+    return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS, **_BORROWED)(function))
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function into its callers: passing on a tuple of arrays costs more than most do."""
+    options = {**_OPTIONS, **_BORROWED, "forceinline": True}
+    return cast("Function", numba.njit(cache=_IS_KEPT, **options)(function))
+
+
+def allocating(function: Function) -> Function:
+    """Compile a function that makes arrays."""
+    return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS)(function))
 
 
 def _digest() -> str:

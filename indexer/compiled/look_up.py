@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled.blocks import MATCHED, SET, Blocks
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import allocating, compiled
 from indexer.compiled.sets import Sets
 from indexer.compiled.table import find
 from indexer.compiled.xxh64 import block_key
@@ -113,7 +113,7 @@ def _is_empty(words: NDArray[np.uint64]) -> bool:
     return True
 
 
-@compiled
+@allocating
 def of_keys(
     by_key: NDArray[np.uint32],
     records: NDArray[np.uint64],
@@ -151,7 +151,7 @@ def of_keys(
     return _turn(words, live, 0, keys.size, current, opened, found, stretches)
 
 
-@compiled
+@allocating
 def of_tokens(
     by_key: NDArray[np.uint32],
     records: NDArray[np.uint64],

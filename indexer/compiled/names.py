@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from indexer.compiled import sets as of
 from indexer.compiled import table
 from indexer.compiled.blocks import DEPTH, FREED, SET, TOP, Blocks, hold, name, release, unname
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.sets import Sets
 from indexer.compiled.table import after, home, number_at, seek
 
@@ -60,7 +60,7 @@ def new_own(tiers: int, root: int) -> Own:
     )
 
 
-@compiled
+@inlined
 def is_odd(own: Own, word: np.uint64) -> bool:
     """Whether a name or key is odd."""
     if own.state[ODD] == 0:
@@ -85,7 +85,7 @@ def make_odd(own: Own, word: np.uint64) -> None:
     own.state[ODD] += 1
 
 
-@compiled
+@inlined
 def place_of(own: Own, sets: Sets, held: int) -> bool:
     """Whether a set has any slot of the rank."""
     for tier in range(own.slots.shape[0]):
@@ -96,7 +96,7 @@ def place_of(own: Own, sets: Sets, held: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
     """Return the block that the rank holds by a plain name; 0 for none."""
     if own.state[OWNS]:
@@ -117,7 +117,7 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
     return 0
 
 
-@compiled
+@inlined
 def own(mine: Own, name: np.uint64, number: int) -> None:
     """Add a name to the rank's own table. There must be room."""
     at = home(name, mine.names.size)
@@ -128,7 +128,7 @@ def own(mine: Own, name: np.uint64, number: int) -> None:
     mine.state[OWNED] += 1
 
 
-@compiled
+@inlined
 def disown(mine: Own, name: np.uint64) -> None:
     """Delete a name that is in the rank's own table."""
     hole = home(name, mine.names.size)
@@ -232,7 +232,7 @@ def put(
     return True
 
 
-@compiled
+@inlined
 def is_named(blocks: Blocks, sets: Sets, mine: Own, number: int, word: np.uint64) -> bool:
     """Note a rank's plain name of a block; False where the block keeps another engine's name for it."""
     if mine.state[OWNS]:
@@ -250,7 +250,7 @@ def is_named(blocks: Blocks, sets: Sets, mine: Own, number: int, word: np.uint64
     return True
 
 
-@compiled
+@inlined
 def is_only(sets: Sets, held: int, mine: Own) -> bool:
     """Whether all slots of a set that are not dropped are the rank's."""
     for word in range(sets.live.size):

@@ -37,6 +37,7 @@ from indexer.compiled.dialect import (
     which,
 )
 from indexer.compiled.jit import compiled
+from indexer.compiled.memory import zeros
 from indexer.compiled.msgpack import half, integer_at, list_at, map_at, skip, text_at
 
 KIND, TIER, NAMES_AT, NAMES, HAS_PARENT, TOKENS_AT, SIZE = range(7)
@@ -54,15 +55,18 @@ class Scanned(NamedTuple):
     """(n)"""
     tokens: NDArray[np.uint32]
     """(t)"""
+    counted: NDArray[np.int64]
+    """(1): the tokens of the event that is being read."""
 
 
 def room(size: int) -> Scanned:
     """Return room for what `size` bytes can hold."""
     return Scanned(
-        np.empty((size, 7), np.int64),
-        np.empty(size, np.uint64),
-        np.empty(size, np.uint64),
-        np.empty(size, np.uint32),
+        zeros((size, 7), np.int64),
+        zeros(size, np.uint64),
+        zeros(size, np.uint64),
+        zeros(size, np.uint32),
+        np.zeros(1, np.int64),
     )
 
 
@@ -123,7 +127,6 @@ def _field(
     dialect: Dialect,
     scanned: Scanned,
     event: int,
-    token_count: NDArray[np.int64],
 ) -> int:
     """Read one field of an event; return what follows it, or -1 where it is not plain."""
     row = scanned.events[event]
@@ -131,8 +134,8 @@ def _field(
         row[NAMES], at = _numbers(data, at, end, scanned.names, row[NAMES_AT])
         return at if row[NAMES] >= 0 else -1
     if rule == IS_TOKENS:
-        token_count[0], at = _token_ids(data, at, end, scanned.tokens, row[TOKENS_AT])
-        return at if token_count[0] >= 0 else -1
+        scanned.counted[0], at = _token_ids(data, at, end, scanned.tokens, row[TOKENS_AT])
+        return at if scanned.counted[0] >= 0 else -1
     if rule == IS_SIZE:
         word, at, sign = integer_at(data, at, end)
         if sign != 1 or word >= np.uint64(1 << 31):
@@ -188,12 +191,11 @@ def _event(
     dialect: Dialect,
     scanned: Scanned,
     event: int,
-    token_count: NDArray[np.int64],
 ) -> int:
     """Read one event; return what follows it, or -1 where it is not plain."""
     row = scanned.events[event]
     row[KIND], row[TIER], row[NAMES], row[HAS_PARENT], row[SIZE] = 0, 0, -1, -1, -1
-    token_count[0] = -1
+    scanned.counted[0] = -1
     seen = 0
     count, after = list_at(data, at, end)
     if count >= 1:
@@ -209,7 +211,7 @@ def _event(
         for number in range(count - 1):
             if number < known:
                 rule = meaning(dialect, fields, number)
-                at = _field(data, at, end, rule, dialect, scanned, event, token_count)
+                at = _field(data, at, end, rule, dialect, scanned, event)
             else:
                 at = skip(data, at, end)
             if at < 0:
@@ -247,7 +249,7 @@ def _event(
                 return -1
             seen |= 1 << number
             rule = meaning(dialect, fields, number)
-            at = _field(data, at, end, rule, dialect, scanned, event, token_count)
+            at = _field(data, at, end, rule, dialect, scanned, event)
         if at < 0:
             return -1
     return at
@@ -274,11 +276,10 @@ def _batch(
     count, at = list_at(data, at + 9, end)
     if count < 0 or count > end - at:
         return -1, name, token
-    token_count = np.zeros(1, np.int64)
     for _ in range(count):
         row = scanned.events[event]
         row[NAMES_AT], row[TOKENS_AT] = name, token
-        at = _event(data, at, end, dialect, scanned, event, token_count)
+        at = _event(data, at, end, dialect, scanned, event)
         if at < 0 or row[NAMES] < 0:
             return -1, name, token
         name += row[NAMES]
@@ -286,9 +287,9 @@ def _batch(
             size = row[SIZE]
             if row[HAS_PARENT] < 0 or size < 1 or row[NAMES] < 1:
                 return -1, name, token
-            if token_count[0] != row[NAMES] * size:
+            if scanned.counted[0] != row[NAMES] * size:
                 return -1, name, token
-            token += token_count[0]
+            token += scanned.counted[0]
         event += 1
     if fields > 2:
         if at < end and data[at] == 0xC0:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import compiled, inlined
 
 WORD_BITS = 64
 
@@ -70,14 +70,14 @@ def _home(code: np.uint32, places: int) -> int:
     return np.int64((np.uint64(code) * np.uint64(places)) >> np.uint64(32))
 
 
-@compiled
+@inlined
 def has(sets: Sets, number: int, slot: int) -> bool:
     """Whether a slot is in a set."""
     word = sets.words[number, slot >> 6]
     return (word >> np.uint64(slot & 63)) & np.uint64(1) != 0
 
 
-@compiled
+@inlined
 def is_live(sets: Sets, number: int) -> bool:
     """Whether a set has a slot that is not dropped."""
     for word in range(sets.live.size):
@@ -86,7 +86,7 @@ def is_live(sets: Sets, number: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def intern(sets: Sets) -> int:
     """Return the number of the set in `scratch`, a new one (used by nobody yet) where it has none."""
     empty = True
@@ -127,7 +127,7 @@ def intern(sets: Sets) -> int:
     return number
 
 
-@compiled
+@inlined
 def flipped(sets: Sets, number: int, slot: int) -> int:
     """Return the set that differs from another in one slot."""
     state = sets.state
@@ -141,7 +141,7 @@ def flipped(sets: Sets, number: int, slot: int) -> int:
     return found
 
 
-@compiled
+@inlined
 def move(sets: Sets, before: int, after: int) -> None:
     """Take note that a block has another set; a set that nobody has any more is forgotten."""
     if after:

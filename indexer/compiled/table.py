@@ -13,7 +13,7 @@ records may have one word.
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import compiled, inlined
 
 Places = NDArray[np.uint32]
 Words = NDArray[np.uint64]
@@ -28,19 +28,19 @@ _TAG = np.uint32(0xFFFFFFFF ^ NUMBERS)
 _TAG_SHIFT = np.uint64(NUMBER_BITS)
 
 
-@compiled
+@inlined
 def home(word: np.uint64, places: int) -> int:
     """Return the place where the search for a word begins."""
     mixed = word * _MIX
     return np.int64(((mixed >> np.uint64(32)) * np.uint64(places)) >> np.uint64(32))
 
 
-@compiled
+@inlined
 def _tag(word: np.uint64) -> np.uint32:
     return np.uint32((word * _MIX) & np.uint64(0xFFFFFFFF)) & _TAG
 
 
-@compiled
+@inlined
 def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
     """Return the first place from `at` on whose record has the word; -1 for none."""
     tag = _tag(word)
@@ -55,26 +55,26 @@ def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
             at = 0
 
 
-@compiled
+@inlined
 def number_at(table: Places, at: int) -> int:
     """Return the number of the record in a place."""
     return np.int64(table[at] & _NUMBER)
 
 
-@compiled
+@inlined
 def after(table: Places, at: int) -> int:
     """Return the place behind another."""
     return at + 1 if at + 1 < table.size else 0
 
 
-@compiled
+@inlined
 def find(table: Places, words: Words, word: np.uint64) -> int:
     """Return the number of a record that has the word; 0 for none."""
     at = seek(table, words, word, home(word, table.size))
     return number_at(table, at) if at >= 0 else 0
 
 
-@compiled
+@inlined
 def insert(table: Places, word: np.uint64, number: int) -> None:
     """Add a record. There must be an empty place, and another one for searches to end at."""
     at = home(word, table.size)
@@ -83,7 +83,7 @@ def insert(table: Places, word: np.uint64, number: int) -> None:
     table[at] = np.uint32(number) | _tag(word)
 
 
-@compiled
+@inlined
 def delete(table: Places, words: Words, number: int) -> None:
     """Delete a record that is in the table; its word must still be there."""
     hole = home(words[number, 0], table.size)
@@ -105,10 +105,18 @@ def delete(table: Places, words: Words, number: int) -> None:
 
 
 @compiled
-def refill(table: Places, words: Words, old: Places) -> None:
-    """Add to an empty table all that is in another one."""
-    for at in range(old.size):
-        entry = old[at]
-        if entry != 0:
-            number = np.int64(entry & _NUMBER)
-            insert(table, words[number, 0], number)
+def refill(table: Places, words: Words, old: Places, ahead: NDArray[np.uint64]) -> None:
+    """Add to an empty table all that is in another one.
+
+    Words have the same order in every table, so the new one is filled from its beginning to its end;
+    only the records are read at random, so many of them are read ahead (into `ahead`) at once.
+    """
+    start = 0
+    while start < old.size:
+        stop = min(start + ahead.size, old.size)
+        for at in range(start, stop):
+            ahead[at - start] = words[old[at] & _NUMBER, 0]
+        for at in range(start, stop):
+            if old[at] != 0:
+                insert(table, ahead[at - start], number_at(old, at))
+        start = stop

@@ -6,7 +6,7 @@ Source: the XXH64 specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
+from indexer.compiled.jit import compiled, inlined
 
 P1 = np.uint64(0x9E3779B185EBCA87)
 P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -15,27 +15,27 @@ P4 = np.uint64(0x85EBCA77C2B2AE63)
 P5 = np.uint64(0x27D4EB2F165667C5)
 
 
-@compiled
+@inlined
 def _turn(word: np.uint64, bits: int) -> np.uint64:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@compiled
+@inlined
 def _round(total: np.uint64, lane: np.uint64) -> np.uint64:
     return _turn(total + lane * P2, 31) * P1
 
 
-@compiled
+@inlined
 def _merge(total: np.uint64, part: np.uint64) -> np.uint64:
     return (total ^ _round(np.uint64(0), part)) * P1 + P4
 
 
-@compiled
+@inlined
 def _lane(tokens: NDArray[np.uint32], at: int) -> np.uint64:
     return np.uint64(tokens[at]) | (np.uint64(tokens[at + 1]) << np.uint64(32))
 
 
-@compiled
+@inlined
 def block_key(tokens: NDArray[np.uint32], start: int, size: int, seed: np.uint64) -> np.uint64:
     """Return the key of the `size` ids from `start` on, chained to `seed`."""
     at = start

@@ -1,15 +1,29 @@
 import json
+import shutil
 
 import pytest
 
 from bench import benchmarks
 
 
-def test_every_benchmark_runs_and_prints_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks.main(["--quick", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)["figures"]
-    assert len(figures) == 10
-    assert all(figure["value"] > 0 and figure["ratio"] > 0 for figure in figures)
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
+def test_score_is_measured_over_grpc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmarks.main(["score", "--quick", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert len(figures) == 5
+    assert all(figure["value"] > 0 for figure in figures)
+
+
+def test_every_other_benchmark_runs_with_or_without_the_peer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert benchmarks.main(["index", "memory", "ingest", "recover", "--quick", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert len(figures) == 16
+    assert all(figure["value"] > 0 for figure in figures)
+    for figure in figures:
+        assert (figure["ratio"] is None) == (figure["peer"] is None)
+        assert (figure["met"] is None) == (figure["ratio"] is None or figure["goal"] is None)
 
 
 def test_an_unknown_benchmark_is_refused() -> None:

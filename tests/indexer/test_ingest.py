@@ -27,7 +27,7 @@ from indexer.rank_source import RankSource
 from indexer.stream import AskReplay, State
 from indexer.trust import Level
 
-EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "1000"))
+EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "300"))
 """Of each machine; `make soak` asks for more."""
 
 

@@ -1,0 +1,106 @@
+"""Readers beside the writer: every answer was true at some moment between two steps."""
+
+import threading
+from random import Random
+
+import numpy as np
+import pytest
+
+from bench.flood import batches_of, prompt_of
+from indexer.compiled.array_index import STEP, ArrayIndex
+from indexer.engines import vllm
+from indexer.index import Index
+from indexer.ingest import Ingest
+from indexer.key import Chain, Keyspace
+from indexer.memory import MemoryIndex
+from indexer.rank_source import RankSource
+from indexer.token import pack_tokens
+
+BLOCKS = 4 * STEP
+READERS = 2
+
+
+@pytest.mark.parametrize("make", [MemoryIndex, ArrayIndex])
+def test_a_chain_that_comes_and_goes_is_seen_as_a_beginning_of_it_or_an_end(
+    make: type[Index],
+) -> None:
+    """A store is seen as a prefix of the chain, and a removal from the front as a suffix."""
+    index = make()
+    keys = np.random.default_rng(1).integers(0, 1 << 63, BLOCKS).tolist()
+    index.add(0, keys)
+    over = threading.Event()
+    wrong: list[object] = []
+    seen: set[tuple[int, int]] = set()
+
+    def read() -> None:
+        while not over.is_set():
+            stretches = {one.slot: one for one in index.stretches(keys)}
+            if (stretches[0].start, stretches[0].stop) != (0, BLOCKS):
+                wrong.append(stretches[0])
+            other = stretches.get(1)
+            if other:
+                seen.add((other.start, other.stop))
+                if other.start != 0 and other.stop != BLOCKS:
+                    wrong.append(other)
+
+    readers = [threading.Thread(target=read) for _ in range(READERS)]
+    for reader in readers:
+        reader.start()
+    noise = Random(1)
+    for number in range(60):
+        index.add(1, keys)
+        index.add(2, [noise.getrandbits(63) for _ in range(500)])
+        if number % 3:
+            index.remove(1, keys)
+        else:
+            index.drop(1)
+            while 1 not in index.sweep(1 << 20):
+                pass
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert seen
+    index.check()
+
+
+def test_scores_stay_true_while_engines_store_and_remove() -> None:
+    index = ArrayIndex()
+    ingest = Ingest(index, hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
+    ranks = [
+        ingest.add(RankSource(f"p{n}", 0, "m", vllm.decode, has_replay=False, dialect="vllm"))
+        for n in range(4)
+    ]
+    for rank in ranks:
+        rank.connected()
+    for rank in ranks[:2]:
+        for payload in batches_of(1, BLOCKS, events=4, each=16):
+            rank.live("", rank.stream.expected, payload)
+    tokens = pack_tokens(prompt_of(1, BLOCKS))
+    chain = Chain(Keyspace("m", 16).root(), tokens, 16, BLOCKS)
+    over = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not over.is_set():
+            found = {place.pod: (start, stop) for place, start, stop in ingest.match(chain)}
+            if found.get("p0") != (0, BLOCKS) or found.get("p1") != (0, BLOCKS):
+                wrong.append(found)
+            start, stop = found.get("p2", (0, 0))
+            if start and stop != BLOCKS:
+                wrong.append(found)
+
+    readers = [threading.Thread(target=read) for _ in range(READERS)]
+    for reader in readers:
+        reader.start()
+    for owner in range(15):
+        for rank in ranks[2:]:
+            # Each time by other names, so that tables of the rank's own come and go too.
+            for payload in batches_of(1, BLOCKS, events=4, each=16, owner=owner, removes=True):
+                rank.live_many([("", rank.stream.expected, payload)])
+        ingest.tick(1 << 16)
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    ingest.check()
