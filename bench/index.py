@@ -16,7 +16,6 @@ from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, MODEL, new_ingest
 from bench.flood import batches_of, prompt_of
 from indexer.embedded import embedded_index
-from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.key import Chain, Keyspace
 from indexer.rank_ingest import RankIngest
@@ -211,14 +210,3 @@ def _slowest(ingest: Ingest, packed: list[bytes], seconds: float) -> float:
             number += 1
             time.sleep(0.0003)
     return float(np.percentile(taken, 99)) * 1e6
-
-
-def filled(blocks: int, pods: int) -> Index:
-    """Return an index in which each of so many blocks is held by so many pods."""
-    index = embedded_index(8 << 30)
-    rng = np.random.default_rng(1)
-    for _ in range(0, blocks, 10_000):
-        keys = rng.integers(0, 1 << 63, 10_000, dtype=np.uint64)
-        for slot in range(pods):
-            index.add(slot, keys)  # type: ignore[arg-type]
-    return index

@@ -246,12 +246,13 @@ class ArrayState(Resolver):
         )
 
     def _put(self, names: Sequence[EngineHash]) -> None:
-        keys, parents = [], []
+        # Before any of them is gone from the dicts, where looking a key up costs next to nothing.
+        above = [self._parents.pop(name, None) for name in names]
+        parents = [0 if name is None else self._known_key(name) for name in above]
+        keys = []
         for name in names:
             key = self._keys.pop(name)
-            above = self._parents.pop(name, None)
             keys.append(key)
-            parents.append(0 if above is None else self._known_key(above))
             self._unnote(name, (key,))
             for holding in self._holdings.values():
                 if holding.copies.pop(name, None):

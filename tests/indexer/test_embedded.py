@@ -1,0 +1,64 @@
+"""The index that is chosen, and where compiled code is kept."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from indexer.compiled.array_index import ArrayIndex
+from indexer.embedded import embedded_index
+from indexer.memory import MemoryIndex
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_compiled_index_is_chosen_where_numba_is() -> None:
+    assert isinstance(embedded_index(1 << 24), ArrayIndex)
+
+
+def test_the_pure_index_serves_where_numba_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("indexer.compiled")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert isinstance(embedded_index(1 << 24), MemoryIndex)
+    assert "pure Python" in caplog.text
+
+
+def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    """An image is built with compiled code and runs on a read-only file system."""
+    package = tmp_path / "indexer"
+    shutil.copytree(ROOT / "indexer", package, ignore=shutil.ignore_patterns("__pycache__"))
+    script = (
+        "from indexer.compiled import jit\n"
+        "from indexer.compiled.xxh64 import chain\n"
+        "import numpy as np\n"
+        "chain(np.uint64(1), np.zeros(16, np.uint32), 16, np.zeros(1, np.uint64), 1)\n"
+        "print(jit._settings.CACHE_DIR, sum(chain.stats.cache_hits.values()))\n"
+    )
+
+    def run(text: str) -> list[str]:
+        ended = subprocess.run(
+            [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return ended.stdout.split()
+
+    folder, hits = run(script)
+    assert folder.startswith(str(package))
+    assert hits == "0"
+    # Root may write anywhere, so writing there is made to fail.
+    patched = script.replace(
+        "from indexer.compiled import jit",
+        "import pathlib, tempfile; real = tempfile.TemporaryFile\n"
+        "def refuse(dir=None, **more):\n"
+        f"    if str(dir).startswith({str(package)!r}): raise OSError('read-only')\n"
+        "    return real(dir=dir, **more)\n"
+        "tempfile.TemporaryFile = refuse\n"
+        "from indexer.compiled import jit",
+    )
+    folder, hits = run(patched)
+    assert "warmpath-compiled-" in folder
+    assert hits == "1", "what was built is used"
