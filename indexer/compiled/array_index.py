@@ -81,7 +81,6 @@ class ArrayIndex:
         self._found: NDArray[np.int64] = np.empty((256, 3), np.int64)
         self._dropped: set[int] = set()
         self._sweeping: set[int] = set()
-        self._gone: NDArray[np.uint64] = np.zeros(1, np.uint64)
         self._cursor = 0
         self._losers: set[int] = set()
         self._has_given_up = False
@@ -150,9 +149,10 @@ class ArrayIndex:
         previous = 0
         for start in range(0, len(array), STEP):
             stop = min(start + STEP, len(array))
+            before = self.evicted
             self.reserve(stop - start, slot)
-            if self.evicted:
-                previous = 0  # it may be the one that was given up
+            if self.evicted != before:
+                previous = 0  # it may be one that was given up
             with self.turn():
                 previous = blocks_of.add(
                     self.blocks, self.sets, slot, array, start, stop, previous, self.now()
@@ -224,7 +224,11 @@ class ArrayIndex:
     # Room
 
     def reserve(self, more: int, slot: int) -> None:
-        """Make room for `more` blocks, all with different new sets, and for a slot's bit."""
+        """Make room for `more` blocks, all with different new sets, and for a slot's bit.
+
+        Blocks may be given up for it (`evicted` tells): what was known of numbers is void then. At most
+        `STEP` blocks at once, so that one larger table is large enough.
+        """
         if slot >= len(self.blocks.counts):
             self._widen(slot)
         state = self.blocks.state
@@ -233,8 +237,10 @@ class ArrayIndex:
         wanted = self._cost(more)
         if wanted:
             self.make_room(wanted, more)
+        # While a block changes slots there is one set more than there are changes.
+        sets = more + 1
         for _ in range(SHARE):
-            if self._sets_left() >= more or self._fits(sets_of.nbytes(self.sets)):
+            if self._sets_left() >= sets or self._fits(sets_of.nbytes(self.sets)):
                 break
             self._give_up(more)  # and with the blocks go sets that nobody has any more
         places = self._places(self.blocks.by_key, int(state[LIVE]) + more)
@@ -246,7 +252,7 @@ class ArrayIndex:
             if places:
                 by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
                 self._replace_blocks(self.blocks._replace(by_name=by_name))
-        if self._sets_left() < more:
+        if self._sets_left() < sets:
             self._replace_sets(2 * len(self.sets.uses), self.sets.live.size)
 
     def make_room(self, wanted: int, more: int) -> None:

@@ -17,13 +17,12 @@ from indexer.compiled import names as names_of
 from indexer.compiled import scan as scanning
 from indexer.compiled import table
 from indexer.compiled.array_index import STEP, ArrayIndex
-from indexer.compiled.blocks import SET, TOP, hold, release
+from indexer.compiled.blocks import SET, TOP
 from indexer.compiled.dialect import DIALECTS
 from indexer.compiled.memory import zeros
 from indexer.compiled.names import CERTAIN, DOUBTED, FASTEST, FIRM, ODD, OWNED, OWNS, SIZE, Own
 from indexer.compiled.names import REMOVED as REMOVED_BLOCKS
 from indexer.compiled.names import STORED as STORED_BLOCKS
-from indexer.compiled.sets import has
 from indexer.engines.event import Batch, EngineHash, Event, Moved, Removed, Stored, Tier
 from indexer.group import FULL_KINDS
 from indexer.holding import Holding
@@ -86,7 +85,7 @@ class ArrayState(Resolver):
 
     def apply_scanned(self) -> None:
         """Follow the batches that were scanned."""
-        position = np.zeros(3, np.int64)
+        position = np.array([0, 0, 0, -1])
         carried = np.zeros(1, np.uint64)
         last = int(self._ends[len(self._payloads) - 1])
         while True:
@@ -101,14 +100,19 @@ class ArrayState(Resolver):
                 first = int(self._ends[number - 1]) if number else 0
                 events = self._decode(self._payloads[number]).events[event - first :]
                 self.apply([_rest(events[0], int(position[1])), *events[1:]])
-                position[:] = self._ends[number], 0, 0
+                position[:] = self._ends[number], 0, 0, -1
         self._payloads = ()
         self._note_counts()
 
     def _step(self, position: NDArray[np.int64], last: int, carried: NDArray[np.uint64]) -> int:
         index = self._index
+        before = index.evicted
         index.reserve(STEP, 0)
         self._reserve_own(STEP)
+        if index.evicted != before:
+            # The blocks that the last step came to may be among those that were given up.
+            position[2] = 0
+            position[3] = min(position[3], 0)
         with index.turn():
             return following.follow(
                 index.blocks,
@@ -192,28 +196,38 @@ class ArrayState(Resolver):
         )
         index, numbers = self._index, np.zeros(len(wanted), np.uint32)
         names_of.find_all(index.blocks, index.sets, self._own, wanted, numbers)
-        for at in np.flatnonzero(numbers).tolist():
-            # Another engine's name of a block that this rank holds by an odd one is not the rank's.
-            if int(index.blocks.records[numbers[at], 0]) not in self._standing:
-                self._take_out(int(wanted[at]), int(numbers[at]))
+        # Another engine's name of a block that this rank holds by an odd one is not the rank's.
+        found = [
+            int(wanted[at])
+            for at in np.flatnonzero(numbers).tolist()
+            if int(index.blocks.records[numbers[at], 0]) not in self._standing
+        ]
+        for name in found:
+            self._take_out(name)
 
     def _pull_keys(self, keys: Iterable[int]) -> None:
         """Take out the names that stand for keys, where any do."""
         wanted = np.array([key for key in keys if key not in self._standing], np.uint64)
         index, numbers = self._index, np.zeros(len(wanted), np.uint32)
         names_of.held_all(index.blocks, index.sets, self._own, wanted, numbers)
-        for number in numbers[numbers != 0].tolist():
-            name = int(names_of.name_of(index.blocks, self._own, number))
+        names = [
+            int(names_of.name_of(index.blocks, self._own, number))
+            for number in numbers[numbers != 0].tolist()
+        ]
+        for name in names:
             if name and name not in self._keys:
                 self._touched[name] = None
-                self._take_out(name, number)
+                self._take_out(name)
 
-    def _take_out(self, name: int, number: int) -> None:
+    def _take_out(self, name: int) -> None:
         index = self._index
+        index.reserve(len(TIERS), 0)
+        number = self._number_of(name)
+        if not number:
+            return  # given up for want of room, just now
         key = int(index.blocks.records[number, 0])
         self._keys[name] = key
         self._standing.setdefault(key, []).append(name)
-        index.reserve(len(TIERS), 0)
         with index.turn():
             tiers = names_of.take_out(index.blocks, index.sets, self._own, np.uint64(name), number)
         for bit, tier in enumerate(TIERS):
@@ -281,12 +295,10 @@ class ArrayState(Resolver):
             done = stop
 
     def _known_key(self, name: EngineHash) -> int:
-        key = self._keys.get(name, 0)
-        if not key and isinstance(name, int):
-            blocks, sets = self._index.blocks, self._index.sets
-            number = names_of.find(blocks, sets, self._own, np.uint64(name))
-            key = int(blocks.records[number, 0]) if number else 0
-        return key
+        if name in self._keys:
+            return self._keys[name]
+        number = self._number_of(name)
+        return int(self._index.blocks.records[number, 0]) if number else 0
 
     def _mark_odd(self) -> None:
         """Let the arrays know which words are odd."""
@@ -433,22 +445,16 @@ class ArrayState(Resolver):
     def _prove_plain(self, number: int) -> EngineHash | None:
         """Prove from a block on; return the odd name that is next, where it is the only one."""
         index = self._index
-        blocks = index.blocks
-        while number:
-            names = self._standing.get(int(blocks.records[number, 0]))
-            if names:
-                return names[0] if len(names) == 1 else None
-            held = int(blocks.halves[number, SET])
-            certain, doubted = self._own.slots[0].tolist()
-            if doubted < 0 or not has(index.sets, held, doubted):
+        left = 0
+        while number and not left:
+            before = index.evicted
+            index.reserve(STEP, 0)
+            if index.evicted != before:
                 return None
-            index.reserve(1, 0)
             with index.turn():
-                hold(index.blocks, index.sets, number, certain)
-                release(index.blocks, index.sets, number, doubted, True)
-            blocks = index.blocks
-            number = int(blocks.parents[number])
-        return None
+                number, left = following.prove(index.blocks, index.sets, self._own, number, STEP)
+        names = self._standing.get(int(index.blocks.records[number, 0]), ()) if number else ()
+        return names[0] if len(names) == 1 else None
 
     def lost_room(self) -> None:
         """Take note that keys were given up for want of room."""

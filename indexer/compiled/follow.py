@@ -47,17 +47,21 @@ def _certain(blocks: Blocks, sets: Sets, number: int, fresh: int, doubted: int) 
 
 
 @compiled
-def prove(blocks: Blocks, sets: Sets, mine: Own, number: int) -> int:
-    """Make a block and those before it certain, as far as they are in doubt; return the first not."""
+def prove(blocks: Blocks, sets: Sets, mine: Own, number: int, allowed: int) -> tuple[int, int]:
+    """Make a block and those before it certain, as far as they are in doubt, at most `allowed`.
+
+    Return where it ended and what is left of `allowed`; where nothing is, it may have to go on.
+    """
     fresh, doubted = mine.slots[0, CERTAIN], mine.slots[0, DOUBTED]
-    while number and doubted >= 0:
+    while number and allowed and doubted >= 0:
         if not of.has(sets, np.int64(blocks.halves[number, SET]), doubted):
             break
         if is_odd(mine, blocks.records[number, 0]):
             break
         _certain(blocks, sets, number, fresh, doubted)
         number = np.int64(blocks.parents[number])
-    return number
+        allowed -= 1
+    return number, allowed
 
 
 @inlined
@@ -156,8 +160,8 @@ def follow(
 ) -> int:
     """Apply events up to `last` (exclusive), at most `allowed` blocks; say why it returned.
 
-    `position` is the event and the block in it to go on from, and the block before; `carried` the key
-    before. `keys` has room for `allowed` keys.
+    `position` is the event and the block in it to go on from, the block before, and the block to go on
+    proving from (-1: not begun); `carried` the key before. `keys` has room for `allowed` keys.
     """
     state = mine.state
     while position[0] < last:
@@ -220,8 +224,12 @@ def follow(
             allowed -= 1
             position[1] = at + 1
         if tier == 0 and row[HAS_PARENT] and mine.slots[0, DOUBTED] >= 0:
-            prove(blocks, sets, mine, find(blocks, sets, mine, scanned.parents[event]))
-        position[0], position[1] = event + 1, 0
+            if position[3] < 0:
+                position[3] = find(blocks, sets, mine, scanned.parents[event])
+            position[3], allowed = prove(blocks, sets, mine, position[3], allowed)
+            if allowed == 0:
+                return PAUSED
+        position[0], position[1], position[3] = event + 1, 0, -1
     return DONE
 
 
