@@ -64,6 +64,16 @@ class Layout:
         return len(self.groups) > 1 or any(group.needed for group in self.groups.values())
 
     @cached_property
+    def only(self) -> int | None:
+        """The one group, where reuse takes no more than its blocks from the first on."""
+        return None if self.is_hybrid else next(iter(self.groups), 0)
+
+    @cached_property
+    def form(self) -> tuple[int, bool]:
+        """What two layouts must have in common to have the same keys."""
+        return self.block_size, self.lookahead
+
+    @cached_property
     def has_prefix(self) -> bool:
         """Whether a prompt's blocks must be held from the first on."""
         return bool(self.prefix) or not self.groups

@@ -43,21 +43,22 @@ class Ingest:
         """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get((pod, rank))
 
-    def match(self, chain: Chain, *, leading: bool = False) -> Iterator[tuple[Place, int, int]]:
-        """Yield who holds which blocks of a prompt: places, first blocks, past the last ones.
+    def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
+        """Return who holds which blocks of a prompt: places, first blocks, past the last ones.
 
         `leading` is as in `Index.match`. May be called from any thread.
         """
+        place_of = self.slots.place
         while True:
             reused = self.slots.reused
-            stretches = self.index.match(chain, leading=leading)
-            places = [self.slots.place(stretch.slot) for stretch in stretches]
+            found = [
+                (place, start, stop)
+                for slot, start, stop in self.index.match(chain, leading=leading)
+                if (place := place_of(slot)) is not None
+            ]
             if self.slots.reused == reused:
-                break
+                return found
             # A number may stand for another place by now than when it was looked up.
-        for place, (_, start, stop) in zip(places, stretches, strict=True):
-            if place is not None:
-                yield place, start, stop
 
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""

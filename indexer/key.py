@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import xxhash
 
 from indexer.token import TOKEN_BYTES
@@ -49,8 +50,7 @@ class Keyspace:
         return int.from_bytes(digest.digest(), "little")
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True, gc=False):
     """The blocks of a prompt that have keys, before the keys are made.
 
     `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block, or

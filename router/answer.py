@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from indexer.rank import Rank
 from indexer.trust import Level, Trust
@@ -13,8 +13,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
 from router.prompt import PromptReader
-from router.score import NOTHING, RankScore, Scorer
-from router.wire import match_part, score_entry
+from router.score import RankScore, Scorer
+from router.wire import match_part, score_entry, score_rest
 from scorer.match import Match
 from scorer.pick import Candidate, pick
 from scorer.strategy import DEFAULT, STRATEGIES, Strategy
@@ -49,6 +49,17 @@ class Scored:
     """The most leading tokens that any rank holds."""
 
 
+class Entry(NamedTuple):
+    """What a rank's scores have in common, until its trust changes or its pod's readiness."""
+
+    trust: Trust
+    ready: bool
+    fixed: bytes
+    """A PodScore without what depends on the prompt."""
+    unmatched: bytes
+    """The whole entry of a ScoreResponse, where the rank holds nothing of the prompt."""
+
+
 class NoPodError(Exception):
     """There is no pod to pick."""
 
@@ -80,7 +91,7 @@ class Answerer:
         self._rng = rng
         self._clock = clock
         self._wall_offset = wall_offset
-        self._fixed: dict[Rank, tuple[Trust, bool, bytes]] = {}
+        self._entries: dict[Rank, Entry] = {}
 
     def waits(self, request: wire.ScoreRequest) -> bool:
         """Whether answering Score may take longer than it takes to compute."""
@@ -95,41 +106,37 @@ class Answerer:
         parts = []
         most = 0
         ranks = [rank for pod in pods for rank in pod.ranks]
-        if len(self._fixed) > 2 * len(ranks) + MOST_FORGOTTEN:
-            self._fixed.clear()
         matches = self._scorer.matches(prompt, ranks, strategy)
         parts_of: dict[Match, bytes] = {}
+        entries = self._entries
+        if len(entries) > 2 * len(ranks) + MOST_FORGOTTEN:
+            entries.clear()
         for pod in pods:
             ready = pod.ready
             for rank in pod.ranks:
-                match = matches.get(rank, NOTHING)
+                trust = rank.trust
+                entry = entries.get(rank)
+                if entry is None or entry.trust is not trust or entry.ready is not ready:
+                    entry = entries[rank] = self._entry(rank, trust, ready=ready)
+                match = matches.get(rank)
+                if match is None:
+                    parts.append(entry.unmatched)
+                    continue
                 part = parts_of.get(match)
                 if part is None:
                     part = parts_of[match] = match_part(strategy(match), match)
                     most = max(most, match.matched_tokens)
-                parts.append(score_entry(self._fixed_part(rank, ready), part))
+                parts.append(score_entry(entry.fixed, part))
         for pod_id in unknown:
-            trust = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
-            entry = pb.ScoreResponse(scores=[pb.PodScore(pod=pod_id, trust=trust)])
-            parts.append(entry.SerializeToString())
-        rest = pb.ScoreResponse(
-            prompt_tokens=prompt.tokens,
-            covered_chars=read.covered_chars,
-            request_id=request.request_id,
-        )
-        parts.append(rest.SerializeToString())
+            said = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+            parts.append(score_entry(pb.PodScore(pod=pod_id, trust=said).SerializeToString()))
+        parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
         return Scored(b"".join(parts), prompt.tokens, most)
 
-    def _fixed_part(self, rank: Rank, ready: bool) -> bytes:
-        """Return what a rank's scores have in common, until its trust changes or its readiness."""
-        trust = rank.trust
-        known = self._fixed.get(rank)
-        if known is None or known[0] is not trust or known[1] is not ready:
-            message = pb.PodScore(
-                pod=rank.pod, rank=rank.number, trust=self._trust(trust), ready=ready
-            )
-            known = self._fixed[rank] = trust, ready, message.SerializeToString()
-        return known[2]
+    def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
+        score = pb.PodScore(pod=rank.pod, rank=rank.number, trust=self._trust(trust), ready=ready)
+        fixed = score.SerializeToString()
+        return Entry(trust, ready, fixed, score_entry(fixed))
 
     async def pick(self, request: pb.PickRequest, timeout: float) -> pb.PickResponse:
         """Answer Pick and book the work. Raises NoPodError where there is none to choose from."""

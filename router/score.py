@@ -1,7 +1,7 @@
 """From a prompt's tokens to what every rank holds of it, and to scores."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +19,9 @@ from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy
 
 NOTHING = Match((), 0)
+
+Held = tuple[int, int, int, str]
+"""A cache group, blocks of it (first, past the last) and the tier that holds them."""
 
 Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""
@@ -110,51 +113,43 @@ class Scorer:
         for rank in ranks:
             layout = rank.layout
             leading = leading and layout.has_prefix
-            if layout.block_size:
-                forms.add((layout.block_size, layout.lookahead))
-        held: dict[Rank, dict[int, Stretches]] = {}
+            forms.add(layout.form)
         matches: dict[Rank, Match] = {}
         for block_size, lookahead in forms:
+            if not block_size:
+                continue
             chain = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
-            held.clear()
+            held: dict[Rank, list[Held]] = {}
             for place, start, stop in self._ingest.match(chain, leading=leading):
                 holder = self._ingest.rank(place.pod, place.rank)
                 if holder is not None:
-                    groups = held.setdefault(holder, {})
-                    groups.setdefault(place.group, []).append((start, stop, place.tier))
+                    held.setdefault(holder, []).append((place.group, start, stop, place.tier))
             # Pods mostly hold the same blocks, and then have one match.
-            alike: dict[tuple[int, int, str], Match] = {}
-            for rank, groups in held.items():
+            alike: dict[Held, Match] = {}
+            for rank, pieces in held.items():
                 layout = rank.layout
-                if (layout.block_size, layout.lookahead) != (block_size, lookahead):
+                if layout.form != (block_size, lookahead) or rank.trust.level is Level.STALE:
                     continue
-                if rank.trust.level is Level.STALE:
-                    continue
-                only = _only(groups, layout)
-                match = alike.get(only) if only else None
+                is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
+                match = alike.get(pieces[0]) if is_simple else None
                 if match is None:
-                    match = _match(groups, layout, chain.blocks, block_size)
-                    if only:
-                        alike[only] = match
+                    match = _match(pieces, layout, chain.blocks)
+                    if is_simple:
+                        alike[pieces[0]] = match
                 matches[rank] = match
         return matches
 
 
-def _only(held: Mapping[int, Stretches], layout: Layout) -> tuple[int, int, str] | None:
-    """Return a rank's one stretch, where it has no more and no groups to agree."""
-    if layout.is_hybrid or len(held) != 1:
-        return None
-    [stretches] = held.values()
-    return stretches[0] if len(stretches) == 1 else None
-
-
-def _match(held: Mapping[int, Stretches], layout: Layout, blocks: int, block_size: int) -> Match:
-    """Return what of a prompt's `blocks` counts, given the stretches of each cache group."""
+def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
+    """Return what of a prompt's `blocks` counts, given what a rank holds of them."""
+    stretches: dict[int, Stretches] = {}
+    for number, start, stop, tier in held:
+        stretches.setdefault(number, []).append((start, stop, tier))
     groups = layout.groups
-    if not layout.is_hybrid:
-        return match_of(held.get(next(iter(groups), 0), []), block_size)
+    if layout.only is not None:
+        return match_of(stretches.get(layout.only, []), layout.block_size)
     size, full = layout.block_size, layout.prefix
-    spans = {number: spans_of(stretches) for number, stretches in held.items()}
+    spans = {number: spans_of(of) for number, of in stretches.items()}
     shown = spans.get(full[0], ()) if full else (Span(0, blocks, "gpu"),)
     prefix = min((_leading(spans.get(number, ())) for number in full), default=blocks)
     windows = [
@@ -169,7 +164,7 @@ def _match(held: Mapping[int, Stretches], layout: Layout, blocks: int, block_siz
     align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
     most = reusable(prefix, windows, align)
     kept = [Span(start, min(stop, most), tier) for start, stop, tier in shown if start < most]
-    return Match(tuple(kept), block_size)
+    return Match(tuple(kept), size)
 
 
 def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:

@@ -84,9 +84,15 @@ def match_part(score: float, match: Match) -> bytes:
     return b"".join(parts)
 
 
-def score_entry(fixed: bytes, part: bytes) -> bytes:
+def score_entry(fixed: bytes, part: bytes = b"") -> bytes:
     """Return a ScoreResponse's entry of a PodScore in two parts."""
     return SCORES_TAG + varint(len(fixed) + len(part)) + fixed + part
+
+
+def score_rest(prompt_tokens: int, covered_chars: int, request_id: int) -> bytes:
+    """Return the fields of a ScoreResponse behind its scores."""
+    fields = ((b"\x10", prompt_tokens), (b"\x18", covered_chars), (b"\x20", request_id))
+    return b"".join(tag + varint(value) for tag, value in fields if value)
 
 
 @cache

@@ -25,7 +25,6 @@ NUMBERS = (1 << NUMBER_BITS) - 1
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NUMBER = np.uint32(NUMBERS)
 _TAG = np.uint32(0xFFFFFFFF ^ NUMBERS)
-_TAG_SHIFT = np.uint64(NUMBER_BITS)
 
 
 @inlined
@@ -59,6 +58,12 @@ def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
 def number_at(table: Places, at: int) -> int:
     """Return the number of the record in a place."""
     return np.int64(table[at] & _NUMBER)
+
+
+@inlined
+def first_number(table: Places, word: np.uint64) -> int:
+    """Return the number where the search for a word begins, whoever's it is; 0 for an empty place."""
+    return number_at(table, home(word, table.size))
 
 
 @inlined

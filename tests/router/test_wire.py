@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from router.body import BadPromptError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.wire import listed_ids, match_part, parse_request, score_entry, stream_reply, varint
+from router.wire import (
+    listed_ids,
+    match_part,
+    parse_request,
+    score_entry,
+    score_rest,
+    stream_reply,
+    varint,
+)
 from scorer.match import TIERS, Match, Span
 
 IDS = st.lists(st.integers(0, (1 << 32) - 1), max_size=50)
@@ -76,6 +84,14 @@ def test_replies_are_what_protobuf_reads(
     assert list(response.scores) == [expected, expected]
     reply = pb.ScoreStreamResponse.FromString(stream_reply(request_id, raw))
     assert (reply.request_id, list(reply.response.scores)) == (request_id, [expected])
+
+
+@given(UINT32, UINT32, st.integers(0, (1 << 64) - 1))
+def test_what_follows_the_scores_is_what_protobuf_writes(
+    tokens: int, chars: int, request_id: int
+) -> None:
+    message = pb.ScoreResponse(prompt_tokens=tokens, covered_chars=chars, request_id=request_id)
+    assert score_rest(tokens, chars, request_id) == message.SerializeToString()
 
 
 @given(st.integers(0, (1 << 64) - 1))
