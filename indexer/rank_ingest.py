@@ -14,7 +14,7 @@ from indexer.engines.event import MalformedEventError, Tier
 from indexer.group import Layout
 from indexer.rank_source import RankSource
 from indexer.rank_state import RankState
-from indexer.resolver import SavedResolver
+from indexer.saved import SavedResolver
 from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, SavedStream, Stream
 from indexer.trust import Level, Trust
 
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 ORPHAN_BYTES = 16 << 20
 """Bytes a rank of stores that wait for their parent."""
+
+MOST_AHEAD = 256
+"""Frames that are scanned together, at most."""
 
 Clock = Callable[[], float]
 """Seconds; the same clock for all times of one process."""
@@ -57,6 +60,8 @@ class RankIngest:
         self.skipped = 0
         self._clock = clock
         self.state = state
+        self._ahead = 1
+        """How many frames are scanned together."""
         self.stream = Stream(
             has_replay=source.has_replay,
             is_queue=source.is_queue,
@@ -244,8 +249,10 @@ class RankIngest:
         asked = []
         at = 0
         while at < len(frames):
-            run = self._run(frames, at)
+            run = self._run(frames, at, self._ahead)
             plain = self.state.scan(run) if run else 0
+            # What is behind a batch that is not plain is scanned again, so not much is then.
+            self._ahead = min(2 * self._ahead, MOST_AHEAD) if plain and plain == len(run) else 1
             if plain:
                 self._follow(run[:plain])
                 at += plain
@@ -255,12 +262,12 @@ class RankIngest:
                 at += 1
         return asked
 
-    def _run(self, frames: Sequence[tuple[str, int, bytes]], start: int) -> list[bytes]:
-        """Return the payloads of the frames from `start` on that are next in order."""
+    def _run(self, frames: Sequence[tuple[str, int, bytes]], start: int, most: int) -> list[bytes]:
+        """Return the payloads of at most so many frames from `start` on, as far as next in order."""
         topic = self.source.topic
         sequence = self.stream.expected
         run: list[bytes] = []
-        for said, number, payload in islice(frames, start, None):
+        for said, number, payload in islice(frames, start, start + most):
             if number != sequence or (topic and said != topic):
                 break
             run.append(payload)
@@ -271,8 +278,7 @@ class RankIngest:
         """Follow batches that are next in order and were scanned."""
         before = self.trust
         now = self._clock()
-        for payload in payloads:
-            self.stream.follow(payload, now)
+        self.stream.follow(payloads, now)
         self.batches += len(payloads)
         parentless = self.state.counts.parentless
         self.state.apply_scanned()

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from indexer.engines.event import Event, Tier
 from indexer.group import Layout
-from indexer.resolver import Change, Resolver, ResolverCounts, SavedResolver, Spot
+from indexer.resolver import Change, Resolver, ResolverCounts, Spot
+from indexer.saved import SavedResolver
 
 
 class Sink(Protocol):

@@ -19,14 +19,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain as chain_of
 
-import msgspec
-
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
 from indexer.group import WINDOW_KINDS, Group, Layout
 from indexer.holding import Holding
 from indexer.index import BrokenInvariantError
 from indexer.key import Keyspace, chain
 from indexer.orphans import Orphans
+from indexer.saved import SavedHolding, SavedResolver
 
 ROOTS = 4096
 """Roots remembered (adapters times salts); past it they are computed anew."""
@@ -75,28 +74,6 @@ class ResolverCounts:
     unknown_removals: int = 0
     other_groups: int = 0
     """Blocks of groups that say nothing of what can be reused."""
-
-
-class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
-    """What one place holds: how often each name, and which of them are in doubt."""
-
-    tier: Tier
-    group: int
-    copies: dict[EngineHash, int]
-    doubted: list[EngineHash]
-
-
-class SavedResolver(msgspec.Struct, frozen=True):
-    """A resolver's names, for a process that is to go on. Orphans are not kept."""
-
-    groups: dict[int, Group]
-    lookahead: bool
-    firm: list[int]
-    stored_since_doubt: int
-    keys: dict[EngineHash, int]
-    earlier: dict[EngineHash, tuple[int, ...]]
-    parents: dict[EngineHash, EngineHash]
-    holdings: list[SavedHolding]
 
 
 class Resolver:
@@ -392,6 +369,7 @@ class Resolver:
 
     def restore(self, saved: SavedResolver) -> list[Change]:
         """Go on from what another process saved; return what is held then."""
+        saved = saved.one_by_one()
         self.layout = Layout(saved.groups, saved.lookahead)
         self._firm = set(saved.firm)
         self.stored_since_doubt = saved.stored_since_doubt

@@ -25,6 +25,7 @@ is then degraded until the next clear, or until `turned_over` says that it no lo
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -218,9 +219,16 @@ class Stream:
         """The sequence of the live batch that would simply be applied; -1 where none would."""
         return self._next if self._state is State.FOLLOWING else -1
 
-    def follow(self, payload: bytes, now: float) -> None:
-        """Take the expected batch, which the caller then applies."""
-        self._accept(self._next, payload, now)
+    def follow(self, payloads: Sequence[bytes], now: float) -> None:
+        """Take the expected batches, which the caller then applies."""
+        self._accept(self._next, payloads[0], now)
+        first = self._next
+        self._next += len(payloads) - 1
+        digest = xxhash.xxh3_64_intdigest
+        for sequence, payload in enumerate(payloads[1:], first):
+            self._digests[sequence] = digest(payload)
+        while len(self._digests) > DIGESTS:
+            self._digests.popitem(last=False)
 
     def lost_room(self, now: float) -> None:
         """Take note that part of what was applied had to be given up: it may be missing."""

@@ -209,7 +209,12 @@ def _drain(live: "zmq.Socket[bytes]") -> list[list[bytes]]:
     size = 0
     try:
         while len(messages) < MOST_MESSAGES and size < MOST_BYTES:
-            message = live.recv_multipart(zmq.NOBLOCK)
+            # As `recv_multipart`, which asks for each part whether there are more.
+            part = live.recv(zmq.NOBLOCK, copy=False)
+            message = [part.bytes]
+            while part.more:
+                part = live.recv(zmq.NOBLOCK, copy=False)
+                message.append(part.bytes)
             size += len(message[-1])
             messages.append(message)
     except zmq.Again:

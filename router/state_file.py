@@ -14,7 +14,7 @@ import msgspec
 from indexer.key import fingerprint
 from indexer.rank_ingest import SavedRank
 
-HEADING = b"warmpath-state 1\n"
+HEADING = b"warmpath-state 2\n"
 DIGEST_BYTES = 32
 
 

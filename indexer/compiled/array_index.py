@@ -76,8 +76,7 @@ class ArrayIndex:
         self._epoch = clock()
         least = RECORD_BYTES + 4 / MOST_LOAD
         capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
-        self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS)
-        self.blocks = self.blocks._replace(by_key=np.zeros(LEAST_PLACES, np.uint32))
+        self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES)
         self.sets = sets_of.new_sets(LEAST_SETS, LEAST_WORDS)
         self._view = look_up.view_of(self.blocks, self.sets)
         self.lock = threading.Lock()
@@ -89,6 +88,8 @@ class ArrayIndex:
         self._cursor = 0
         self._losers: set[int] = set()
         self._has_given_up = False
+        self._left = 0
+        """For how many blocks there is room, as far as was looked."""
         self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
         self.scratch = room(0)
         """Where the writer scans batches into (`indexer.compiled.scan`), whichever rank's they are."""
@@ -234,6 +235,9 @@ class ArrayIndex:
         Blocks may be given up for it (`evicted` tells): what was known of numbers is void then. At most
         `STEP` blocks at once, so that one larger table is large enough.
         """
+        if slot < len(self.blocks.counts) and more <= self._left:
+            self._left -= more
+            return
         if slot >= len(self.blocks.counts):
             self._widen(slot)
         state = self.blocks.state
@@ -259,11 +263,61 @@ class ArrayIndex:
                 self._replace_blocks(self.blocks._replace(by_name=by_name))
         if self._sets_left() < sets:
             self._replace_sets(2 * len(self.sets.uses), self.sets.live.size)
+        self._left = max(0, self._room_left() - more)
 
-    def make_room(self, wanted: int, more: int) -> None:
-        """Give up blocks where `wanted` bytes, for `more` blocks, would be more than may be."""
-        if not self._fits(wanted):
-            self._give_up(more)
+    def _room_left(self) -> int:
+        """Return for how many blocks there is room without looking again."""
+        state = self.blocks.state
+        free = self._max_bytes - self._max_bytes // KEPT_BACK - self._bytes()
+        left = min(
+            LOOKS,
+            free // (RECORD_BYTES + NAME_BYTES),
+            self._sets_left() - 1,
+            int(MOST_LOAD * len(self.blocks.by_key)) - int(state[LIVE]),
+        )
+        if self.has_names:
+            left = min(left, int(MOST_LOAD * len(self.blocks.by_name)) - int(state[NAMED]))
+        return left
+
+    def keep_names(self) -> None:
+        """Let blocks have names and parents from now on.
+
+        Each takes more room then. An index that has grown too large for that loses everything.
+        """
+        if self.has_names:
+            return
+        self.has_names = True
+        self._left = 0
+        if not self._fits(0):
+            self._start_over()
+
+    def _start_over(self) -> None:
+        self.evicted += int(self.blocks.state[LIVE])
+        self._losers.update(np.flatnonzero(self.blocks.counts).tolist())
+        capacity = len(self.blocks.parents) - 1
+        blocks = blocks_of.new_blocks(capacity, len(self.blocks.counts), LEAST_PLACES)
+        sets = sets_of.new_sets(LEAST_SETS, self.sets.live.size)
+        sets.live[:] = self.sets.live
+        with self.turn():
+            self.blocks, self.sets = blocks, sets
+            self._view = look_up.view_of(self.blocks, self.sets)
+        self._cursor = 1
+
+    def make_room(self, wanted: int, more: int) -> bool:
+        """Give up blocks where `wanted` bytes, for `more` blocks, would be more than may be.
+
+        Return whether they fit then.
+        """
+        self._left = 0
+        if self._fits(wanted):
+            return True
+        self._give_up(more)
+        return self._fits(wanted)
+
+    def lose(self, slot: int, count: int) -> None:
+        """Take note that so many of a slot's blocks were let go for want of room."""
+        self.evicted += count
+        self._losers.add(slot)
 
     def _fits(self, wanted: int) -> bool:
         # Some is kept back for what cannot wait: more slots, and tables while they are replaced.

@@ -23,19 +23,22 @@ from indexer.compiled.memory import zeros
 from indexer.compiled.names import CERTAIN, DOUBTED, FASTEST, FIRM, ODD, OWNED, OWNS, SIZE, Own
 from indexer.compiled.names import REMOVED as REMOVED_BLOCKS
 from indexer.compiled.names import STORED as STORED_BLOCKS
+from indexer.compiled.restore import DOUBT_BITS, TIERS, pack, restore
 from indexer.engines.event import Batch, EngineHash, Event, Moved, Removed, Stored, Tier
 from indexer.group import FULL_KINDS
 from indexer.holding import Holding
 from indexer.index import BrokenInvariantError
 from indexer.rank_slots import RankSlots
-from indexer.resolver import Change, Resolver, SavedHolding, SavedResolver, Spot
+from indexer.resolver import Change, Resolver, Spot
+from indexer.saved import SavedPlain, SavedResolver
 from indexer.token import TOKEN_BYTES
 
-TIERS = tuple(Tier)
 ODD_BYTES = 600
 """What an odd name takes, reckoned."""
 OWN_LOAD = 0.9
 OWN_GROWTH = 1.12
+PLACE_BYTES = 12
+"""A place in a table of a rank's own names."""
 
 
 class ArrayState(Resolver):
@@ -64,7 +67,7 @@ class ArrayState(Resolver):
         """Names that the resolver was given, or made."""
         self._payloads: Sequence[bytes] = ()
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
-        index.has_names = True
+        index.keep_names()
         index.outside[self] = self._bytes
         index.purges[self] = self._purge
 
@@ -88,7 +91,15 @@ class ArrayState(Resolver):
         position = np.array([0, 0, 0, -1])
         carried = np.zeros(1, np.uint64)
         last = int(self._ends[len(self._payloads) - 1])
+        evicted = self._index.evicted
         while True:
+            self._index.reserve(STEP, 0)
+            self._reserve_own(STEP)
+            if self._index.evicted != evicted:
+                # The blocks that the last step came to may be among those that were given up.
+                evicted = self._index.evicted
+                position[2] = 0
+                position[3] = min(position[3], 0)
             why = self._step(position, last, carried)
             if why == following.DONE:
                 break
@@ -106,13 +117,6 @@ class ArrayState(Resolver):
 
     def _step(self, position: NDArray[np.int64], last: int, carried: NDArray[np.uint64]) -> int:
         index = self._index
-        before = index.evicted
-        index.reserve(STEP, 0)
-        self._reserve_own(STEP)
-        if index.evicted != before:
-            # The blocks that the last step came to may be among those that were given up.
-            position[2] = 0
-            position[3] = min(position[3], 0)
         with index.turn():
             return following.follow(
                 index.blocks,
@@ -333,16 +337,25 @@ class ArrayState(Resolver):
     # A table of the rank's own names
 
     def _keep_own_names(self) -> None:
-        """Go over to a table of the rank's own."""
-        index, own = self._index, self._own
-        held = sum(map(index.count, {*self._slots.certain.values(), *self._slots.doubted.values()}))
-        fresh = self._with_room(held + STEP)
+        """Go over to a table of the rank's own; for want of room the rank may lose all that it holds."""
+        index = self._index
+        held = self._held()
+        if not index.make_room(_places(held + STEP) * PLACE_BYTES, STEP):
+            self.empty()
+            index.lose(self._slots.slot((TIERS[0], 0)), held)
+            self._adapt()
+        own, fresh = self._own, self._with_room(self._held() + STEP)
         names_of.gather(index.blocks, index.sets, own, fresh)
         own.state[OWNS] = 1
         self._own = fresh
 
+    def _held(self) -> int:
+        return sum(
+            map(self._index.count, {*self._slots.certain.values(), *self._slots.doubted.values()})
+        )
+
     def _with_room(self, entries: int) -> Own:
-        places = int(entries * OWN_GROWTH / OWN_LOAD) + 16
+        places = _places(entries)
         fresh = self._own._replace(names=zeros(places, np.uint64), numbers=zeros(places, np.uint32))
         fresh.state[OWNED] = 0
         return fresh
@@ -350,10 +363,10 @@ class ArrayState(Resolver):
     def _reserve_own(self, more: int) -> None:
         own = self._own
         if own.state[OWNS] and int(own.state[OWNED]) + more > OWN_LOAD * len(own.names):
-            self._index.make_room(int(len(own.names) * 12 * OWN_GROWTH), more)
-            own = self._own
-            fresh = self._with_room(int(own.state[OWNED]) + more)
-            self._copy_own(fresh)
+            self._index.make_room(_places(int(own.state[OWNED]) + more) * PLACE_BYTES, more)
+            own = self._own  # there may be room in it by now
+            if int(own.state[OWNED]) + more > OWN_LOAD * len(own.names):
+                self._copy_own(self._with_room(int(own.state[OWNED]) + more))
 
     def _copy_own(self, fresh: Own) -> None:
         index = self._index
@@ -512,45 +525,83 @@ class ArrayState(Resolver):
     def save(self) -> SavedResolver:
         """Return what a later process needs to go on from here."""
         saved = super().save()
-        blocks = self._index.blocks
         names, numbers = self._plain()
-        keys = blocks.records[numbers, 0]
-        known = dict(zip(names.tolist(), keys.tolist(), strict=True))
-        name_at: dict[int, EngineHash] = dict(zip(numbers.tolist(), names.tolist(), strict=True))
-        for key, odd in self._standing.items():
-            number = int(table.find(blocks.by_key, blocks.records, np.uint64(key)))
-            name_at[number] = odd[0]
-        parents: dict[EngineHash, EngineHash] = {}
-        for name, number in zip(names.tolist(), blocks.parents[numbers].tolist(), strict=True):
-            if number in name_at:
-                parents[name] = name_at[number]
-        for name in self._keys:
-            above = name_at.get(self._number_above(name))
-            if name not in self._parents and above is not None:
-                parents[name] = above
-        by_spot = {(one.tier, one.group): one for one in saved.holdings}
-        for spot, in_doubt, there in self._plain_spots(numbers):
-            one = by_spot.get(spot) or SavedHolding(*spot, {}, [])
-            here = names[there].tolist()
-            by_spot[spot] = replace(
-                one,
-                copies=one.copies | dict.fromkeys(here, 1),
-                doubted=one.doubted + (here if in_doubt else []),
-            )
-        return replace(
-            saved,
-            keys=saved.keys | known,
-            parents=parents | saved.parents,
-            holdings=list(by_spot.values()),
+        slots = self._slots
+        plain = pack(
+            self._index.blocks, self._index.sets, names, numbers, slots.certain, slots.doubted
         )
+        return replace(saved, parents=self._odd_parents(names, numbers), plain=plain)
+
+    def _odd_parents(
+        self, names: NDArray[np.uint64], numbers: NDArray[np.uint32]
+    ) -> dict[EngineHash, EngineHash]:
+        """Return the parents of odd names."""
+        parents = dict(self._parents)
+        above = {name: self._number_above(name) for name in self._keys if name not in parents}
+        which = np.isin(numbers, np.array(list(above.values()), np.uint32))
+        plain = dict(zip(numbers[which].tolist(), names[which].tolist(), strict=True))
+        for name, number in above.items():
+            odd = self._standing.get(int(self._index.blocks.records[number, 0]))
+            if number and (odd or number in plain):
+                parents[name] = odd[0] if odd else plain[number]
+        return parents
 
     def restore(self, saved: SavedResolver) -> list[Change]:
         """Go on from what another process saved."""
+        plain = saved.plain
+        if plain is None or plain.tiers != TIERS:
+            plain = None
+            saved = saved.one_by_one()
+        else:
+            self._claim_slots(np.frombuffer(plain.places, np.uint8))
+            saved = replace(saved, plain=None)
         self._pass_on(super().restore(saved))
         for name in list(self._keys):
             self._note(name)
         self._settle_touched()
+        if plain is not None:
+            self._put_back(plain)
         return []
+
+    def _claim_slots(self, places: NDArray[np.uint8]) -> None:
+        """Have a slot for each place that is in use."""
+        used = int(np.bitwise_or.reduce(places, initial=0))
+        for bit, tier in enumerate(TIERS):
+            if used >> bit & (1 | 1 << DOUBT_BITS):
+                self._slots.slot((tier, 0))
+            if used >> bit & 1 << DOUBT_BITS:
+                self._slots.doubt((tier, 0))
+
+    def _put_back(self, plain: SavedPlain) -> None:
+        index = self._index
+        names, keys, parents = (
+            np.frombuffer(packed, "<u8").astype(np.uint64)
+            for packed in (plain.names, plain.keys, plain.parents)
+        )
+        places = np.frombuffer(plain.places, np.uint8)
+        # Each bit changes a block's set.
+        most = int(np.unpackbits(places.reshape(-1, 1), axis=1).sum(axis=1).max(initial=1))
+        done = 0
+        while done < len(names):
+            stop = min(done + STEP // most, len(names))
+            index.reserve(STEP, 0)
+            self._reserve_own(STEP)
+            with index.turn():
+                came = restore(
+                    index.blocks,
+                    index.sets,
+                    self._own,
+                    names,
+                    keys,
+                    parents,
+                    places,
+                    done,
+                    stop,
+                    index.now(),
+                )
+            if came < stop:
+                self._keep_own_names()
+            done = came
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
@@ -571,6 +622,11 @@ class ArrayState(Resolver):
             raise BrokenInvariantError("a plain name is not found")
         if not index.evicted:
             self._slots.check(self.held())
+
+
+def _places(entries: int) -> int:
+    """Return the places of a rank's own table with room for so many names."""
+    return int(entries * OWN_GROWTH / OWN_LOAD) + 16
 
 
 def _rest(event: Event, done: int) -> Event:

@@ -53,8 +53,11 @@ class Blocks(NamedTuple):
     state: NDArray[np.int64]
 
 
-def new_blocks(capacity: int, slots: int) -> Blocks:
-    """Return no blocks, with room for `capacity` of them: memory that is not used is not taken."""
+def new_blocks(capacity: int, slots: int, places: int) -> Blocks:
+    """Return no blocks, with room for `capacity` of them: memory that is not used is not taken.
+
+    `places` is the size of the table by key.
+    """
     records = zeros((capacity + 1, 2), np.uint64)
     state = np.zeros(7, np.int64)
     state[TOP] = 1
@@ -64,7 +67,7 @@ def new_blocks(capacity: int, slots: int) -> Blocks:
         quarters=records.view(np.uint16),
         names=zeros((capacity + 1, 1), np.uint64),
         parents=zeros(capacity + 1, np.uint32),
-        by_key=np.zeros(16, np.uint32),
+        by_key=np.zeros(places, np.uint32),
         by_name=np.zeros(16, np.uint32),
         counts=np.zeros(slots, np.int64),
         state=state,

@@ -24,7 +24,7 @@ def warm_up(index: ArrayIndex) -> None:
     index.drop(100)
     index.sweep(1 << 20)
     for start in range(0, 1 << 16, 1 << 10):
-        index.add(1, range(start, start + (1 << 10)))
+        index.add(99, range(start, start + (1 << 10)))
     _follow(index)
     blocks_of.wake(index.blocks)
     leave.age(index.blocks, 1)

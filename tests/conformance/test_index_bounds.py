@@ -93,6 +93,22 @@ def test_a_dropped_slot_is_no_loser(name: str) -> None:
     assert index.take_losers() == set()
 
 
+def test_names_that_take_more_room_than_there_is_cost_everything() -> None:
+    index = ArrayIndex(BYTES["arrays"], Clock())
+    for number in range(200):
+        index.add(number % 3, chain(number))
+    keys = index.stats().keys
+    index.take_losers()
+    evicted = index.stats().evicted
+    index.keep_names()
+    assert index.stats().bytes <= BYTES["arrays"]
+    assert index.stats().evicted == evicted + keys
+    assert index.take_losers() == {0, 1, 2}
+    index.add(5, chain(1))
+    assert held(index, chain(1)) == CHAIN
+    index.check()
+
+
 class LongHistory(RuleBasedStateMachine):
     """The arrays against the reference on a history that grows, collides, reuses slots and overflows."""
 
@@ -138,6 +154,10 @@ class LongHistory(RuleBasedStateMachine):
             self.waiting.add(slot)
             self.index.drop(slot)
             self.reference.drop(slot)
+
+    @rule()
+    def keep_names(self) -> None:
+        self.index.keep_names()
 
     @rule(budget=st.integers(1, 5000))
     def sweep(self, budget: int) -> None:

@@ -15,6 +15,7 @@ from engine_model import EngineModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
@@ -24,6 +25,7 @@ from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest, SavedRank
 from indexer.rank_source import RankSource
+from indexer.resolver import Resolver
 from indexer.stream import AskReplay, State
 from indexer.trust import Level
 
@@ -109,16 +111,27 @@ class Line:
         self.connected = True
         self.ask(self.rank.connected())
 
-    def restart_router(self) -> None:
-        """Let another process go on from what this one saves."""
+    def restart_router(self, *, one_by_one: bool) -> None:
+        """Let another process go on from what this one saves, or what pure Python would."""
+        before = self.rank.state.held()
         saved = msgspec.msgpack.encode(self.rank.save())
+        pure = Resolver("m", "", orphan_bytes=1)
+        pure.restore(msgspec.msgpack.decode(saved, type=SavedRank).resolver)
+        pure.check()
+        assert {spot: keys for spot, keys in pure.held().items() if keys} == {
+            spot: keys for spot, keys in before.items() if keys
+        }
         self.connected = False
         self.restarts_seen = -1
         self.wire.clear()
         self.answers.clear()
         self.ingest.remove(self.source.pod, self.source.rank)
         self.rank = self.ingest.add(self.source)
-        self.rank.restore(msgspec.msgpack.decode(saved, type=SavedRank))
+        again = msgspec.msgpack.decode(saved, type=SavedRank)
+        if one_by_one:
+            again = replace(again, resolver=again.resolver.one_by_one())
+        self.rank.restore(again)
+        assert self.rank.state.held() == before
 
     def settle(self) -> None:
         """Let everything arrive."""
@@ -254,9 +267,9 @@ class HostileTransport(RuleBasedStateMachine):
         line.lives.append(line.engine.snapshots)
         line.restarts_seen = line.rank.stream.counts.restarts
 
-    @rule(n=WHICH)
-    def restart_router(self, n: int) -> None:
-        self.at(n).restart_router()
+    @rule(n=WHICH, one_by_one=st.booleans())
+    def restart_router(self, n: int, *, one_by_one: bool) -> None:
+        self.at(n).restart_router(one_by_one=one_by_one)
 
     @rule(n=WHICH)
     def connect(self, n: int) -> None:

@@ -1,0 +1,96 @@
+"""A rank's plain names to arrays that another process can read, and back (`indexer.saved`)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled import table
+from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, create, hold
+from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.names import Own, is_named, is_odd, place_of
+from indexer.compiled.sets import Sets
+from indexer.engines.event import Tier
+from indexer.resolver import Spot
+from indexer.saved import SavedPlain
+
+TIERS = list(Tier)
+DOUBT_BITS = 4
+"""Bits of a byte of `SavedPlain.places` below those that tell of doubt."""
+
+
+def pack(
+    blocks: Blocks,
+    sets: Sets,
+    names: NDArray[np.uint64],
+    numbers: NDArray[np.uint32],
+    certain: Mapping[Spot, int],
+    doubted: Mapping[Spot, int],
+) -> SavedPlain:
+    """Return a rank's plain names, given the block of each, and the rank's slots."""
+    order = np.argsort(blocks.quarters[numbers, DEPTH], kind="stable")
+    names, numbers = names[order], numbers[order]
+    held = blocks.halves[numbers, SET]
+    places = np.zeros(len(names), np.uint8)
+    for slots, shift in ((certain, 0), (doubted, DOUBT_BITS)):
+        for (tier, _), slot in slots.items():
+            has = sets.words[held, slot >> 6] >> np.uint64(slot & 63) & np.uint64(1)
+            places |= has.astype(np.uint8) << np.uint8(TIERS.index(tier) + shift)
+    above = blocks.parents[numbers]
+    known = (above != 0) & (blocks.quarters[above, DEPTH] != FREED)
+    parents = np.where(known, blocks.records[above, 0], np.uint64(0))
+    keys = blocks.records[numbers, 0]
+    return SavedPlain(TIERS, _packed(names), _packed(keys), _packed(parents), places.tobytes())
+
+
+def _packed(words: NDArray[np.uint64]) -> bytes:
+    return words.astype("<u8").tobytes()
+
+
+@inlined
+def _has_slot(mine: Own, held: int) -> bool:
+    for bit in range(2 * DOUBT_BITS):
+        if held >> bit & 1 and mine.slots[bit % DOUBT_BITS, bit // DOUBT_BITS] >= 0:
+            return True
+    return False
+
+
+@compiled
+def restore(
+    blocks: Blocks,
+    sets: Sets,
+    mine: Own,
+    names: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+    parents: NDArray[np.uint64],
+    places: NDArray[np.uint8],
+    start: int,
+    stop: int,
+    now: int,
+) -> int:
+    """Let the rank hold the blocks of plain names `start` to `stop` (exclusive).
+
+    Return `stop`, or the position of a name for which the rank needs a table of its own first. There
+    must be room for as many blocks as there are bits in `places`.
+    """
+    for at in range(start, stop):
+        word, key = names[at], keys[at]
+        if word == 0 or is_odd(mine, word) or is_odd(mine, key):
+            continue
+        if not _has_slot(mine, places[at]):
+            continue
+        above = table.find(blocks.by_key, blocks.records, parents[at]) if parents[at] else 0
+        number = table.find(blocks.by_key, blocks.records, key)
+        if number == 0:
+            number = create(blocks, key, above, now)
+            blocks.parents[number] = above
+        elif place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+            continue
+        if not is_named(blocks, sets, mine, number, word):
+            return at
+        for bit in range(2 * DOUBT_BITS):
+            if places[at] >> bit & 1:
+                slot = mine.slots[bit % DOUBT_BITS, bit // DOUBT_BITS]
+                if slot >= 0:
+                    hold(blocks, sets, number, slot)
+    return stop

@@ -1,0 +1,102 @@
+"""What a rank's names look like between two processes.
+
+Names that are plain (`indexer.compiled.names`) are arrays, so that a million of them are saved and read
+in a moment; what follows ranks in pure Python reads them as if they had been saved one by one.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from indexer.engines.event import EngineHash, Tier
+from indexer.group import Group
+
+WORD_BYTES = 8
+
+
+def unpack_words(packed: bytes) -> list[int]:
+    """Return unsigned numbers that were packed as 8 bytes each, little-endian."""
+    words = array("Q", packed)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tolist()
+
+
+class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
+    """What one place holds: how often each name, and which of them are in doubt."""
+
+    tier: Tier
+    group: int
+    copies: dict[EngineHash, int]
+    doubted: list[EngineHash]
+
+
+class SavedPlain(msgspec.Struct, frozen=True):
+    """Plain names in arrays, parents before their children. Raises ValueError where lengths differ."""
+
+    tiers: list[Tier]
+    names: bytes
+    """8 bytes each, little-endian; so are the others but for `places`."""
+    keys: bytes
+    parents: bytes
+    """The parents' keys; 0 where there is none that is known."""
+    places: bytes
+    """A byte each: a bit for each of `tiers` that holds it, and four above for those in doubt."""
+
+    def __post_init__(self) -> None:
+        size = WORD_BYTES * len(self.places)
+        if not size == len(self.names) == len(self.keys) == len(self.parents):
+            raise ValueError("the arrays of plain names have other lengths than each other")
+        if len(self.tiers) > 4:
+            raise ValueError("there are more than four tiers")
+
+
+class SavedResolver(msgspec.Struct, frozen=True):
+    """A resolver's names, for a process that is to go on. Orphans are not kept."""
+
+    groups: dict[int, Group]
+    lookahead: bool
+    firm: list[int]
+    stored_since_doubt: int
+    keys: dict[EngineHash, int]
+    earlier: dict[EngineHash, tuple[int, ...]]
+    parents: dict[EngineHash, EngineHash]
+    holdings: list[SavedHolding]
+    plain: SavedPlain | None = None
+
+    def one_by_one(self) -> "SavedResolver":
+        """Return the same without arrays."""
+        if self.plain is None:
+            return self
+        names, keys = unpack_words(self.plain.names), unpack_words(self.plain.keys)
+        named: dict[int, EngineHash] = {key: name for name, key in self.keys.items()}
+        named.update(zip(keys, names, strict=True))
+        above = zip(names, unpack_words(self.plain.parents), strict=True)
+        return replace(
+            self,
+            keys={**self.keys, **dict(zip(names, keys, strict=True))},
+            parents={**self.parents, **{name: named[key] for name, key in above if key in named}},
+            holdings=_joined(
+                self.holdings, self.plain.tiers, dict(zip(names, self.plain.places, strict=True))
+            ),
+            plain=None,
+        )
+
+
+def _joined(
+    holdings: Iterable[SavedHolding], tiers: list[Tier], places: Mapping[int, int]
+) -> list[SavedHolding]:
+    """Return holdings with what plain names hold, all in the cache's first group."""
+    found = {(one.tier, one.group): one for one in holdings}
+    for bit, tier in enumerate(tiers):
+        doubted = [name for name, held in places.items() if held >> bit & 0x10]
+        here = [name for name, held in places.items() if held >> bit & 0x11]
+        if here:
+            one = found.get((tier, 0)) or SavedHolding(tier, 0, {}, [])
+            found[tier, 0] = replace(
+                one, copies={**one.copies, **dict.fromkeys(here, 1)}, doubted=one.doubted + doubted
+            )
+    return list(found.values())

@@ -1,0 +1,77 @@
+"""Ranks that are followed while the index is full."""
+
+import msgspec
+import pytest
+
+from indexer.compiled.array_index import ArrayIndex
+from indexer.engines import vllm
+from indexer.ingest import Ingest
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
+from indexer.trust import Level
+
+BYTES = 512 << 10
+EVENT = 64
+
+
+class Engine:
+    """Stores prompts; another seed gives other names to the same blocks."""
+
+    def __init__(self, ingest: Ingest, pod: str, seed: int) -> None:
+        source = RankSource(pod, 0, "m", vllm.decode, has_replay=False, dialect="vllm")
+        self.rank: RankIngest = ingest.add(source)
+        self.rank.connected()
+        self._seed = seed
+
+    def store(self, prompt: int) -> None:
+        names = [(self._seed << 56) + (prompt << 16) + block + 1 for block in range(EVENT)]
+        event = {
+            "type": "BlockStored",
+            "block_hashes": names,
+            "parent_block_hash": None,
+            "token_ids": [prompt] * (16 * EVENT),
+            "block_size": 16,
+            "medium": "GPU",
+        }
+        payload = msgspec.msgpack.encode([0.0, [event], 0])
+        assert not self.rank.live_many([("", self.rank.batches, payload)])
+
+
+@pytest.fixture
+def ingest() -> Ingest:
+    index = ArrayIndex(BYTES, lambda: 0.0)
+    return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
+
+
+def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(ingest: Ingest) -> None:
+    first, second = Engine(ingest, "first", 1), Engine(ingest, "second", 2)
+    first.store(0)
+    for prompt in range(1, 1000):
+        second.store(prompt)
+        if ingest.index.stats().evicted:
+            break
+    ingest.tick(1 << 20)
+    first.store(0)
+    assert sum(second.rank.blocks().values()) > 100 * EVENT
+    second.store(0)
+    assert ingest.index.stats().bytes <= BYTES
+    assert sum(second.rank.blocks().values()) < 20 * EVENT
+    ingest.tick(1 << 20)
+    assert second.rank.trust.level is Level.DEGRADED
+    assert "index.max-bytes" in second.rank.trust.reason
+    for prompt in range(1000, 1300):
+        second.store(prompt)
+        assert ingest.index.stats().bytes <= BYTES
+    ingest.check()
+
+
+def test_ranks_with_names_of_their_own_share_the_room(ingest: Ingest) -> None:
+    engines = [Engine(ingest, f"pod-{seed}", seed) for seed in range(1, 5)]
+    for prompt in range(600):
+        for engine in engines:
+            engine.store(prompt)
+            assert ingest.index.stats().bytes <= BYTES
+        ingest.tick(10_000)
+    ingest.check()
+    assert ingest.index.stats().evicted
+    assert all(engine.rank.blocks() for engine in engines)
