@@ -34,8 +34,8 @@ STEP = 256
 """Blocks changed, at most, before the writer lets readers in."""
 LOOKS = 16 * STEP
 """Records looked at, at most, the same way."""
-MOST_LOAD = 0.875
-GROWTH = 1.4
+MOST_LOAD = 0.75
+GROWTH = 1.5
 LEAST_PLACES = 1 << 10
 LEAST_SETS = 4 * STEP
 RECORD_BYTES = 16

@@ -17,7 +17,7 @@ from indexer.compiled import sets as of
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.memory import zeros
 from indexer.compiled.sets import Sets
-from indexer.compiled.table import delete, find, insert
+from indexer.compiled.table import delete, find, home, insert, number_at, put, seek
 
 TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
 """Fields of `state`: numbers given out, first free one, blocks, blocks with a name; and freed blocks
@@ -75,8 +75,20 @@ def new_blocks(capacity: int, slots: int, places: int) -> Blocks:
 
 
 @inlined
-def create(blocks: Blocks, key: np.uint64, parent: int, now: int) -> int:
-    """Return a new block that nobody holds; its parent's number is 0 where it begins a chain."""
+def sought(blocks: Blocks, key: np.uint64) -> tuple[int, int]:
+    """Return the number of a key's block, 0 for none, and the place where the search ended."""
+    at = seek(blocks.by_key, blocks.records, key, home(key, blocks.by_key.size))
+    if at >= 0:
+        return number_at(blocks.by_key, at), at
+    return 0, -1 - at
+
+
+@inlined
+def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
+    """Return a new block that nobody holds; its parent's number is 0 where it begins a chain.
+
+    `at` is where the search for it ended.
+    """
     state = blocks.state
     number = state[FREE]
     if number:
@@ -94,7 +106,7 @@ def create(blocks: Blocks, key: np.uint64, parent: int, now: int) -> int:
     else:
         blocks.quarters[number, MATCHED] = now
         blocks.quarters[number, DEPTH] = 0
-    insert(blocks.by_key, key, number)
+    put(blocks.by_key, at, key, number)
     return number
 
 
@@ -172,9 +184,9 @@ def add(
     """Let a slot hold some of `keys`, a chain; `previous` is the block before. Return the last one."""
     for at in range(start, stop):
         key = keys[at]
-        number = find(blocks.by_key, blocks.records, key)
+        number, place = sought(blocks, key)
         if not number:
-            number = create(blocks, key, previous, now)
+            number = create(blocks, key, previous, now, place)
         hold(blocks, sets, number, slot)
         previous = number
     return previous

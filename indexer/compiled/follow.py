@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from indexer.compiled import sets as of
 from indexer.compiled import table
-from indexer.compiled.blocks import DEPTH, FREED, SET, UNUSED, Blocks, create, hold, release
+from indexer.compiled.blocks import DEPTH, FREED, SET, UNUSED, Blocks, create, hold, release, sought
 from indexer.compiled.dialect import STORED as IS_STORE
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.names import (
@@ -92,7 +92,7 @@ def hold_plain(
         else:
             hold(blocks, sets, number, fresh)
         return number
-    number = table.find(blocks.by_key, blocks.records, key)
+    number, at = sought(blocks, key)
     if number:
         if place_of(mine, sets, np.int64(blocks.halves[number, SET])):
             return -STRANGE
@@ -101,7 +101,7 @@ def hold_plain(
         if above:
             blocks.parents[number] = above
     else:
-        number = create(blocks, key, above, now)
+        number = create(blocks, key, above, now, at)
         blocks.parents[number] = above
         is_named(blocks, sets, mine, number, word)
     hold(blocks, sets, number, fresh)

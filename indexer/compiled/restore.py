@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled import table
-from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, create, hold
+from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, create, hold, sought
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.names import Own, is_named, is_odd, place_of
 from indexer.compiled.sets import Sets
@@ -80,9 +80,9 @@ def restore(
         if not _has_slot(mine, places[at]):
             continue
         above = table.find(blocks.by_key, blocks.records, parents[at]) if parents[at] else 0
-        number = table.find(blocks.by_key, blocks.records, key)
+        number, place = sought(blocks, key)
         if number == 0:
-            number = create(blocks, key, above, now)
+            number = create(blocks, key, above, now, place)
             blocks.parents[number] = above
         elif place_of(mine, sets, np.int64(blocks.halves[number, SET])):
             continue

@@ -41,12 +41,15 @@ def _tag(word: np.uint64) -> np.uint32:
 
 @inlined
 def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
-    """Return the first place from `at` on whose record has the word; -1 for none."""
+    """Return the first place from `at` on whose record has the word.
+
+    Where there is none it is -1 less the empty place where the search ended.
+    """
     tag = _tag(word)
     while True:
         entry = table[at]
         if entry == 0:
-            return -1
+            return -1 - at
         if (entry & _TAG) == tag and words[entry & _NUMBER, 0] == word:
             return at
         at += 1
@@ -80,12 +83,18 @@ def find(table: Places, words: Words, word: np.uint64) -> int:
 
 
 @inlined
+def put(table: Places, at: int, word: np.uint64, number: int) -> None:
+    """Add a record in the empty place where the search for its word ended."""
+    table[at] = np.uint32(number) | _tag(word)
+
+
+@inlined
 def insert(table: Places, word: np.uint64, number: int) -> None:
     """Add a record. There must be an empty place, and another one for searches to end at."""
     at = home(word, table.size)
     while table[at] != 0:
         at = after(table, at)
-    table[at] = np.uint32(number) | _tag(word)
+    put(table, at, word, number)
 
 
 @inlined
