@@ -3,13 +3,14 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from bench.servers import free_ports
 
 MODEL = "demo"
 START_SECONDS = 120.0
@@ -142,7 +143,7 @@ class Cluster:
     async def _start_router(self, router: Process) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
         path = Path(self._folder.name) / "router.toml"
-        path.write_text(self._config(_free_port()), encoding="utf-8")
+        path.write_text(self._config(free_ports(1)[0]), encoding="utf-8")
         line = await router.start("router", "serve", "--config", str(path))
         self.router_address = line.split(" on ")[1].split(",")[0].strip()
 
@@ -193,9 +194,3 @@ class Cluster:
         await asyncio.gather(*(process.stop() for process in processes))
         if self._folder is not None:
             self._folder.cleanup()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,9 +1,10 @@
 """A made-up fleet for benchmarks: prompts, and event batches that say who holds them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 
 import msgspec
+import numpy as np
 
 from indexer.engines import vllm
 from indexer.index import Index
@@ -28,39 +29,53 @@ def new_ingest(index: Index, pods: int) -> tuple[Ingest, list[RankIngest]]:
     return ingest, ranks
 
 
-def prompt_of(rng: Random, tokens: int) -> list[int]:
-    """Return a prompt of random token ids."""
-    return [rng.randrange(VOCAB_SIZE) for _ in range(tokens)]
+def prompt_of(seed: int, blocks: int) -> list[int]:
+    """Return the made-up prompt with a seed, of so many full blocks and one token."""
+    rng = np.random.default_rng(seed)
+    tokens: list[int] = rng.integers(0, VOCAB_SIZE, blocks * BLOCK_SIZE + 1).tolist()
+    return tokens
 
 
-def batches_of(rng: Random, prompt: list[int], *, events: int, blocks: int) -> Iterator[bytes]:
-    """Yield vLLM batches that store a prompt: `events` a batch, each of `blocks` blocks."""
+def batches_of(
+    seed: int, blocks: int, *, events: int, each: int, owner: int = 0, removes: bool = False
+) -> Iterator[bytes]:
+    """Yield vLLM's batches that store a prompt: `events` a batch, of `each` blocks.
+
+    Engines with another `owner` give other names. With `removes` each stored event is removed again by
+    the next batch.
+    """
+    rng = Random(seed * 1_000_003 + owner)
+    prompt = prompt_of(seed, blocks)
     parent = None
-    step = blocks * BLOCK_SIZE
-    batch = []
-    for start in range(0, len(prompt) - step + 1, step):
-        hashes = [rng.getrandbits(64) for _ in range(blocks)]
+    batch: list[dict[str, object]] = []
+    gone: list[dict[str, object]] = []
+    for start in range(0, blocks, each):
+        names = [rng.getrandbits(64) | 1 for _ in range(min(each, blocks - start))]
+        tokens = prompt[start * BLOCK_SIZE : (start + len(names)) * BLOCK_SIZE]
         batch.append(
             {
                 "type": "BlockStored",
-                "block_hashes": hashes,
+                "block_hashes": names,
                 "parent_block_hash": parent,
-                "token_ids": prompt[start : start + step],
+                "token_ids": tokens,
                 "block_size": BLOCK_SIZE,
                 "lora_id": None,
                 "medium": "GPU",
                 "lora_name": None,
             }
         )
-        parent = hashes[-1]
+        gone.append({"type": "BlockRemoved", "block_hashes": names[::-1], "medium": "GPU"})
+        parent = names[-1]
         if len(batch) == events:
             yield msgspec.msgpack.encode([0.0, batch, 0])
             batch = []
     if batch:
         yield msgspec.msgpack.encode([0.0, batch, 0])
+    if removes:
+        yield msgspec.msgpack.encode([0.0, gone[::-1], 0])
 
 
-def feed(rank: RankIngest, batches: list[bytes]) -> None:
+def feed(rank: RankIngest, batches: Iterable[bytes]) -> None:
     """Hand a rank its batches, numbered on from the last one."""
     first = (rank.stream.sequence if rank.stream.sequence is not None else -1) + 1
     for sequence, payload in enumerate(batches, first):

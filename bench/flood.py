@@ -9,59 +9,10 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from random import Random
 
-import msgspec
-import numpy as np
 import zmq
 
-from bench.fleet import BLOCK_SIZE, VOCAB_SIZE
-
-
-def prompt_of(seed: int, blocks: int) -> list[int]:
-    """Return the made-up prompt with a seed, of so many full blocks and one token."""
-    rng = np.random.default_rng(seed)
-    tokens: list[int] = rng.integers(0, VOCAB_SIZE, blocks * BLOCK_SIZE + 1).tolist()
-    return tokens
-
-
-def batches_of(
-    seed: int, blocks: int, *, events: int, each: int, owner: int = 0, removes: bool = False
-) -> Iterator[bytes]:
-    """Yield vLLM's batches that store a prompt: `events` a batch, of `each` blocks.
-
-    Engines with another `owner` give other names. With `removes` each stored event is removed again by
-    the next batch.
-    """
-    rng = Random(seed * 1_000_003 + owner)
-    prompt = prompt_of(seed, blocks)
-    parent = None
-    batch: list[dict[str, object]] = []
-    gone: list[dict[str, object]] = []
-    for start in range(0, blocks, each):
-        names = [rng.getrandbits(64) | 1 for _ in range(min(each, blocks - start))]
-        tokens = prompt[start * BLOCK_SIZE : (start + len(names)) * BLOCK_SIZE]
-        batch.append(
-            {
-                "type": "BlockStored",
-                "block_hashes": names,
-                "parent_block_hash": parent,
-                "token_ids": tokens,
-                "block_size": BLOCK_SIZE,
-                "lora_id": None,
-                "medium": "GPU",
-                "lora_name": None,
-            }
-        )
-        gone.append({"type": "BlockRemoved", "block_hashes": names[::-1], "medium": "GPU"})
-        parent = names[-1]
-        if len(batch) == events:
-            yield msgspec.msgpack.encode([0.0, batch, 0])
-            batch = []
-    if batch:
-        yield msgspec.msgpack.encode([0.0, batch, 0])
-    if removes:
-        yield msgspec.msgpack.encode([0.0, gone[::-1], 0])
+from bench.fleet import batches_of
 
 
 def main(endpoints: Sequence[str]) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from bench import peer
 from bench.figure import Figure
-from bench.fleet import BLOCK_SIZE, MODEL, new_ingest
-from bench.flood import batches_of, prompt_of
+from bench.fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.key import Chain, Keyspace
@@ -85,8 +84,7 @@ def _cold(*, quick: bool) -> Figure:
         hashes = tree.hashes(prompt) if tree else []
         for number in holders:
             rank = ranks[number]
-            for payload in batches_of(seed, BLOCKS, events=1, each=BLOCKS):
-                rank.live("", rank.batches, payload)
+            feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
             if tree:
                 tree.store(number, hashes, [rng.getrandbits(63) for _ in hashes])
     which = [rng.randrange(count) for _ in range(calls)]
@@ -119,8 +117,7 @@ def _long(*, quick: bool) -> Figure:
         ingest, ranks = new_ingest(index, pods)
         payloads = list(batches_of(1, blocks, events=1, each=1000))
         for rank in ranks:
-            for payload in payloads:
-                rank.live("", rank.batches, payload)
+            feed(rank, payloads)
         packed = pack_tokens(prompt_of(1, blocks))
         assert len(scores(ingest, packed, blocks)) == pods
 
@@ -149,8 +146,7 @@ def _under_load(*, quick: bool) -> Figure:
     packed = []
     for seed in range(50):
         for rank in ranks[:HOLDERS]:
-            for payload in batches_of(seed, BLOCKS, events=1, each=BLOCKS):
-                rank.live("", rank.batches, payload)
+            feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
         packed.append(pack_tokens(prompt_of(seed, BLOCKS)))
     messages = _messages(seconds * 1.2)
     idle, loaded = [], []

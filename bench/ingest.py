@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from bench import peer
 from bench.figure import Figure
-from bench.fleet import MODEL
-from bench.flood import prompt_of
+from bench.fleet import MODEL, prompt_of
 from bench.servers import Fleet, Python, order, release, until
 
 SHAPES = ((16, 8, 1.5), (1, 64, 1.2), (1, 8, 0.9))

@@ -12,8 +12,7 @@ import numpy as np
 
 from bench import peer
 from bench.figure import Figure
-from bench.fleet import BLOCK_SIZE, new_ingest
-from bench.flood import batches_of, prompt_of
+from bench.fleet import BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of
 from indexer.embedded import embedded_index
 from indexer.engines.event import Tier
 from indexer.rank_slots import RankSlots
@@ -108,8 +107,7 @@ def _direct(holders: int, prompts: int, names: str) -> object:
     for seed in range(prompts):
         for number, rank in enumerate(ranks):
             owner = 0 if names == "same" else number
-            for payload in batches_of(seed, PROMPT, events=1, each=PROMPT, owner=owner):
-                rank.live("", rank.batches, payload)
+            feed(rank, batches_of(seed, PROMPT, events=1, each=PROMPT, owner=owner))
     return ingest
 
 

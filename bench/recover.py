@@ -4,12 +4,11 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
-from random import Random
 
 import grpc.aio
 
 from bench.figure import Figure
-from bench.fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
+from bench.fleet import MODEL, batches_of, feed, new_ingest
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
 from indexer.ingest import Ingest
@@ -33,11 +32,10 @@ CHAIN = 512
 def measure(*, quick: bool) -> list[Figure]:
     """Measure recovery of one pod: by replay of every event, by the saved state, by a snapshot."""
     blocks = 20_000 if quick else 1_000_000
-    rng = Random(1)
     batches = [
         batch
-        for _ in range(blocks // CHAIN)
-        for batch in batches_of(rng, prompt_of(rng, CHAIN * BLOCK_SIZE), events=1, blocks=64)
+        for seed in range(blocks // CHAIN)
+        for batch in batches_of(seed, CHAIN, events=1, each=64)
     ]
     replayed = _replay(batches)
     saved = _state_file(batches)

@@ -9,8 +9,7 @@ from queue import SimpleQueue
 
 from bench import peer
 from bench.figure import Figure
-from bench.fleet import BLOCK_SIZE, MODEL
-from bench.flood import prompt_of
+from bench.fleet import BLOCK_SIZE, MODEL, prompt_of
 from bench.index import PACE
 from bench.servers import Fleet, h2load, order, release, until
 from indexer.token import pack_tokens

@@ -216,9 +216,7 @@ class RankIngest:
         self.batches += 1
         now = self._clock()
         if self.state.scan((action.payload,)):
-            parentless = self.state.counts.parentless
-            self.state.apply_scanned()
-            self._judge(parentless, now)
+            self._apply_scanned(now)
             return
         try:
             batch = self.source.decode(action.payload)
@@ -233,6 +231,11 @@ class RankIngest:
         self.state.apply(batch.events)
         if counts.clears > clears:
             self.stream.cleared(action.sequence, now)
+        self._judge(parentless, now)
+
+    def _apply_scanned(self, now: float) -> None:
+        parentless = self.state.counts.parentless
+        self.state.apply_scanned()
         self._judge(parentless, now)
 
     def _judge(self, parentless: int, now: float) -> None:
@@ -280,9 +283,7 @@ class RankIngest:
         now = self._clock()
         self.stream.follow(payloads, now)
         self.batches += len(payloads)
-        parentless = self.state.counts.parentless
-        self.state.apply_scanned()
-        self._judge(parentless, now)
+        self._apply_scanned(now)
         self._log(before)
 
     def lost_room(self) -> None:

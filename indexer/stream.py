@@ -33,7 +33,7 @@ import msgspec
 import xxhash
 
 from indexer.index import BrokenInvariantError
-from indexer.trust import Level, Trust
+from indexer.trust import LOST_ROOM, Level, Trust
 
 DIGESTS = 1024
 """Applied batches whose digest is kept, to tell a duplicate from a restart."""
@@ -234,7 +234,7 @@ class Stream:
         """Take note that part of what was applied had to be given up: it may be missing."""
         self._heals_at = max(self._heals_at, self._next)
         if self._trust.level is Level.EXACT or self._passing:
-            self._set(Level.DEGRADED, "index.max-bytes is reached: part was given up", now)
+            self._set(Level.DEGRADED, LOST_ROOM, now)
 
     def _hold(self, sequence: int, payload: bytes) -> None:
         if self._pending_size + len(payload) > self._pending_limit:

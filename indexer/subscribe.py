@@ -192,8 +192,7 @@ class Subscriber:
                 if sequence == END:
                     self._ask(self._rank.replay_ended(asked.ticket))
                     return
-                number = int.from_bytes(sequence, "big")
-                again = self._rank.replayed(asked.ticket, number, payload)
+                again = self._rank.replayed(asked.ticket, _number(sequence), payload)
                 if again is not None:
                     self._ask(again)
                     return

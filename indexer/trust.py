@@ -17,6 +17,10 @@ class Level(StrEnum):
     """The event stream is gone; nothing can be said of now."""
 
 
+LOST_ROOM = "index.max-bytes is reached: part was given up"
+"""The reason where the index had to let go of something to make room."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """A level, its reason in words, and since when (seconds, the ingest's clock)."""

@@ -14,7 +14,7 @@ from indexer.group import Group, Layout
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Added, Change, Emptied, Gone
-from indexer.trust import Level, Trust
+from indexer.trust import LOST_ROOM, Level, Trust
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +146,7 @@ class WatchedRank:
     def lost_room(self) -> None:
         """Take note that the index gave up keys of the rank for want of room."""
         if not self._short:
-            reason = "index.max-bytes is reached: part was given up"
-            self._short = Trust(Level.DEGRADED, reason, self._clock())
+            self._short = Trust(Level.DEGRADED, LOST_ROOM, self._clock())
 
     def _say(self, level: Level, reason: str) -> None:
         if (level, reason) != (self._said.level, self._said.reason):

@@ -79,14 +79,13 @@ class RouterService:
         width = asyncio.Semaphore(STREAM_WIDTH)
         writing = asyncio.Lock()
 
-        async def reply(request: wire.ScoreRequest | BadPromptError) -> None:
-            message = await self._stream_reply(request)
+        async def write(message: bytes) -> None:
             async with writing:
                 await context.write(message)
 
         async def reply_later(request: wire.ScoreRequest) -> None:
             try:
-                await reply(request)
+                await write(await self._stream_reply(request))
             finally:
                 width.release()
 
@@ -95,36 +94,30 @@ class RouterService:
                 try:
                     request = parse_request(raw)
                 except BadPromptError as error:
-                    await reply(error)
+                    await write(self._refusal(0, error, 0.0))
                     continue
                 if self._answerer.waits(request):
                     await width.acquire()
                     tasks.create_task(reply_later(request))
                 else:
-                    await reply(request)
+                    await write(await self._stream_reply(request))
 
-    async def _stream_reply(self, request: wire.ScoreRequest | BadPromptError) -> bytes:
+    async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
-        code = grpc.StatusCode.OK
-        number = 0
         try:
-            if not isinstance(request, BadPromptError):
-                number = request.request_id
-            reply = stream_reply(number, await self._scored_or_raised(request))
+            response = await self._score(request, self._tokenize_seconds)
         except Exception as error:
             if type(error) not in STATUSES:
                 raise
-            code = STATUSES[type(error)]
-            refused = pb.RequestError(code=code.value[0], message=str(error))
-            message = pb.ScoreStreamResponse(request_id=number, error=refused)
-            reply = message.SerializeToString()
-        self._meter.answered("ScoreStream", code.name, time.perf_counter() - begun)
-        return reply
+            return self._refusal(request.request_id, error, time.perf_counter() - begun)
+        self._meter.answered("ScoreStream", "OK", time.perf_counter() - begun)
+        return stream_reply(request.request_id, response)
 
-    async def _scored_or_raised(self, request: wire.ScoreRequest | BadPromptError) -> bytes:
-        if isinstance(request, BadPromptError):
-            raise request
-        return await self._score(request, self._tokenize_seconds)
+    def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
+        code = STATUSES[type(error)]
+        self._meter.answered("ScoreStream", code.name, seconds)
+        refused = pb.RequestError(code=code.value[0], message=str(error))
+        return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     async def Pick(  # noqa: N802  the contract's name
         self, request: pb.PickRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -149,7 +149,7 @@ class ArrayIndex:
 
     def add(self, slot: int, keys: Sequence[int]) -> None:
         """Let `slot` hold `keys`."""
-        if slot in self._dropped or slot in self._sweeping:
+        if self._is_dropped(slot):
             raise ValueError(f"slot {slot} is dropped and not swept yet")
         array = np.asarray(keys, np.uint64)
         previous = 0
@@ -166,7 +166,7 @@ class ArrayIndex:
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
         """Let `slot` no longer hold `keys`."""
-        if slot in self._dropped or slot in self._sweeping or slot >= len(self.blocks.counts):
+        if self._is_dropped(slot) or slot >= len(self.blocks.counts):
             return
         array = np.asarray(keys, np.uint64)
         for start in range(0, len(array), STEP):
@@ -177,12 +177,15 @@ class ArrayIndex:
 
     def drop(self, slot: int) -> None:
         """Let `slot` hold nothing, at once for readers."""
-        if slot in self._dropped or slot in self._sweeping or slot >= len(self.blocks.counts):
+        if self._is_dropped(slot) or slot >= len(self.blocks.counts):
             return
         with self.turn():
-            self.sets.live[slot >> 6] &= ~(np.uint64(1) << np.uint64(slot & 63))
+            self.sets.live[slot >> 6] &= ~_bit(slot)
             self.blocks.counts[slot] = 0
         self._dropped.add(slot)
+
+    def _is_dropped(self, slot: int) -> bool:
+        return slot in self._dropped or slot in self._sweeping
 
     def sweep(self, budget: int) -> Iterable[int]:
         """Look at up to `budget` blocks; return the slots that are free again."""
@@ -198,7 +201,7 @@ class ArrayIndex:
             self._cursor = 1
         gone = np.zeros_like(self.sets.live)
         for slot in self._sweeping:
-            gone[slot >> 6] |= np.uint64(1) << np.uint64(slot & 63)
+            gone[slot >> 6] |= _bit(slot)
         end = min(self._cursor + budget, int(self.blocks.state[TOP]))
         for start in range(self._cursor, end, STEP):
             self.reserve(STEP, 0)
@@ -415,6 +418,10 @@ class ArrayIndex:
         check(self.blocks, self.sets)
 
 
+def _bit(slot: int) -> np.uint64:
+    return np.uint64(1) << np.uint64(slot & 63)
+
+
 def slots_of(words: NDArray[np.uint64]) -> list[int]:
     """Return the slots of a set."""
     bits = np.unpackbits(words.view(np.uint8), bitorder="little")
@@ -438,7 +445,7 @@ def check(blocks: Blocks, sets: Sets) -> None:
             word = words[number, 0]
             at = table.seek(places, words, word, table.home(word, len(places)))
             while at >= 0 and table.number_at(places, at) != number:
-                at = table.seek(places, words, word, table.after(places, at))
+                at = table.seek(places, words, word, table.after(at, len(places)))
             _require(at >= 0, f"{field} does not find block {number}")
     _require(int(blocks.state[NAMED]) == np.count_nonzero(blocks.names[numbers, 0]), "names")
     held = blocks.halves[numbers, SET]

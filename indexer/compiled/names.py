@@ -22,7 +22,7 @@ from indexer.compiled import table
 from indexer.compiled.blocks import DEPTH, FREED, SET, TOP, Blocks, hold, name, release, unname
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.sets import Sets
-from indexer.compiled.table import after, home, number_at, seek
+from indexer.compiled.table import after, home, number_at, seek, stays
 
 CERTAIN, DOUBTED = 0, 1
 """Columns of `Own.slots`."""
@@ -69,7 +69,7 @@ def is_odd(own: Own, word: np.uint64) -> bool:
     while own.odd[at] != 0:
         if own.odd[at] == word:
             return True
-        at = at + 1 if at + 1 < own.odd.size else 0
+        at = after(at, own.odd.size)
     return False
 
 
@@ -80,7 +80,7 @@ def make_odd(own: Own, word: np.uint64) -> None:
         return
     at = home(word, own.odd.size)
     while own.odd[at] != 0:
-        at = at + 1 if at + 1 < own.odd.size else 0
+        at = after(at, own.odd.size)
     own.odd[at] = word
     own.state[ODD] += 1
 
@@ -104,7 +104,7 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
         while own.numbers[at] != 0:
             if own.names[at] == name:
                 return np.int64(own.numbers[at])
-            at = at + 1 if at + 1 < own.names.size else 0
+            at = after(at, own.names.size)
         return 0
     at = seek(blocks.by_name, blocks.names, name, home(name, blocks.by_name.size))
     while at >= 0:
@@ -113,7 +113,7 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
             # By an odd name, perhaps, where this one is another engine's.
             return 0 if is_odd(own, blocks.records[number, 0]) else number
         # Another keyspace may have the same name for another key.
-        at = seek(blocks.by_name, blocks.names, name, after(blocks.by_name, at))
+        at = seek(blocks.by_name, blocks.names, name, after(at, blocks.by_name.size))
     return 0
 
 
@@ -122,7 +122,7 @@ def own(mine: Own, name: np.uint64, number: int) -> None:
     """Add a name to the rank's own table. There must be room."""
     at = home(name, mine.names.size)
     while mine.numbers[at] != 0:
-        at = at + 1 if at + 1 < mine.names.size else 0
+        at = after(at, mine.names.size)
     mine.names[at] = name
     mine.numbers[at] = np.uint32(number)
     mine.state[OWNED] += 1
@@ -133,16 +133,14 @@ def disown(mine: Own, name: np.uint64) -> None:
     """Delete a name that is in the rank's own table."""
     hole = home(name, mine.names.size)
     while mine.names[hole] != name or mine.numbers[hole] == 0:
-        hole = hole + 1 if hole + 1 < mine.names.size else 0
+        hole = after(hole, mine.names.size)
     at = hole
     while True:
-        at = at + 1 if at + 1 < mine.names.size else 0
+        at = after(at, mine.names.size)
         if mine.numbers[at] == 0:
             break
         begin = home(mine.names[at], mine.names.size)
-        # As in `table.delete`.
-        stays = hole < begin <= at if hole <= at else begin > hole or begin <= at
-        if not stays:
+        if not stays(hole, begin, at):
             mine.names[hole] = mine.names[at]
             mine.numbers[hole] = mine.numbers[at]
             hole = at

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.table import after, stays
 
 WORD_BITS = 64
 
@@ -108,9 +109,7 @@ def intern(sets: Sets) -> int:
                     break
             if same:
                 return number
-        at += 1
-        if at == table.size:
-            at = 0
+        at = after(at, table.size)
     state = sets.state
     number = state[FREE]
     if number:
@@ -160,17 +159,15 @@ def _forget(sets: Sets, number: int) -> None:
     table, hashes = sets.table, sets.hashes
     hole = _home(hashes[number], table.size)
     while table[hole] != number:
-        hole = hole + 1 if hole + 1 < table.size else 0
+        hole = after(hole, table.size)
     at = hole
     while True:
-        at = at + 1 if at + 1 < table.size else 0
+        at = after(at, table.size)
         entry = table[at]
         if entry == 0:
             break
         begin = _home(hashes[entry], table.size)
-        # As in `table.delete`.
-        stays = hole < begin <= at if hole <= at else begin > hole or begin <= at
-        if not stays:
+        if not stays(hole, begin, at):
             table[hole] = entry
             hole = at
     table[hole] = 0
@@ -200,5 +197,5 @@ def copy(old: Sets, new: Sets) -> None:
             new.hashes[number] = code
             place = _home(code, new.table.size)
             while new.table[place] != 0:
-                place = place + 1 if place + 1 < new.table.size else 0
+                place = after(place, new.table.size)
             new.table[place] = np.uint32(number)

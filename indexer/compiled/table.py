@@ -40,6 +40,21 @@ def _tag(word: np.uint64) -> np.uint32:
 
 
 @inlined
+def after(at: int, places: int) -> int:
+    """Return the place behind another."""
+    return at + 1 if at + 1 < places else 0
+
+
+@inlined
+def stays(hole: int, begin: int, at: int) -> bool:
+    """Whether what lies in a place must not fill a hole before it.
+
+    It would not be found there if its search begins behind the hole (and no further than itself).
+    """
+    return hole < begin <= at if hole <= at else begin > hole or begin <= at
+
+
+@inlined
 def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
     """Return the first place from `at` on whose record has the word.
 
@@ -52,9 +67,7 @@ def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
             return -1 - at
         if (entry & _TAG) == tag and words[entry & _NUMBER, 0] == word:
             return at
-        at += 1
-        if at == table.size:
-            at = 0
+        at = after(at, table.size)
 
 
 @inlined
@@ -67,12 +80,6 @@ def number_at(table: Places, at: int) -> int:
 def first_number(table: Places, word: np.uint64) -> int:
     """Return the number where the search for a word begins, whoever's it is; 0 for an empty place."""
     return number_at(table, home(word, table.size))
-
-
-@inlined
-def after(table: Places, at: int) -> int:
-    """Return the place behind another."""
-    return at + 1 if at + 1 < table.size else 0
 
 
 @inlined
@@ -93,7 +100,7 @@ def insert(table: Places, word: np.uint64, number: int) -> None:
     """Add a record. There must be an empty place, and another one for searches to end at."""
     at = home(word, table.size)
     while table[at] != 0:
-        at = after(table, at)
+        at = after(at, table.size)
     put(table, at, word, number)
 
 
@@ -102,17 +109,15 @@ def delete(table: Places, words: Words, number: int) -> None:
     """Delete a record that is in the table; its word must still be there."""
     hole = home(words[number, 0], table.size)
     while number_at(table, hole) != number:
-        hole = after(table, hole)
+        hole = after(hole, table.size)
     at = hole
     while True:
-        at = after(table, at)
+        at = after(at, table.size)
         entry = table[at]
         if entry == 0:
             break
         begin = home(words[entry & _NUMBER, 0], table.size)
-        # It may fill the hole unless its search begins behind the hole (and no further than itself).
-        stays = hole < begin <= at if hole <= at else begin > hole or begin <= at
-        if not stays:
+        if not stays(hole, begin, at):
             table[hole] = entry
             hole = at
     table[hole] = 0

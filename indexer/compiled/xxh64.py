@@ -6,7 +6,7 @@ Source: the XXH64 specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.jit import inlined
 
 P1 = np.uint64(0x9E3779B185EBCA87)
 P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -61,15 +61,3 @@ def block_key(tokens: NDArray[np.uint32], start: int, size: int, seed: np.uint64
     key = (key ^ (key >> np.uint64(33))) * P2
     key = (key ^ (key >> np.uint64(29))) * P3
     return key ^ (key >> np.uint64(32))
-
-
-@compiled
-def chain(
-    parent: np.uint64, tokens: NDArray[np.uint32], size: int, keys: NDArray[np.uint64], count: int
-) -> np.uint64:
-    """Write the keys of the first `count` blocks of `size` ids; return the last one."""
-    key = parent
-    for block in range(count):
-        key = block_key(tokens, block * size, size, key)
-        keys[block] = key
-    return key

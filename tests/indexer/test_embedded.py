@@ -34,10 +34,11 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
     shutil.copytree(ROOT / "indexer", package, ignore=shutil.ignore_patterns("__pycache__"))
     script = (
         "from indexer.compiled import jit\n"
-        "from indexer.compiled.xxh64 import chain\n"
+        "from indexer.compiled.table import refill\n"
         "import numpy as np\n"
-        "chain(np.uint64(1), np.zeros(16, np.uint32), 16, np.zeros(1, np.uint64), 1)\n"
-        "print(jit._settings.CACHE_DIR, sum(chain.stats.cache_hits.values()))\n"
+        "places, words = np.zeros(4, np.uint32), np.zeros((1, 2), np.uint64)\n"
+        "refill(places, words, places, np.zeros(4, np.uint64))\n"
+        "print(jit._settings.CACHE_DIR, sum(refill.stats.cache_hits.values()))\n"
     )
 
     def run(text: str) -> list[str]:

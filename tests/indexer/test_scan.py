@@ -34,7 +34,7 @@ TIERS = list(Tier)
 def scanned(engine: str, *payloads: bytes) -> list[list[Event]]:
     """Return the events of the batches that are plain, up to the first that is not."""
     data = np.frombuffer(b"".join(payloads), np.uint8)
-    # Exactly as large as what is promised to suffice, and fenced in on both sides.
+    # Exactly as large as what is promised to suffice.
     arrays = room(len(data))
     ends = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
     events = np.zeros(len(payloads), np.int64)
@@ -65,10 +65,7 @@ def decoded(engine: str, payload: bytes) -> list[Event] | None:
     except MalformedEventError:
         return None
     # What a plain event says nothing of, the resolver learns elsewhere.
-    return [
-        msgspec.structs.replace(event) if isinstance(event, msgspec.Struct) else _bare(event)
-        for event in batch.events
-    ]
+    return [_bare(event) for event in batch.events]
 
 
 def _bare(event: Event) -> Event:
