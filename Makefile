@@ -90,7 +90,7 @@ fuzz: setup ## coverage-guided fuzzing of the codecs
 lock: ## renew constraints.txt (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
-	echo ai-dynamo-runtime | uv pip compile - -c constraints.txt --python-version 3.11 --generate-hashes \
+	printf 'ai-dynamo-runtime\nmatplotlib\n' | uv pip compile - -c constraints.txt --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-bench.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

@@ -1,26 +1,41 @@
-"""How a look-up's time, and the writer's pauses, grow: `python -m bench.curves` prints tables.
+"""How times grow: `python -m bench.curves [--plots FOLDER]` prints tables, and plots them.
 
-Over the prompt's length, the pods that hold it, and the blocks in the index. Times are medians in
-microseconds of one process on one machine; read them as shapes.
+Look-ups over the prompt's length, the pods that hold it and the blocks in the index; the slowest of a
+hundred over the events that pour in. Times are medians in microseconds of one process on one machine;
+read them as shapes. Plots need matplotlib (`make bench` installs it).
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from bench.fleet import BLOCK_SIZE
-from bench.index import ROOT
+from bench.look_up import chain_of
+from bench.pouring import slowest_beside
 from indexer.compiled.array_index import ArrayIndex
 from indexer.key import Chain
 
 CALLS = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Numbers over one other, which is each row's first."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[float, ...]]
+    plotted: tuple[int, ...]
+
+
 def _chain(tokens: int, seed: int) -> Chain:
     ids = np.random.default_rng(seed).integers(0, 100_000, tokens, dtype=np.uint32)
-    return Chain(ROOT, ids.tobytes(), BLOCK_SIZE, tokens // BLOCK_SIZE)
+    return chain_of(ids.tobytes(), tokens // 16)
 
 
 def _look_up(index: ArrayIndex, chains: Sequence[Chain]) -> tuple[float, float]:
@@ -43,59 +58,98 @@ def _filled(chains: Iterable[Chain], pods: int, *, apart: bool = False) -> Array
     return index
 
 
-def by_length() -> None:
-    """Print the time by the prompt's length, held by 8 pods."""
-    print("| tokens | median us | p99 us | us per 1,000 tokens |\n| ---: | ---: | ---: | ---: |")
+def by_length() -> Curve:
+    """Measure by the prompt's length, held by 8 pods."""
+    rows = []
     for tokens in (1_000, 4_000, 10_000, 32_000, 100_000, 240_000):
         chains = [_chain(tokens, seed) for seed in range(20)]
-        median, slow = _look_up(_filled(chains, 8), chains)
-        print(f"| {tokens:,} | {median:.0f} | {slow:.0f} | {median / tokens * 1000:.2f} |")
+        rows.append((tokens, *_look_up(_filled(chains, 8), chains)))
+    columns = ("tokens", "median us", "p99 us")
+    return Curve("length", "By the prompt's length, held by 8 pods", columns, rows, (1, 2))
 
 
-def by_pods() -> None:
-    """Print the time by the pods that hold a prompt of 10,000 tokens."""
-    print("| pods | all alike: median us | each another depth: median us |\n| ---: | ---: | ---: |")
+def by_pods() -> Curve:
+    """Measure by the pods that hold a prompt of 10,000 tokens."""
     chains = [_chain(10_000, seed) for seed in range(20)]
+    rows = []
     for pods in (4, 16, 64, 256, 1024):
         alike, _ = _look_up(_filled(chains, pods), chains)
         apart, _ = _look_up(_filled(chains, pods, apart=True), chains)
-        print(f"| {pods:,} | {alike:.0f} | {apart:.0f} |")
+        rows.append((pods, alike, apart))
+    columns = ("pods", "all alike: median us", "each another depth: median us")
+    return Curve("pods", "By the pods that hold 10,000 tokens", columns, rows, (1, 2))
 
 
-def by_blocks() -> None:
-    """Print times, bytes and the writer's pauses by the blocks in an index of a thousand slots."""
-    print(
-        "| blocks | median us | bytes a block | blocks/s added | worst step ms | sweep ms a step |"
-    )
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+def by_blocks() -> Curve:
+    """Measure by the blocks in an index of a thousand slots."""
     rng = np.random.default_rng(1)
     chains = [_chain(10_000, seed) for seed in range(100)]
+    rows = []
     for blocks in (100_000, 1_000_000, 10_000_000):
         index = _filled(chains, 8)
-        worst, begun = 0.0, time.perf_counter()
+        begun = time.perf_counter()
         for number in range(blocks // 1000):
-            keys = rng.integers(0, 1 << 63, 1000, dtype=np.uint64)
-            step = time.perf_counter()
-            index.add(number % 1000, keys)  # type: ignore[arg-type]
-            worst = max(worst, time.perf_counter() - step)
+            index.add(number % 1000, rng.integers(0, 1 << 63, 1000, dtype=np.uint64))  # type: ignore[arg-type]
         rate = blocks / (time.perf_counter() - begun)
-        median, _ = _look_up(index, chains)
         stats = index.stats()
-        index.drop(7)
-        sweeps: list[float] = []
-        done: set[int] = set()
-        while 7 not in done:
-            step = time.perf_counter()
-            done.update(index.sweep(20_000))
-            sweeps.append(time.perf_counter() - step)
-        print(
-            f"| {blocks:,} | {median:.0f} | {stats.bytes / stats.keys:.1f} | {rate:,.0f} "
-            f"| {worst * 1e3:.0f} | {max(sweeps) * 1e3:.1f} |"
-        )
+        rows.append((blocks, *_look_up(index, chains), stats.bytes / stats.keys, rate))
+    columns = ("blocks", "median us", "p99 us", "bytes a block", "blocks/s added")
+    title = "By the blocks in an index of a thousand slots"
+    return Curve("blocks", title, columns, rows, (1, 2))
+
+
+def by_rate() -> Curve:
+    """Measure by the events that pour in."""
+    paces = (0, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+    slowest = slowest_beside(paces, rounds=5, seconds=1.0)
+    rows = [(float(pace), slowest[pace]) for pace in paces]
+    columns = ("blocks/s that pour in", "p99 us of scoring 10,000 tokens")
+    return Curve("rate", "By the events that pour in meanwhile", columns, rows, (1,))
+
+
+def _print(curve: Curve) -> None:
+    print(f"\n## {curve.title}\n\n| {' | '.join(curve.columns)} |")
+    print("| " + " | ".join("---:" for _ in curve.columns) + " |")
+    for first, *rest in curve.rows:
+        numbers = [f"{number:,.{1 if number < 30 else 0}f}" for number in rest]
+        print(f"| {first:,.0f} | {' | '.join(numbers)} |")
+
+
+def _plot(curve: Curve, folder: Path) -> None:
+    import matplotlib as mpl  # noqa: PLC0415  for benchmarks only
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "warmpath"  # the same numbers make the same file
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for column in curve.plotted:
+        points = [(row[0], row[column]) for row in curve.rows]
+        axes.plot(*zip(*points, strict=True), marker="o", label=curve.columns[column])
+    axes.set(title=curve.title, xlabel=curve.columns[0], yscale="log")
+    if curve.rows[0][0]:
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=curve.rows[1][0])
+        axes.set_xlim(left=0)
+    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.legend()
+    figure.savefig(folder / f"{curve.name}.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure, print and plot."""
+    parser = argparse.ArgumentParser(prog="python -m bench.curves", description=main.__doc__)
+    parser.add_argument("--plots", type=Path, help="a folder for plots")
+    folder: Path | None = parser.parse_args().plots
+    for measure in (by_length, by_pods, by_blocks, by_rate):
+        curve = measure()
+        _print(curve)
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+            _plot(curve, folder)
 
 
 if __name__ == "__main__":
-    for table in (by_length, by_pods, by_blocks):
-        assert table.__doc__
-        print(f"\n{table.__doc__}\n")
-        table()
+    main()
