@@ -1,11 +1,13 @@
 """Coverage-guided fuzzing of the codecs: `make fuzz`.
 
 Any input gives events or MalformedEventError, in bounded time and memory; and whatever the events
-say, names, copies, keys and index agree after them. Seeds are the byte vectors of real engines.
+say, names, copies, keys and index agree after them. What is compiled reads the same input with its
+bounds checked, and must hold what pure Python holds. Seeds are the byte vectors of real engines.
 """
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,10 +18,18 @@ import atheris
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT.parent / "shared" / "vectors"
 sys.path.insert(0, str(ROOT))
+os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
-with atheris.instrument_imports(include=["indexer"]):
+# What Numba compiles cannot be instrumented; its modules are to be named one by one.
+COMPILED = [f"indexer.compiled.{path.stem}" for path in (ROOT / "indexer/compiled").glob("*.py")]
+
+with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
+    from indexer.compiled.array_index import ArrayIndex
+    from indexer.compiled.dialect import DIALECTS
+    from indexer.compiled.warm_up import warm_up
     from indexer.engines import sglang, trtllm, vllm
     from indexer.engines.event import Batch, MalformedEventError, Stored
+    from indexer.index import Index
     from indexer.ingest import Ingest
     from indexer.memory import MemoryIndex
     from indexer.rank_ingest import RankIngest
@@ -43,21 +53,32 @@ CODECS: dict[str, Callable[[bytes], Batch]] = {
 }
 
 
-def new_rank(decode: Callable[[bytes], Batch]) -> RankIngest:
+def new_rank(index: Index, decode: Callable[[bytes], Batch], dialect: str = "") -> RankIngest:
     """Return a rank of its own, connected."""
     ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 16, orphan_bytes=1 << 12,
+        index, hash_seed="", pending_bytes=1 << 16, orphan_bytes=1 << 12,
         stale_after=1.0, clock=lambda: 0.0,
     )  # fmt: skip
-    rank = ingest.add(RankSource("p", 0, "m", decode, has_replay=False, capacity=8))
+    source = RankSource("p", 0, "m", decode, has_replay=False, capacity=8, dialect=dialect)
+    rank = ingest.add(source)
     rank.connected()
     return rank
 
 
-def target(decode: Callable[[bytes], Batch]) -> Callable[[bytes], None]:
+def target(engine: str) -> Callable[[bytes], None]:
     """Return what one input is put through."""
+    decode = CODECS[engine]
 
     def one_input(data: bytes) -> None:
+        ranks = [new_rank(MemoryIndex(), decode)]
+        if engine in DIALECTS:
+            ranks.append(new_rank(ArrayIndex(1 << 20), decode, engine))
+        for rank in ranks:
+            for sequence in range(MOST_EVENTS):
+                rank.live("", sequence, data)
+            rank.check()
+            assert rank.state.held() == ranks[0].state.held()
+            assert rank.trust == ranks[0].trust
         try:
             batch = decode(data)
         except MalformedEventError:
@@ -65,10 +86,6 @@ def target(decode: Callable[[bytes], Batch]) -> Callable[[bytes], None]:
         named = sum(len(event.hashes) for event in batch.events if isinstance(event, Stored))
         assert len(batch.events) <= len(data)
         assert named <= len(data)
-        rank = new_rank(decode)
-        for sequence in range(MOST_EVENTS):
-            rank.live("", sequence, data)
-        rank.check()
 
     return one_input
 
@@ -100,6 +117,7 @@ def main() -> None:
     parser.add_argument("engine", choices=sorted(CODECS))
     parser.add_argument("--seconds", type=int, default=60)
     args = parser.parse_args()
+    warm_up(ArrayIndex(1 << 20))
     with tempfile.TemporaryDirectory() as corpus:
         seeds(args.engine, Path(corpus))
         found = ROOT / "out" / "fuzz"
@@ -108,7 +126,7 @@ def main() -> None:
             sys.argv[0], corpus, f"-max_total_time={args.seconds}", "-max_len=4096", "-timeout=5",
             "-rss_limit_mb=1024", f"-artifact_prefix={found}/{args.engine}-", "-print_final_stats=1",
         ]  # fmt: skip
-        atheris.Setup(options, target(CODECS[args.engine]))
+        atheris.Setup(options, target(args.engine))
         atheris.Fuzz()
 
 
