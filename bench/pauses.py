@@ -54,11 +54,11 @@ def measure(*, quick: bool) -> list[Figure]:
         Figure(
             f"{size}: longest step of the writer (a larger table)", max(steps) * 1e3, "ms", None, ""
         ),
-        Figure(f"{size}: longest look-up meanwhile", growing * 1e3, "ms", None, ""),
+        Figure(f"{size}: longest look-up while they are added", growing * 1e3, "ms", None, ""),
         Figure(
             f"{size}: longest step of sweeping a dropped slot", max(sweeps) * 1e3, "ms", None, ""
         ),
-        Figure(f"{size}: longest look-up meanwhile", sweeping * 1e3, "ms", None, ""),
+        Figure(f"{size}: longest look-up while it is swept", sweeping * 1e3, "ms", None, ""),
     ]
 
 
