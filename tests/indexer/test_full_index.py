@@ -23,7 +23,7 @@ class Engine:
         self.rank.connected()
         self._seed = seed
 
-    def store(self, prompt: int) -> None:
+    def store(self, prompt: int, lora: str | None = None) -> None:
         names = [(self._seed << 56) + (prompt << 16) + block + 1 for block in range(EVENT)]
         event = {
             "type": "BlockStored",
@@ -31,7 +31,9 @@ class Engine:
             "parent_block_hash": None,
             "token_ids": [prompt] * (16 * EVENT),
             "block_size": 16,
+            "lora_id": 1 if lora else None,
             "medium": "GPU",
+            "lora_name": lora,
         }
         payload = msgspec.msgpack.encode([0.0, [event], 0])
         assert not self.rank.live_many([("", self.rank.batches, payload)])
@@ -43,17 +45,21 @@ def ingest() -> Ingest:
     return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
 
 
-def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(ingest: Ingest) -> None:
+@pytest.mark.parametrize("lora", [None, "adapter"])
+def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(
+    ingest: Ingest, lora: str | None
+) -> None:
     first, second = Engine(ingest, "first", 1), Engine(ingest, "second", 2)
-    first.store(0)
+    first.store(0, lora)
     for prompt in range(1, 1000):
         second.store(prompt)
         if ingest.index.stats().evicted:
             break
     ingest.tick(1 << 20)
-    first.store(0)
+    first.store(0, lora)
     assert sum(second.rank.blocks().values()) > 100 * EVENT
-    second.store(0)
+    second.store(0, lora)
+    ingest.check()
     assert ingest.index.stats().bytes <= BYTES
     assert sum(second.rank.blocks().values()) < 20 * EVENT
     ingest.tick(1 << 20)
