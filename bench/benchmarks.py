@@ -21,11 +21,17 @@ BENCHMARKS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure index, ingestion, Score and recovery; what compares is the ratios."""
-    parser = argparse.ArgumentParser(prog="warmpath bench", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="warmpath bench",
+        description=main.__doc__,
+        epilog="Ratios to the peer are printed where it is installed; `make bench` installs it.",
+    )
     names = list(BENCHMARKS)
     parser.add_argument("which", nargs="*", help=f"of {', '.join(names)}; all by default")
     parser.add_argument(
-        "--quick", action="store_true", help="few rounds, small sizes: a first look"
+        "--quick",
+        action="store_true",
+        help="few rounds, small sizes: a first look, no verdict on goals",
     )
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     args = parser.parse_args(argv)
@@ -54,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     console = Console(width=150)
     console.print(table)
+    if args.quick:
+        console.print("Small sizes and few rounds: the goals are meant for a whole run.")
     if not peer.is_installed():
         console.print("The peer is not installed: make bench installs it.")
     return 0

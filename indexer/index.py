@@ -35,6 +35,8 @@ class IndexStats:
     """Live slots that hold anything."""
     bytes: int = 0
     """What it takes, as far as it is reckoned."""
+    max_bytes: int = 0
+    """What it may take; 0 for no bound."""
     evicted: int = 0
     """Keys given up for want of room since the start."""
 

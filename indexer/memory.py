@@ -244,6 +244,7 @@ class MemoryIndex:
             entries=sum(self._counts.values()),
             slots=sum(count > 0 for count in self._counts.values()),
             bytes=self._bytes(),
+            max_bytes=self._max_bytes,
             evicted=self._evicted,
         )
 

@@ -7,6 +7,7 @@ dropped; the subscriber lives on.
 import asyncio
 import logging
 from collections.abc import Awaitable
+from itertools import count
 from typing import Any
 
 import zmq
@@ -25,6 +26,9 @@ GONE = zmq.Event.DISCONNECTED
 MOST_MESSAGES = 256
 MOST_BYTES = 256 << 10
 """How much is taken from a socket before other work has its turn."""
+
+_monitors = count()
+"""Numbers of monitors: an address is still taken for a while after its socket was closed."""
 
 RETRY_SECONDS = 1.0
 """Pause after an error of the sockets themselves."""
@@ -89,14 +93,20 @@ class Subscriber:
         the new one's replay, and nothing could tell it from news.
         """
         live = zmq.Socket(self._context, zmq.SUB)
-        live.setsockopt(zmq.LINGER, 0)
-        live.setsockopt(zmq.RCVHWM, 0)
-        live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
-        live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
-        # A vanished host sends no FIN; heartbeats find that the connection is dead.
-        live.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
-        live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
+        try:
+            live.setsockopt(zmq.LINGER, 0)
+            live.setsockopt(zmq.RCVHWM, 0)
+            live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+            live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
+            # A vanished host sends no FIN; heartbeats find that the connection is dead.
+            live.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+            live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+            live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
+            await self._follow_socket(live)
+        finally:
+            live.close(linger=0)
+
+    async def _follow_socket(self, live: "zmq.Socket[bytes]") -> None:
         monitor = self._monitor(live)
         try:
             live.connect(self._events)
@@ -110,11 +120,10 @@ class Subscriber:
         finally:
             live.disable_monitor()
             monitor.close(linger=0)
-            live.close(linger=0)
 
     def _monitor(self, live: "zmq.Socket[bytes]") -> Any:
         """Return a socket that tells when the live one is connected and when it is gone."""
-        address = f"inproc://monitor-{id(live)}"
+        address = f"inproc://monitor-{next(_monitors)}"
         live.monitor(address, CONNECTED | GONE)
         monitor = self._context.socket(zmq.PAIR)
         monitor.linger = 0

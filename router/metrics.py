@@ -105,6 +105,7 @@ class PartsCollector(Collector):
         yield _gauge("warmpath_index_entries", "Pairs of block and slot.", stats.entries)
         yield _gauge("warmpath_index_slots", "Slots that hold any block.", stats.slots)
         yield _gauge("warmpath_index_bytes", "Bytes that the index takes.", stats.bytes)
+        yield _gauge("warmpath_index_max_bytes", "The most that it may take.", stats.max_bytes)
         yield _counter("warmpath_index_evicted_keys", "Given up for want of room.", stats.evicted)
         store = self._pool.store.stats
         yield _gauge("warmpath_prefix_store_bytes", "Bytes held by the prefix store.", store.bytes)

@@ -37,7 +37,7 @@ LOOKS = 16 * STEP
 MOST_LOAD = 0.75
 GROWTH = 1.5
 LEAST_PLACES = 1 << 10
-LEAST_SETS = 4 * STEP
+SETS_LOAD = 0.6
 RECORD_BYTES = 16
 NAME_BYTES = 12
 """A name and a parent, where they are used."""
@@ -77,7 +77,7 @@ class ArrayIndex:
         least = RECORD_BYTES + 4 / MOST_LOAD
         capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
         self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES)
-        self.sets = sets_of.new_sets(LEAST_SETS, LEAST_WORDS)
+        self.sets = self._new_sets(0, LEAST_WORDS)
         self._view = look_up.view_of(self.blocks, self.sets)
         self.lock = threading.Lock()
         self._readers = 0
@@ -138,6 +138,7 @@ class ArrayIndex:
             entries=int(counts.sum()),
             slots=int((counts > 0).sum()),
             bytes=self._bytes(),
+            max_bytes=self._max_bytes,
             evicted=self.evicted,
         )
 
@@ -249,11 +250,7 @@ class ArrayIndex:
         wanted = self._cost(more)
         if wanted:
             self.make_room(wanted, more)
-        # While a block changes slots there is one set more than there are changes.
-        sets = more + 1
-        for _ in range(SHARE):
-            if self._sets_left() >= sets or self._fits(sets_of.nbytes(self.sets)):
-                break
+        while int(self.sets.state[sets_of.TOP]) + self._set_rows(more) > len(self.sets.uses):
             self._give_up(more)  # and with the blocks go sets that nobody has any more
         places = self._places(self.blocks.by_key, int(state[LIVE]) + more)
         if places:
@@ -264,8 +261,11 @@ class ArrayIndex:
             if places:
                 by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
                 self._replace_blocks(self.blocks._replace(by_name=by_name))
-        if self._sets_left() < sets:
-            self._replace_sets(2 * len(self.sets.uses), self.sets.live.size)
+        places = self._set_places(more)
+        if places:
+            larger = zeros(places, np.uint32)
+            sets_of.refill(self.sets, larger)
+            self.sets = self.sets._replace(table=larger)
         self._left = max(0, self._room_left() - more)
 
     def _room_left(self) -> int:
@@ -274,8 +274,8 @@ class ArrayIndex:
         free = self._max_bytes - self._max_bytes // KEPT_BACK - self._bytes()
         left = min(
             LOOKS,
-            free // (RECORD_BYTES + NAME_BYTES),
-            self._sets_left() - 1,
+            free // (RECORD_BYTES + NAME_BYTES + sets_of.row_bytes(self.sets.live.size)),
+            int(SETS_LOAD * len(self.sets.table)) - int(self.sets.state[sets_of.USED]) - 1,
             int(MOST_LOAD * len(self.blocks.by_key)) - int(state[LIVE]),
         )
         if self.has_names:
@@ -299,7 +299,7 @@ class ArrayIndex:
         self._losers.update(np.flatnonzero(self.blocks.counts).tolist())
         capacity = len(self.blocks.parents) - 1
         blocks = blocks_of.new_blocks(capacity, len(self.blocks.counts), LEAST_PLACES)
-        sets = sets_of.new_sets(LEAST_SETS, self.sets.live.size)
+        sets = self._new_sets(0, self.sets.live.size)
         sets.live[:] = self.sets.live
         with self.turn():
             self.blocks, self.sets = blocks, sets
@@ -326,8 +326,22 @@ class ArrayIndex:
         # Some is kept back for what cannot wait: more slots, and tables while they are replaced.
         return self._bytes() + wanted <= self._max_bytes - self._max_bytes // KEPT_BACK
 
-    def _sets_left(self) -> int:
-        return len(self.sets.uses) - 1 - int(self.sets.state[sets_of.USED])
+    def _new_sets(self, used: int, words: int) -> Sets:
+        capacity = self._max_bytes // sets_of.row_bytes(words) + 2 * STEP
+        return sets_of.new_sets(capacity, words, max(LEAST_PLACES, int(used / SETS_LOAD * GROWTH)))
+
+    def _set_places(self, more: int) -> int:
+        """Return the places of a larger table of sets, where one is needed."""
+        entries = int(self.sets.state[sets_of.USED]) + more + 1
+        if entries <= SETS_LOAD * len(self.sets.table):
+            return 0
+        return int(entries / SETS_LOAD * GROWTH)
+
+    def _set_rows(self, more: int) -> int:
+        """Return how many sets beyond the present ones may be needed."""
+        state = self.sets.state
+        # While a block changes slots there is one set more than there are changes.
+        return max(0, int(state[sets_of.USED]) + more + 2 - int(state[sets_of.TOP]))
 
     def _cost(self, more: int) -> int:
         """Return the bytes that `more` blocks take beyond what is taken already."""
@@ -335,6 +349,9 @@ class ArrayIndex:
         fresh = max(0, int(state[LIVE]) + int(state[RESTED]) + more - int(state[TOP]) + 1)
         cost = fresh * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
         cost += 4 * self._places(self.blocks.by_key, int(state[LIVE]) + more)
+        cost += self._set_rows(more) * sets_of.row_bytes(
+            self.sets.live.size
+        ) + 4 * self._set_places(more)
         if self.has_names:
             cost += 4 * self._places(self.blocks.by_name, int(state[NAMED]) + more)
         return cost
@@ -359,16 +376,23 @@ class ArrayIndex:
 
     def _widen(self, slot: int) -> None:
         words = max(slot // 64 + 1, self.sets.live.size + self.sets.live.size // 4)
+        state = self.sets.state
+        while int(self.blocks.state[LIVE]):
+            used = int(state[sets_of.USED])
+            if self._fits(
+                (used + 2 * STEP) * (sets_of.row_bytes(words) + int(4 * GROWTH / SETS_LOAD))
+            ):
+                break
+            self._give_up(STEP)  # and with the blocks go sets that nobody has any more
+        fresh = self._new_sets(int(state[sets_of.USED]), words)
+        numbers = np.zeros(int(state[sets_of.TOP]), np.uint32)
         counts = np.zeros(words * 64, np.int64)
         counts[: len(self.blocks.counts)] = self.blocks.counts
-        self._replace_sets(len(self.sets.uses), words)
-        self._replace_blocks(self.blocks._replace(counts=counts))
-
-    def _replace_sets(self, capacity: int, words: int) -> None:
-        fresh = sets_of.new_sets(capacity, words)
-        sets_of.copy(self.sets, fresh)
         with self.turn():
+            sets_of.compact(self.sets, fresh, numbers)
+            blocks_of.renumber(self.blocks, numbers)
             self.sets = fresh
+            self.blocks = self.blocks._replace(counts=counts)
             self._view = look_up.view_of(self.blocks, self.sets)
 
     def _wake(self) -> None:

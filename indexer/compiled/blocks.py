@@ -233,6 +233,14 @@ def sweep(
 
 
 @compiled
+def renumber(blocks: Blocks, numbers: NDArray[np.uint32]) -> None:
+    """Let blocks have the same sets under new numbers."""
+    for number in range(1, blocks.state[TOP]):
+        if blocks.quarters[number, DEPTH] != FREED:
+            blocks.halves[number, SET] = numbers[blocks.halves[number, SET]]
+
+
+@compiled
 def wake(blocks: Blocks) -> None:
     """Let the numbers of blocks that rest be given out again: nobody's parent is one of them then."""
     state = blocks.state

@@ -4,6 +4,7 @@ Numba keeps compiled code beside each source file and looks at that file alone, 
 module would leave its callers stale. Here the folder is named after the content of all of them.
 """
 
+import atexit
 import hashlib
 import os
 import platform
@@ -68,6 +69,7 @@ def _keep() -> bool:
     since Numba uses only folders that it can write to.
     """
     if _settings.CACHE_DIR:
+        _settings.CACHE_DIR = str(Path(_settings.CACHE_DIR) / _digest())
         return True
     built = HERE / "__pycache__" / _digest()
     if _is_writable(built):
@@ -77,6 +79,7 @@ def _keep() -> bool:
         folder = Path(tempfile.mkdtemp(prefix="warmpath-compiled-"))
     except OSError:
         return False
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if built.is_dir():
         shutil.copytree(built, folder, dirs_exist_ok=True)
     _settings.CACHE_DIR = str(folder)

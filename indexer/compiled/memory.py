@@ -15,12 +15,12 @@ HUGE = 8 << 20
 """Bytes from which on huge pages are asked for: look-ups at random places then miss one cache less."""
 
 
-def zeros(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array of zeros."""
+def zeros(shape: int | tuple[int, ...], dtype: DTypeLike, *, sparse: bool = False) -> NDArray[Any]:
+    """Return an array of zeros; of a `sparse` one mostly just a beginning is written to."""
     count = shape if isinstance(shape, int) else math.prod(shape)
     size = max(1, count * np.dtype(dtype).itemsize)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= HUGE and not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype, count).reshape(shape)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.memory import zeros
 from indexer.compiled.table import after, stays
 
 WORD_BITS = 64
@@ -36,16 +37,19 @@ class Sets(NamedTuple):
     state: NDArray[np.int64]
 
 
-def new_sets(capacity: int, words: int) -> Sets:
-    """Return no sets, with room for `capacity` of `words` words."""
+def new_sets(capacity: int, words: int, places: int) -> Sets:
+    """Return no sets, with room for `capacity` of `words` words: what is not used takes no memory.
+
+    The table has to grow with what is used (`larger`).
+    """
     state = np.zeros(6, np.int64)
     state[TOP] = 1
     state[FROM] = -1
     return Sets(
-        words=np.zeros((capacity, words), np.uint64),
-        uses=np.zeros(capacity, np.uint32),
-        hashes=np.zeros(capacity, np.uint32),
-        table=np.zeros(capacity + capacity // 2 + 2, np.uint32),
+        words=zeros((capacity + 1, words), np.uint64, sparse=True),
+        uses=zeros(capacity + 1, np.uint32, sparse=True),
+        hashes=zeros(capacity + 1, np.uint32, sparse=True),
+        table=np.zeros(places, np.uint32),
         live=np.full(words, ~np.uint64(0)),
         scratch=np.zeros(words, np.uint64),
         state=state,
@@ -53,8 +57,13 @@ def new_sets(capacity: int, words: int) -> Sets:
 
 
 def nbytes(sets: Sets) -> int:
-    """Return the bytes of all arrays."""
-    return sum(array.nbytes for array in sets)
+    """Return the bytes that are in use."""
+    return int(sets.state[TOP]) * row_bytes(sets.live.size) + sets.table.nbytes
+
+
+def row_bytes(words: int) -> int:
+    """Return the bytes of one set, without its places in the table."""
+    return 8 * words + 8
 
 
 @compiled
@@ -178,24 +187,37 @@ def _forget(sets: Sets, number: int) -> None:
     state[USED] -= 1
 
 
+@inlined
+def _enter(table: NDArray[np.uint32], code: np.uint32, number: int) -> None:
+    place = _home(code, table.size)
+    while table[place] != 0:
+        place = after(place, table.size)
+    table[place] = np.uint32(number)
+
+
 @compiled
-def copy(old: Sets, new: Sets) -> None:
-    """Put the sets of one into another that has no less room; numbers stay what they are."""
-    for field in range(old.state.size):
-        new.state[field] = old.state[field]
-    new.state[FROM] = -1
-    for word in range(old.live.size):
-        new.live[word] = old.live[word]
-    for number in range(old.state[TOP]):
-        new.uses[number] = old.uses[number]
-        for word in range(old.live.size):
-            new.words[number, word] = old.words[number, word]
+def refill(old: Sets, table: NDArray[np.uint32]) -> None:
+    """Fill an empty table with all sets that are in use."""
     for at in range(old.table.size):
         number = np.int64(old.table[at])
         if number:
-            code = _hash(new.words[number])
-            new.hashes[number] = code
-            place = _home(code, new.table.size)
-            while new.table[place] != 0:
-                place = after(place, new.table.size)
-            new.table[place] = np.uint32(number)
+            _enter(table, old.hashes[number], number)
+
+
+@compiled
+def compact(old: Sets, new: Sets, numbers: NDArray[np.uint32]) -> None:
+    """Put the sets that are in use into other ones, perhaps wider; write the new number of each."""
+    for word in range(old.live.size):
+        new.live[word] = old.live[word]
+    for at in range(old.table.size):
+        number = np.int64(old.table[at])
+        if number:
+            fresh = new.state[TOP]
+            new.state[TOP] += 1
+            new.state[USED] += 1
+            numbers[number] = fresh
+            new.uses[fresh] = old.uses[number]
+            for word in range(old.live.size):
+                new.words[fresh, word] = old.words[number, word]
+            new.hashes[fresh] = _hash(new.words[fresh])
+            _enter(new.table, new.hashes[fresh], fresh)

@@ -1,11 +1,13 @@
 """Using everything once, so that all of it is compiled before the first request."""
 
 import msgspec
+import numpy as np
 
 from indexer.compiled import blocks as blocks_of
 from indexer.compiled import give_up as leave
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
+from indexer.compiled.varint import unpack
 from indexer.engines import vllm
 from indexer.key import Chain
 from indexer.rank_slots import RankSlots
@@ -23,6 +25,10 @@ def warm_up(index: ArrayIndex) -> None:
     index.remove(0, keys)
     index.drop(100)
     index.sweep(1 << 20)
+    for slot in range(10):  # as many sets as their table has no room for
+        index.add(slot, [key for key in range(1 << 10) if key >> slot & 1])
+    index.add(300, keys)
+    unpack(np.zeros(1, np.uint8), np.empty(1, np.uint32))
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))
     _follow(index)

@@ -109,6 +109,22 @@ def test_names_that_take_more_room_than_there_is_cost_everything() -> None:
     index.check()
 
 
+@pytest.mark.parametrize("slots", [1000, 4000])
+def test_more_and_more_slots_stay_within_the_bound(slots: int) -> None:
+    """Sets get wider, and blocks are given up for it."""
+    clock = Clock()
+    most = 4 << 20
+    index = ArrayIndex(most, clock)
+    rng = Random(1)
+    for number in range(slots):
+        clock.now += 1
+        for held_by in {number, rng.randrange(number + 1), rng.randrange(number + 1)}:
+            index.add(held_by, chain(number % 150))
+        assert index.stats().bytes <= most
+        assert held(index, chain(number % 150)) >= CHAIN
+    index.check()
+
+
 class LongHistory(RuleBasedStateMachine):
     """The arrays against the reference on a history that grows, collides, reuses slots and overflows."""
 
@@ -120,7 +136,7 @@ class LongHistory(RuleBasedStateMachine):
         self.waiting: set[int] = set()
         self.evicted = 0
 
-    @rule(slot=st.integers(0, 200), number=st.integers(0, 40), count=st.integers(1, 600))
+    @rule(slot=st.integers(0, 600), number=st.integers(0, 40), count=st.integers(1, 600))
     def add(self, slot: int, number: int, count: int) -> None:
         if slot not in self.waiting:
             # Few low bits, so that hash values have much in common.
@@ -142,13 +158,13 @@ class LongHistory(RuleBasedStateMachine):
             for slot in slots - left:
                 self.reference.remove(slot, [key])
 
-    @rule(slot=st.integers(0, 200), number=st.integers(0, 40), start=st.integers(0, 600))
+    @rule(slot=st.integers(0, 600), number=st.integers(0, 40), start=st.integers(0, 600))
     def remove(self, slot: int, number: int, start: int) -> None:
         keys = [(number << 40) + block for block in range(start, start + 50)]
         self.index.remove(slot, keys)
         self.reference.remove(slot, keys)
 
-    @rule(slot=st.integers(0, 200))
+    @rule(slot=st.integers(0, 600))
     def drop(self, slot: int) -> None:
         if slot not in self.waiting:
             self.waiting.add(slot)

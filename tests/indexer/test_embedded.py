@@ -28,6 +28,25 @@ def test_the_pure_index_serves_where_numba_is_not(
     assert "pure Python" in caplog.text
 
 
+def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:
+    """What other compiled functions call is compiled with them; what Python calls is used at once."""
+    script = (
+        "import pkgutil, importlib, indexer.compiled as package\n"
+        "from indexer.embedded import embedded_index\n"
+        "embedded_index(1 << 24)\n"
+        "names = [f'indexer.compiled.{one.name}' for one in pkgutil.iter_modules(package.__path__)]\n"
+        "values = [vars(importlib.import_module(name)).values() for name in names]\n"
+        "functions = {one for each in values for one in each if hasattr(one, 'py_func')}\n"
+        "called = {name for one in functions for name in one.py_func.__code__.co_names}\n"
+        "used = {one.__name__ for one in functions if one.signatures}\n"
+        "print(*{one.__name__ for one in functions} - called - used)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not ended.stdout.split()
+
+
 def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     """An image is built with compiled code and runs on a read-only file system."""
     package = tmp_path / "indexer"

@@ -199,3 +199,27 @@ async def test_a_replay_endpoint_that_cannot_be_connected_to_is_a_failed_replay(
     task = asyncio.create_task(subscriber.run())
     await until(lambda: "replay failed" in rank.trust.reason)
     await stop(task)
+
+
+async def test_an_engine_that_comes_and_goes_is_no_error(
+    context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = new_rank()
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    for _ in range(20):
+        await until(lambda: rank.is_connected)
+        publisher.live.close(linger=0)
+        await until(lambda: not rank.is_connected)
+        publisher.live = context.socket(zmq.PUB)
+        await until(lambda: bound(publisher.live, publisher.events))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    await stop(task)
+
+
+def bound(socket: "zmq.asyncio.Socket", address: str) -> bool:
+    """Bind a socket; False where the address is not free again yet."""
+    try:
+        socket.bind(address)
+    except zmq.ZMQError:
+        return False
+    return True
