@@ -474,7 +474,7 @@ def check(blocks: Blocks, sets: Sets) -> None:
     _require(int(blocks.state[NAMED]) == np.count_nonzero(blocks.names[numbers, 0]), "names")
     held = blocks.halves[numbers, SET]
     _require(bool((held != 0).all()), "a block that nobody holds is kept")
-    uses: Any = np.bincount(held, minlength=len(sets.uses))
+    uses: Any = np.bincount(held, minlength=1)
     used = np.flatnonzero(uses)
     _require(bool((sets.uses[used] == uses[used]).all()), "the uses of sets do not add up")
     _require(int(sets.state[sets_of.USED]) == len(used), "sets that nobody has are kept")
