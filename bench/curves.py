@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.look_up import chain_of
+from bench.look_up import HOLDERS, TOKENS, microseconds, random_chain
 from bench.pouring import slowest_beside
 from indexer.compiled.array_index import ArrayIndex
 from indexer.key import Chain
@@ -33,18 +33,11 @@ class Curve:
     plotted: tuple[int, ...]
 
 
-def _chain(tokens: int, seed: int) -> Chain:
-    ids = np.random.default_rng(seed).integers(0, 100_000, tokens, dtype=np.uint32)
-    return chain_of(ids.tobytes(), tokens // 16)
-
-
 def _look_up(index: ArrayIndex, chains: Sequence[Chain]) -> tuple[float, float]:
     """Return the median and the p99 of matching prompts in turn."""
-    taken = []
-    for call in range(CALLS):
-        begun = time.perf_counter()
-        index.match(chains[call % len(chains)], leading=True)
-        taken.append((time.perf_counter() - begun) * 1e6)
+    taken = microseconds(
+        {"match": lambda call: index.match(chains[call % len(chains)], leading=True)}, CALLS
+    )["match"]
     return statistics.median(taken), float(np.percentile(taken, 99))
 
 
@@ -62,15 +55,15 @@ def by_length() -> Curve:
     """Measure by the prompt's length, held by 8 pods."""
     rows = []
     for tokens in (1_000, 4_000, 10_000, 32_000, 100_000, 240_000):
-        chains = [_chain(tokens, seed) for seed in range(20)]
-        rows.append((tokens, *_look_up(_filled(chains, 8), chains)))
+        chains = [random_chain(tokens, seed) for seed in range(20)]
+        rows.append((tokens, *_look_up(_filled(chains, HOLDERS), chains)))
     columns = ("tokens", "median us", "p99 us")
     return Curve("length", "By the prompt's length, held by 8 pods", columns, rows, (1, 2))
 
 
 def by_pods() -> Curve:
     """Measure by the pods that hold a prompt of 10,000 tokens."""
-    chains = [_chain(10_000, seed) for seed in range(20)]
+    chains = [random_chain(TOKENS, seed) for seed in range(20)]
     rows = []
     for pods in (4, 16, 64, 256, 1024):
         alike, _ = _look_up(_filled(chains, pods), chains)
@@ -83,10 +76,10 @@ def by_pods() -> Curve:
 def by_blocks() -> Curve:
     """Measure by the blocks in an index of a thousand slots."""
     rng = np.random.default_rng(1)
-    chains = [_chain(10_000, seed) for seed in range(100)]
+    chains = [random_chain(TOKENS, seed) for seed in range(100)]
     rows = []
     for blocks in (100_000, 1_000_000, 10_000_000):
-        index = _filled(chains, 8)
+        index = _filled(chains, HOLDERS)
         begun = time.perf_counter()
         for number in range(blocks // 1000):
             index.add(number % 1000, rng.integers(0, 1 << 63, 1000, dtype=np.uint64))  # type: ignore[arg-type]

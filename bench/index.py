@@ -7,16 +7,13 @@ from random import Random
 from bench import pauses, peer
 from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of
-from bench.look_up import microseconds, scores
+from bench.look_up import BLOCKS, HOLDERS, TOKENS, microseconds, scores
 from bench.pouring import slowest_beside
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.token import pack_tokens
 
-TOKENS = 10_000
-BLOCKS = TOKENS // BLOCK_SIZE
 PODS = 64
-HOLDERS = 8
 PACE = 300_000
 """Blocks a second that pour in."""
 

@@ -5,9 +5,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bench.fleet import BLOCK_SIZE, MODEL
+import numpy as np
+
+from bench.fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
 from indexer.ingest import Ingest
 from indexer.key import Chain, Keyspace
+
+TOKENS = 10_000
+"""Of the prompt that is looked up, where nothing else is said."""
+BLOCKS = TOKENS // BLOCK_SIZE
+HOLDERS = 8
 
 ROOT = Keyspace(MODEL, BLOCK_SIZE).root()
 
@@ -26,6 +33,12 @@ def no_collector() -> Iterator[None]:
 def chain_of(packed: bytes, blocks: int) -> Chain:
     """Return the chain of a prompt's first blocks."""
     return Chain(ROOT, packed, BLOCK_SIZE, blocks)
+
+
+def random_chain(tokens: int, seed: int) -> Chain:
+    """Return the chain of a made-up prompt."""
+    ids = np.random.default_rng(seed).integers(0, VOCAB_SIZE, tokens, dtype=np.uint32)
+    return chain_of(ids.tobytes(), tokens // BLOCK_SIZE)
 
 
 def scores(ingest: Ingest, packed: bytes, blocks: int) -> dict[tuple[str, int], int]:

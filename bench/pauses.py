@@ -7,17 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from bench.figure import Figure
-from bench.look_up import chain_of, no_collector
+from bench.look_up import HOLDERS, TOKENS, no_collector, random_chain
 from indexer.embedded import embedded_index
 from indexer.index import Index
 from indexer.key import Chain
+from router.assemble import SWEEP_BUDGET
 
 SLOTS = 1000
 EACH = 1000
 """Blocks that are added at once."""
-SWEEP_BUDGET = 20_000
-"""As in `router.assemble`."""
-TOKENS = 10_000
 
 
 def measure(*, quick: bool) -> list[Figure]:
@@ -26,8 +24,8 @@ def measure(*, quick: bool) -> list[Figure]:
     begun = time.perf_counter()
     index = embedded_index(1 << 30)
     started = time.perf_counter() - begun
-    prompt = _prompt()
-    for slot in range(8):
+    prompt = random_chain(TOKENS, seed=2)
+    for slot in range(HOLDERS):
         index.add(slot, prompt.keys())
     rng = np.random.default_rng(1)
     keys = rng.integers(0, 1 << 63, (blocks // EACH, EACH), dtype=np.uint64)
@@ -60,11 +58,6 @@ def measure(*, quick: bool) -> list[Figure]:
         ),
         Figure(f"{size}: longest look-up while it is swept", sweeping * 1e3, "ms", None, ""),
     ]
-
-
-def _prompt() -> Chain:
-    ids = np.random.default_rng(2).integers(0, 100_000, TOKENS, dtype=np.uint32)
-    return chain_of(ids.tobytes(), TOKENS // 16)
 
 
 def _seconds(work: Callable[[], object]) -> float:

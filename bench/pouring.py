@@ -8,16 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.fleet import BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of
-from bench.look_up import no_collector, scores
+from bench.fleet import batches_of, feed, new_ingest, prompt_of
+from bench.look_up import BLOCKS, HOLDERS, no_collector, scores
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import RankIngest
 from indexer.token import pack_tokens
 from router.loop import SWITCH_SECONDS
-
-BLOCKS = 10_000 // BLOCK_SIZE
-HOLDERS = 8
 
 
 def slowest_beside(paces: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:

@@ -11,13 +11,12 @@ from bench import peer
 from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, MODEL, prompt_of
 from bench.index import PACE
+from bench.look_up import BLOCKS, TOKENS
 from bench.servers import Fleet, h2load, order, release, until
 from indexer.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
-TOKENS = 10_000
-BLOCKS = TOKENS // BLOCK_SIZE
 PODS = 8
 PROMPTS = 50
 GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")

@@ -4,8 +4,6 @@ Names that are plain (`indexer.compiled.names`) are arrays, so that a million of
 in a moment; what follows ranks in pure Python reads them as if they had been saved one by one.
 """
 
-import sys
-from array import array
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -13,16 +11,10 @@ from msgspec.structs import replace
 
 from indexer.engines.event import EngineHash, Tier
 from indexer.group import Group
+from indexer.word import WORD_BYTES, unpack_words
 
-WORD_BYTES = 8
-
-
-def unpack_words(packed: bytes) -> list[int]:
-    """Return unsigned numbers that were packed as 8 bytes each, little-endian."""
-    words = array("Q", packed)
-    if sys.byteorder == "big":
-        words.byteswap()
-    return words.tolist()
+DOUBT_BITS = 4
+"""Bits of a byte of `SavedPlain.places` below those that tell of doubt."""
 
 
 class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
@@ -44,14 +36,14 @@ class SavedPlain(msgspec.Struct, frozen=True):
     parents: bytes
     """The parents' keys; 0 where there is none that is known."""
     places: bytes
-    """A byte each: a bit for each of `tiers` that holds it, and four above for those in doubt."""
+    """A byte each: a bit for each of `tiers` that holds it; `DOUBT_BITS` above it that for doubt."""
 
     def __post_init__(self) -> None:
         size = WORD_BYTES * len(self.places)
         if not size == len(self.names) == len(self.keys) == len(self.parents):
             raise ValueError("the arrays of plain names have other lengths than each other")
-        if len(self.tiers) > 4:
-            raise ValueError("there are more than four tiers")
+        if len(self.tiers) > DOUBT_BITS:
+            raise ValueError(f"there are more than {DOUBT_BITS} tiers")
 
 
 class SavedResolver(msgspec.Struct, frozen=True):
@@ -92,8 +84,9 @@ def _joined(
     """Return holdings with what plain names hold, all in the cache's first group."""
     found = {(one.tier, one.group): one for one in holdings}
     for bit, tier in enumerate(tiers):
-        doubted = [name for name, held in places.items() if held >> bit & 0x10]
-        here = [name for name, held in places.items() if held >> bit & 0x11]
+        in_doubt = 1 << bit + DOUBT_BITS
+        doubted = [name for name, held in places.items() if held & in_doubt]
+        here = [name for name, held in places.items() if held & (in_doubt | 1 << bit)]
         if here:
             one = found.get((tier, 0)) or SavedHolding(tier, 0, {}, [])
             found[tier, 0] = replace(

@@ -5,9 +5,7 @@ The publisher has done what `indexer.rank_ingest` does in direct mode; what arri
 """
 
 import logging
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from indexer.engines.event import Tier
 from indexer.group import Group, Layout
@@ -15,26 +13,9 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Added, Change, Emptied, Gone
 from indexer.trust import LOST_ROOM, Level, Trust
+from indexer.word import unpack_words
 
 log = logging.getLogger(__name__)
-
-KEY_BYTES = 8
-
-
-def pack_keys(keys: Iterable[int]) -> bytes:
-    """Return keys as 8 bytes each, little-endian."""
-    packed = array("Q", keys)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def unpack_keys(packed: bytes) -> list[int]:
-    """Return packed keys. Raises ValueError where the length is no multiple of 8."""
-    keys = array("Q", packed)
-    if sys.byteorder == "big":
-        keys.byteswap()
-    return keys.tolist()
 
 
 class WatchedRank:
@@ -124,7 +105,7 @@ class WatchedRank:
     def take_part(self, part: pb.SnapshotPart) -> None:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
         spot = Tier(part.tier), part.group
-        self._slots.apply(Added(spot, unpack_keys(part.keys)))
+        self._slots.apply(Added(spot, unpack_words(part.keys)))
 
     def take_delta(self, delta: pb.Delta) -> None:
         """Take a delta. Raises ValueError where it is malformed; then nothing of it is applied."""
@@ -171,9 +152,9 @@ class WatchedRank:
 def _change(change: pb.Change) -> Change:
     kind = change.WhichOneof("kind")
     if kind == "added":
-        return Added((Tier(change.added.tier), change.added.group), unpack_keys(change.added.keys))
+        return Added((Tier(change.added.tier), change.added.group), unpack_words(change.added.keys))
     if kind == "gone":
-        return Gone((Tier(change.gone.tier), change.gone.group), unpack_keys(change.gone.keys))
+        return Gone((Tier(change.gone.tier), change.gone.group), unpack_words(change.gone.keys))
     if kind == "emptied":
         return Emptied()
     raise ValueError("a change says nothing")

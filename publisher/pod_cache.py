@@ -13,7 +13,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_ingest import RankIngest
 from indexer.resolver import Added, Change, Emptied, Resolver, Spot
 from indexer.trust import Trust
-from indexer.watched import pack_keys
+from indexer.word import pack_words
 from publisher.journal import Journal
 
 PART_KEYS = 16_384
@@ -100,7 +100,7 @@ class PodCache:
             sequence=self.journal.sequence, ranks=[_state(rank) for rank in self.ranks]
         )
         packed = [
-            (rank.number, spot, pack_keys(keys))
+            (rank.number, spot, pack_words(keys))
             for rank, resolver, _ in self._ranks
             for spot, keys in resolver.places().items()
         ]
@@ -137,5 +137,5 @@ def _message(change: Change) -> pb.Change:
     if isinstance(change, Emptied):
         return pb.Change(emptied=pb.Emptied())
     tier, group = change.spot
-    keys = pb.Keys(tier=tier, group=group, keys=pack_keys(change.keys))
+    keys = pb.Keys(tier=tier, group=group, keys=pack_words(change.keys))
     return pb.Change(added=keys) if isinstance(change, Added) else pb.Change(gone=keys)

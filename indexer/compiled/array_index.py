@@ -156,9 +156,7 @@ class ArrayIndex:
         previous = 0
         for start in range(0, len(array), STEP):
             stop = min(start + STEP, len(array))
-            before = self.evicted
-            self.reserve(stop - start, slot)
-            if self.evicted != before:
+            if not self.reserve(stop - start, slot):
                 previous = 0  # it may be one that was given up
             with self.turn():
                 previous = blocks_of.add(
@@ -233,15 +231,16 @@ class ArrayIndex:
 
     # Room
 
-    def reserve(self, more: int, slot: int) -> None:
+    def reserve(self, more: int, slot: int) -> bool:
         """Make room for `more` blocks, all with different new sets, and for a slot's bit.
 
-        Blocks may be given up for it (`evicted` tells): what was known of numbers is void then. At most
-        `STEP` blocks at once, so that one larger table is large enough.
+        At most `STEP` blocks at once, so that one larger table is large enough. False where blocks were
+        given up for it: what was known of numbers is void then.
         """
         if slot < len(self.blocks.counts) and more <= self._left:
             self._left -= more
-            return
+            return True
+        before = self.evicted
         if slot >= len(self.blocks.counts):
             self._widen(slot)
         state = self.blocks.state
@@ -252,21 +251,20 @@ class ArrayIndex:
             self.make_room(wanted, more)
         while int(self.sets.state[sets_of.TOP]) + self._set_rows(more) > len(self.sets.uses):
             self._give_up(more)  # and with the blocks go sets that nobody has any more
-        places = self._places(self.blocks.by_key, int(state[LIVE]) + more)
-        if places:
+        if places := _places(self.blocks.by_key, int(state[LIVE]) + more):
             by_key = self._larger(self.blocks.by_key, self.blocks.records, places)
-            self._replace_blocks(self.blocks._replace(by_key=by_key))
-        if self.has_names:
-            places = self._places(self.blocks.by_name, int(state[NAMED]) + more)
-            if places:
-                by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
-                self._replace_blocks(self.blocks._replace(by_name=by_name))
-        places = self._set_places(more)
-        if places:
+            with self.turn():
+                self._replace(self.blocks._replace(by_key=by_key), self.sets)
+        if self.has_names and (places := _places(self.blocks.by_name, int(state[NAMED]) + more)):
+            by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
+            with self.turn():
+                self._replace(self.blocks._replace(by_name=by_name), self.sets)
+        if places := self._set_places(more):
             larger = zeros(places, np.uint32)
             sets_of.refill(self.sets, larger)
             self.sets = self.sets._replace(table=larger)
         self._left = max(0, self._room_left() - more)
+        return self.evicted == before
 
     def _room_left(self) -> int:
         """Return for how many blocks there is room without looking again."""
@@ -302,8 +300,7 @@ class ArrayIndex:
         sets = self._new_sets(0, self.sets.live.size)
         sets.live[:] = self.sets.live
         with self.turn():
-            self.blocks, self.sets = blocks, sets
-            self._view = look_up.view_of(self.blocks, self.sets)
+            self._replace(blocks, sets)
         self._cursor = 1
 
     def make_room(self, wanted: int, more: int) -> bool:
@@ -328,14 +325,11 @@ class ArrayIndex:
 
     def _new_sets(self, used: int, words: int) -> Sets:
         capacity = self._max_bytes // sets_of.row_bytes(words) + 2 * STEP
-        return sets_of.new_sets(capacity, words, max(LEAST_PLACES, int(used / SETS_LOAD * GROWTH)))
+        return sets_of.new_sets(capacity, words, max(LEAST_PLACES, _roomy(used, SETS_LOAD)))
 
     def _set_places(self, more: int) -> int:
         """Return the places of a larger table of sets, where one is needed."""
-        entries = int(self.sets.state[sets_of.USED]) + more + 1
-        if entries <= SETS_LOAD * len(self.sets.table):
-            return 0
-        return int(entries / SETS_LOAD * GROWTH)
+        return _places(self.sets.table, int(self.sets.state[sets_of.USED]) + more + 1, SETS_LOAD)
 
     def _set_rows(self, more: int) -> int:
         """Return how many sets beyond the present ones may be needed."""
@@ -348,19 +342,13 @@ class ArrayIndex:
         state = self.blocks.state
         fresh = max(0, int(state[LIVE]) + int(state[RESTED]) + more - int(state[TOP]) + 1)
         cost = fresh * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
-        cost += 4 * self._places(self.blocks.by_key, int(state[LIVE]) + more)
+        cost += 4 * _places(self.blocks.by_key, int(state[LIVE]) + more)
         cost += self._set_rows(more) * sets_of.row_bytes(
             self.sets.live.size
         ) + 4 * self._set_places(more)
         if self.has_names:
-            cost += 4 * self._places(self.blocks.by_name, int(state[NAMED]) + more)
+            cost += 4 * _places(self.blocks.by_name, int(state[NAMED]) + more)
         return cost
-
-    def _places(self, places: NDArray[np.uint32], entries: int) -> int:
-        """Return the places of a larger table, where one is needed for so many entries."""
-        if entries <= MOST_LOAD * len(places):
-            return 0
-        return max(int(len(places) * GROWTH), int(entries / MOST_LOAD * GROWTH))
 
     def _larger(
         self, old: NDArray[np.uint32], words: NDArray[np.uint64], places: int
@@ -369,19 +357,17 @@ class ArrayIndex:
         table.refill(fresh, words, old, self.keys)
         return fresh
 
-    def _replace_blocks(self, blocks: Blocks) -> None:
-        with self.turn():
-            self.blocks = blocks
-            self._view = look_up.view_of(self.blocks, self.sets)
+    def _replace(self, blocks: Blocks, sets: Sets) -> None:
+        """Go over to other arrays. The lock is held."""
+        self.blocks, self.sets = blocks, sets
+        self._view = look_up.view_of(blocks, sets)
 
     def _widen(self, slot: int) -> None:
         words = max(slot // 64 + 1, self.sets.live.size + self.sets.live.size // 4)
         state = self.sets.state
         while int(self.blocks.state[LIVE]):
-            used = int(state[sets_of.USED])
-            if self._fits(
-                (used + 2 * STEP) * (sets_of.row_bytes(words) + int(4 * GROWTH / SETS_LOAD))
-            ):
+            wanted = int(state[sets_of.USED]) + 2 * STEP
+            if self._fits(wanted * sets_of.row_bytes(words) + 4 * _roomy(wanted, SETS_LOAD)):
                 break
             self._give_up(STEP)  # and with the blocks go sets that nobody has any more
         fresh = self._new_sets(int(state[sets_of.USED]), words)
@@ -391,9 +377,7 @@ class ArrayIndex:
         with self.turn():
             sets_of.compact(self.sets, fresh, numbers)
             blocks_of.renumber(self.blocks, numbers)
-            self.sets = fresh
-            self.blocks = self.blocks._replace(counts=counts)
-            self._view = look_up.view_of(self.blocks, self.sets)
+            self._replace(self.blocks._replace(counts=counts), fresh)
 
     def _wake(self) -> None:
         if self._has_given_up:
@@ -440,6 +424,16 @@ class ArrayIndex:
     def check(self) -> None:
         """Raise BrokenInvariantError where tables, sets and counts disagree."""
         check(self.blocks, self.sets)
+
+
+def _roomy(entries: int, load: float) -> int:
+    """Return the places of a table that so many entries do not fill for a while."""
+    return int(entries / load * GROWTH)
+
+
+def _places(table: NDArray[np.uint32], entries: int, load: float = MOST_LOAD) -> int:
+    """Return the places of a larger table, where one is needed for so many entries; else 0."""
+    return _roomy(entries, load) if entries > load * len(table) else 0
 
 
 def _bit(slot: int) -> np.uint64:

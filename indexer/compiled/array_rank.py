@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from indexer.compiled import follow as following
 from indexer.compiled import scan as scanning
 from indexer.compiled import table
-from indexer.compiled.array_index import STEP, ArrayIndex
+from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.dialect import DIALECTS
 from indexer.compiled.names import FASTEST
 from indexer.compiled.names import REMOVED as REMOVED_BLOCKS
@@ -86,8 +86,7 @@ class ArrayState(Resolver):
         last = int(self._ends[len(self._payloads) - 1])
         evicted = self._index.evicted
         while True:
-            self._index.reserve(STEP, 0)
-            self._plain.reserve(STEP)
+            self._plain.reserve()
             if self._index.evicted != evicted:
                 # The blocks that the last step came to may be among those that were given up.
                 evicted = self._index.evicted
@@ -388,6 +387,8 @@ class ArrayState(Resolver):
         """Return the parents of odd names."""
         parents = dict(self._parents)
         above = {name: self._number_above(name) for name in self._keys if name not in parents}
+        if not above:
+            return parents
         names, numbers = self._plain.all()
         which = np.isin(numbers, np.array(list(above.values()), np.uint32))
         plain = dict(zip(numbers[which].tolist(), names[which].tolist(), strict=True))
@@ -402,7 +403,6 @@ class ArrayState(Resolver):
         plain = saved.plain
         if plain is None or plain.tiers != TIERS:
             plain = None
-            saved = saved.one_by_one()
         else:
             self._plain.claim_slots(plain)
             saved = replace(saved, plain=None)

@@ -136,11 +136,11 @@ def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) 
 
     The misses of the cache are then waited for at once, and not one after the other.
     """
-    seen = np.uint32(0)
+    seen = 0
     for word in names:
-        seen |= blocks.by_name[table.home(word, blocks.by_name.size)]
+        seen |= table.first_number(blocks.by_name, word)
     for word in keys:
-        seen |= blocks.by_key[table.home(word, blocks.by_key.size)]
+        seen |= table.first_number(blocks.by_key, word)
     if seen == 0:
         blocks.state[UNUSED] = 0  # lest the compiler finds that nothing comes of it
 

@@ -14,11 +14,11 @@ from indexer.compiled.array_index import STEP, ArrayIndex
 from indexer.compiled.blocks import SET, TOP
 from indexer.compiled.memory import zeros
 from indexer.compiled.names import CERTAIN, DOUBTED, FIRM, ODD, OWNED, OWNS, SIZE, Own
-from indexer.compiled.restore import DOUBT_BITS, TIERS, pack, restore
+from indexer.compiled.restore import TIERS, pack, restore
 from indexer.group import FULL_KINDS, Layout
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Spot
-from indexer.saved import SavedPlain
+from indexer.saved import DOUBT_BITS, SavedPlain
 
 OWN_LOAD = 0.9
 OWN_GROWTH = 1.12
@@ -112,7 +112,7 @@ class PlainNames:
     # Following
 
     def follow(self, position: NDArray[np.int64], last: int, carried: Words) -> int:
-        """Apply some of what was scanned (`follow.follow`); room for `STEP` blocks is reserved."""
+        """Apply some of what was scanned (`follow.follow`); what it takes is reserved."""
         index = self._index
         with index.turn():
             return following.follow(
@@ -133,9 +133,7 @@ class PlainNames:
         index = self._index
         left = 0
         while number and not left:
-            before = index.evicted
-            index.reserve(STEP, 0)
-            if index.evicted != before:
+            if not index.reserve(STEP, 0):
                 return 0
             with index.turn():
                 number, left = following.prove(index.blocks, index.sets, self.own, number, STEP)
@@ -171,8 +169,7 @@ class PlainNames:
         """
         index = self._index
         for start in range(0, len(names), STEP):
-            index.reserve(STEP, 0)
-            self.reserve(STEP)
+            self.reserve()
             part = slice(start, start + STEP)
             if not names_of.put(
                 index.blocks, index.sets, self.own, names[part], keys[part], parents[part]
@@ -198,16 +195,18 @@ class PlainNames:
         slots = {*self._slots.certain.values(), *self._slots.doubted.values()}
         return sum(map(self._index.count, slots))
 
-    def reserve(self, more: int) -> None:
-        """Make room in the rank's own table, where it has one, for so many names."""
-        if self._lacks(more):
-            self._index.make_room(_places(int(self.own.state[OWNED]) + more) * PLACE_BYTES, more)
-            if self._lacks(more):  # where others had to give way, this rank has too
-                self._copy(self._with_room(int(self.own.state[OWNED]) + more))
+    def reserve(self) -> None:
+        """Make room for `STEP` blocks, and as many names in the rank's own table where it has one."""
+        self._index.reserve(STEP, 0)
+        if self._lacks():
+            places = _places(int(self.own.state[OWNED]) + STEP)
+            self._index.make_room(places * PLACE_BYTES, STEP)
+            if self._lacks():  # where others had to give way, this rank has too
+                self._copy(self._with_room(int(self.own.state[OWNED]) + STEP))
 
-    def _lacks(self, more: int) -> bool:
+    def _lacks(self) -> bool:
         own = self.own
-        return bool(own.state[OWNS]) and own.state[OWNED] + more > OWN_LOAD * len(own.names)
+        return bool(own.state[OWNS]) and own.state[OWNED] + STEP > OWN_LOAD * len(own.names)
 
     def purge(self) -> None:
         """Forget names of blocks that the index has given up."""
@@ -257,8 +256,7 @@ class PlainNames:
         done = 0
         while done < len(names):
             stop = min(done + STEP // most, len(names))
-            index.reserve(STEP, 0)
-            self.reserve(STEP)
+            self.reserve()
             with index.turn():
                 done = restore(
                     index.blocks,

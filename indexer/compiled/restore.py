@@ -12,11 +12,9 @@ from indexer.compiled.names import Own, is_named, is_odd, place_of
 from indexer.compiled.sets import Sets
 from indexer.engines.event import Tier
 from indexer.resolver import Spot
-from indexer.saved import SavedPlain
+from indexer.saved import DOUBT_BITS, SavedPlain
 
 TIERS = list(Tier)
-DOUBT_BITS = 4
-"""Bits of a byte of `SavedPlain.places` below those that tell of doubt."""
 
 
 def pack(

@@ -13,8 +13,6 @@ from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.memory import zeros
 from indexer.compiled.table import after, stays
 
-WORD_BITS = 64
-
 TOP, FREE, USED, FROM, SLOT, TO = range(6)
 """Fields of `state`: numbers given out, first free one, sets in use, and the last flip."""
 
@@ -40,7 +38,7 @@ class Sets(NamedTuple):
 def new_sets(capacity: int, words: int, places: int) -> Sets:
     """Return no sets, with room for `capacity` of `words` words: what is not used takes no memory.
 
-    The table has to grow with what is used (`larger`).
+    The table has to grow with what is used (`refill`).
     """
     state = np.zeros(6, np.int64)
     state[TOP] = 1
