@@ -8,19 +8,20 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import index, ingest, memory, peer, recover, score
+from bench import index, ingest, memory, peer, recover, score, tokenize
 
 BENCHMARKS = {
     "index": index.measure,
     "memory": memory.measure,
     "ingest": ingest.measure,
     "score": score.measure,
+    "tokenize": tokenize.measure,
     "recover": recover.measure,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score and recovery; what compares is the ratios."""
+    """Measure index, ingestion, Score, tokenising and recovery; what compares is the ratios."""
     parser = argparse.ArgumentParser(
         prog="warmpath bench",
         description=main.__doc__,

@@ -74,7 +74,7 @@ def bytes_of(who: str, holders: int, keys: int, names: str) -> float | None:
     return int(ended.stdout) / (holders * (keys // PROMPT) * PROMPT)
 
 
-def _resident() -> int:
+def resident() -> int:
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         return int(file.read().split()[1]) * 4096
@@ -84,9 +84,9 @@ def main(who: str, holders: int, keys: int, names: str) -> None:
     """Fill an index and print what it took."""
     fill = {"peer": _peer, "direct": _direct, "watch": _watch}[who]
     held = fill(holders, 1, names)  # what is done once is not counted
-    before = _resident()
+    before = resident()
     held = fill(holders, keys // PROMPT, names)
-    print(_resident() - before)
+    print(resident() - before)
     del held
 
 

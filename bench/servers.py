@@ -16,7 +16,7 @@ from typing import Self
 
 import grpc
 
-from bench import peer
+from bench import peer, words
 from bench.fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -87,8 +87,10 @@ class Python:
 class Fleet:
     """Publishers of events, a router and the peer that both follow them. A context manager."""
 
-    def __init__(self, pods: int, *, apart: bool = False) -> None:
+    def __init__(self, pods: int, *, apart: bool = False, has_words: bool = False) -> None:
         self.pods = pods
+        self._has_words = has_words
+        """Whether the router takes texts (`bench.words`)."""
         self._apart = apart
         """Whether the peer has publishers of its own, so that one can be asked without the other."""
         self._stack = ExitStack()
@@ -108,7 +110,11 @@ class Fleet:
                     stack, "bench.flood", *theirs, log=folder / "peer-flood.log"
                 )
             config = folder / "router.toml"
-            config.write_text(_config(self.port, ours), encoding="utf-8")
+            if self._has_words:
+                words.save(folder / "words")
+            config.write_text(
+                _config(self.port, ours, "words" if self._has_words else ""), encoding="utf-8"
+            )
             self.router = self._start(
                 stack, "router", "serve", "--config", str(config), log=folder / "router.log"
             )
@@ -171,11 +177,12 @@ def release(flood: Python) -> None:
     flood.tell("go")
 
 
-def _config(port: int, events: Sequence[str]) -> str:
+def _config(port: int, events: Sequence[str], tokenizer: str) -> str:
     lines = [
         "[server]", f'listen = "127.0.0.1:{port}"', 'metrics-listen = ""',
         "[probe]", "interval-seconds = 0",
         "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
+        f'tokenizer = "{tokenizer}"',
     ]  # fmt: skip
     for number, endpoint in enumerate(events):
         lines += [

@@ -20,6 +20,7 @@ import msgspec
 import xxhash
 
 from indexer.token import TOKEN_BYTES
+from indexer.word import unpack_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,13 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
     block_size: int
     blocks: int
     extras: Sequence[bytes | None] = ()
+    made: bytes = b""
+    """The keys, packed (`indexer.word`), where they are made already."""
 
     def keys(self) -> list[int]:
         """Return the keys."""
+        if self.made:
+            return unpack_words(self.made)
         return chain(
             self.root,
             self.tokens[: self.blocks * self.block_size * TOKEN_BYTES],

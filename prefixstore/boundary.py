@@ -1,111 +1,77 @@
-r"""Where a text may be cut so that the parts' tokens are the whole's tokens.
+"""Slices of a text that a store knows, and the last proven cut in each.
 
-A cut lies before a space that stands alone between two ASCII letters: `some|_words`. For the
-pre-tokenizers listed here that is a boundary whatever else the text holds:
-
-- They split the text by regular expressions into stretches that are tokenised apart. In each of
-  these expressions a stretch that contains a letter ends at the first character after the letters
-  that is no letter (or begins a contraction, which a space does not), so a stretch ends before the
-  space. No expression looks behind itself, so matching from the space on goes as if the text began
-  there, and the only look-ahead, `\s+(?!\S)`, begins at white space and does not reach over a letter.
-- Added tokens are cut out before. One could reach over the cut only if it contained white space, or
-  swallowed the space beside it (`lstrip`, `rstrip`) with a letter at that end; a tokenizer that has
-  such a token does not qualify.
-- Normalisation to NFC composes a character with marks that follow it, never an ASCII letter with a
-  space or a space with an ASCII letter.
-
-Whether a tokenizer qualifies is decided from its definition (`qualifies`); for all others a text is
-one piece.
+A text's UTF-8 is sliced at fixed places, so the slices that it shares with an earlier text are found
+without looking at their characters. What a store keeps of a slice are the tokens up to the last cut
+(`prefixstore.proof`) that lies before the slice's end. Every cut depends only on what stands before
+that end, so two texts with the same beginning are cut alike there.
 """
 
-from typing import Any
+import re
+from collections.abc import Callable
 
-CHUNK = 256
-"""Characters between two cuts, about: a cut is the last one possible in each stretch of so many."""
+from prefixstore.proof import LETTERS, Cuts
 
-GPT2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-CL100K = (
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
-    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-)
-QWEN2 = CL100K.replace("\\p{N}{1,3}", "\\p{N}")
-CL100K_POSSESSIVE = (
-    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}|"
-    " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
-)
+SLICE = 512
+"""Bytes of a slice. What is encoded anew when a text grows is about half of one."""
 
-KNOWN_PATTERNS = frozenset({GPT2, CL100K, QWEN2, CL100K_POSSESSIVE})
-"""GPT-2's; tiktoken's cl100k as Llama 3 and others ship it; Qwen 2's."""
+FindCut = Callable[[bytes, int, int], int]
+"""Returns the last cut in raw[begin:end], more than `begin`; `begin` where there is none."""
 
 
-def pieces_of(text: str) -> list[str]:
-    """Cut a text at the last possible place of each stretch of `CHUNK` characters.
+def slices_of(raw: bytes) -> list[bytes]:
+    """Return a text's slices: full ones, and a last one that is shorter, maybe empty.
 
-    Every cut depends only on what stands before the end of its stretch, so two texts with the same
-    beginning are cut alike there.
+    The last one stands for the end of the text and is never mistaken for the beginning of a longer one.
     """
-    pieces = []
-    begin = 0
-    for end in range(CHUNK, len(text), CHUNK):
-        cut = _last_cut(text, max(begin, end - CHUNK), end)
-        if cut > begin:
-            pieces.append(text[begin:cut])
-            begin = cut
-    pieces.append(text[begin:])
-    return pieces
+    return [raw[start : start + SLICE] for start in range(0, len(raw) + 1, SLICE)]
 
 
-def _last_cut(text: str, begin: int, end: int) -> int:
-    """Return the last cut in text[begin:end], both letters inside it; -1 where there is none."""
-    at = text.rfind(" ", begin + 1, end - 1)
-    while at > begin:
-        if _is_letter(text[at - 1]) and _is_letter(text[at + 1]):
-            return at
-        at = text.rfind(" ", begin + 1, at)
-    return -1
+def cut_finder(cuts: Cuts) -> FindCut:
+    """Return what looks for a tokenizer's cuts in UTF-8."""
+    ends = [f" (?=[{_ascii_letters()}])" if cuts.drops_space else _escaped(cuts.before)]
+    pattern = re.compile(f"(?s:.*)(?:{_utf8_letters()})(?={'|'.join(ends)})".encode("latin-1"))
+
+    def find(raw: bytes, begin: int, end: int) -> int:
+        found = pattern.match(raw, begin, end)
+        return found.end() if found else begin
+
+    return find
 
 
-def _is_letter(character: str) -> bool:
-    return character.isascii() and character.isalpha()
+def _ascii_letters() -> str:
+    return "A-Za-z"
 
 
-def qualifies(definition: dict[str, Any]) -> bool:
-    """Whether cuts are proven for a tokenizer with this tokenizer.json."""
-    normalizer = definition.get("normalizer")
-    return (
-        definition.get("model", {}).get("type") == "BPE"
-        and (normalizer is None or normalizer.get("type") == "NFC")
-        and _splits_provably(definition.get("pre_tokenizer"))
-        and not any(_reaches_over(token) for token in definition.get("added_tokens") or ())
-    )
+def _escaped(characters: str) -> str:
+    """Return a pattern for any of some characters in UTF-8, its bytes as Latin-1."""
+    return "|".join(re.escape(one.encode().decode("latin-1")) for one in characters)
 
 
-def _splits_provably(pre_tokenizer: dict[str, Any] | None) -> bool:
-    steps = [pre_tokenizer or {}]
-    if steps[0].get("type") == "Sequence":
-        steps = steps[0].get("pretokenizers") or [{}]
-    split = False
-    for step in steps:
-        if step.get("type") == "ByteLevel":
-            if step.get("add_prefix_space", True):
-                return False
-            split |= step.get("use_regex", True)
-        elif step.get("type") == "Split":
-            pattern = (step.get("pattern") or {}).get("Regex")
-            if pattern not in KNOWN_PATTERNS or step.get("behavior") != "Isolated":
-                return False
-            if step.get("invert"):
-                return False
-            split = True
-        else:
-            return False
-    return split
+def _utf8_letters() -> str:
+    """Return a pattern for any of `LETTERS` in UTF-8, its bytes as Latin-1."""
+    ranges = re.findall("(.)-(.)", LETTERS)
+    parts = ["".join(f"{first}-{last}" for first, last in ranges if last < "\x80").join("[]")]
+    for first, last in ranges:
+        if last >= "\x80":
+            parts += _range(first.encode(), last.encode())
+    return "|".join(parts)
 
 
-def _reaches_over(token: dict[str, Any]) -> bool:
-    content = str(token.get("content", ""))
-    if not content or any(character.isspace() for character in content):
-        return True
-    return bool(token.get("lstrip") and _is_letter(content[0])) or bool(
-        token.get("rstrip") and _is_letter(content[-1])
-    )
+def _range(first: bytes, last: bytes) -> list[str]:
+    """Return patterns that together match every character from one to another, of equal length."""
+    if len(first) == 1:
+        return [_byte(first[0], last[0])]
+    if first[0] == last[0]:
+        return [_byte(first[0], first[0]) + rest for rest in _range(first[1:], last[1:])]
+    lowest, highest = b"\x80" * (len(first) - 1), b"\xbf" * (len(first) - 1)
+    parts = [_byte(first[0], first[0]) + rest for rest in _range(first[1:], highest)]
+    if first[0] + 1 < last[0]:
+        rests = _range(lowest, highest)
+        parts += [_byte(first[0] + 1, last[0] - 1) + rest for rest in rests]
+    return parts + [_byte(last[0], last[0]) + rest for rest in _range(lowest, last[1:])]
+
+
+def _byte(first: int, last: int) -> str:
+    if first == last:
+        return re.escape(chr(first))
+    return f"[{re.escape(chr(first))}-{re.escape(chr(last))}]"

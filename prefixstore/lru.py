@@ -1,81 +1,111 @@
-"""The LRU store: a hash table from a beginning's digest to its last piece's tokens.
+"""The LRU store: a hash table from a beginning's digest to what is known where it ends.
 
-The digest of a beginning is chained over its pieces (XXH3, 128 bits, over the digest before and the
-piece), so the text itself is not kept: about 4 bytes for 4 characters of prompt, and `ENTRY_BYTES` a
-piece. With 128 bits a collision within the life of a service is out of the question (2^-64 at four
-billion entries). Past `max_bytes` the entries used least recently go, a text's last pieces first.
+The digest of a beginning is chained over its slices (XXH3, 128 bits, over the digest before and the
+slice), so the text itself is not kept. It begins with a secret of the process, so that nobody can
+work out beforehand two texts that are taken for one another; two that happen to be are out of the
+question (2^-64 at four billion entries). `prefixstore.trie` compares the text itself.
+
+Past `max_bytes` the entries used least recently go, a text's last slices first.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import xxhash
 
-from prefixstore.store import BrokenInvariantError, StoreStats
+from prefixstore.store import BrokenInvariantError, Entry, StoreStats
 
-ENTRY_BYTES = 232
-"""What one entry costs beside its tokens: digest, bytes header, and its place in the table.
+ENTRY_BYTES = 392
+"""What one entry costs beside its tokens and keys.
 
-Measured on CPython 3.11 as the growth of the process's memory over a million entries of 64 bytes
-of tokens each, these taken off: 221, and somewhat more is reckoned, so that the bound is kept.
+Measured on CPython 3.11 as the growth of the process's memory over a million entries
+(`python -m bench.store_memory`), and somewhat more is reckoned, so that the bound is kept.
 """
 
 
 class LruStore:
-    """Holds at most `max_bytes`, keys and tables counted."""
+    """Holds at most `max_bytes`, keys and tables counted. `secret` is any bytes, best random ones."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, secret: bytes) -> None:
         self.stats = StoreStats()
         self._max_bytes = max_bytes
-        self._tokens: OrderedDict[bytes, bytes] = OrderedDict()
+        self._secret = secret
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._last: tuple[Sequence[bytes], list[bytes]] = ((), [])
+        """The slices whose digests were computed last: what is looked for in vain is put next."""
 
-    def find(self, space: str, pieces: Sequence[str]) -> list[bytes]:
-        """Return the tokens of the leading pieces that are known."""
-        found: list[bytes] = []
+    def find(self, slices: Sequence[bytes]) -> list[Entry]:
+        """Return the entries of the leading slices that are known."""
+        found: list[Entry] = []
         used: list[bytes] = []
-        for digest in _digests(space, pieces):
-            tokens = self._tokens.get(digest)
-            if tokens is None:
+        known = 0
+        get = self._entries.get
+        for piece, digest in zip(slices, self._digests(slices), strict=True):
+            entry = get(digest)
+            if entry is None:
                 break
-            found.append(tokens)
+            found.append(entry)
             used.append(digest)
+            known += len(piece)
         self._touch(used)
-        self.stats.hit_pieces += len(found)
-        self.stats.missed_pieces += len(pieces) - len(found)
+        self.stats.hit_bytes += known
+        self.stats.missed_bytes += sum(map(len, slices)) - known
         return found
 
-    def put(self, space: str, pieces: Sequence[str], tokens: Sequence[bytes]) -> None:
-        """Remember the tokens of all pieces of a text."""
-        stats = self.stats
+    def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        """Remember the entries of a text's leading slices."""
         used = []
-        for digest, ids in zip(_digests(space, pieces), tokens, strict=True):
-            if digest not in self._tokens:
-                self._tokens[digest] = ids
-                stats.bytes += len(ids) + ENTRY_BYTES
+        for entry, digest in zip(entries, self._digests(slices), strict=False):
+            if digest not in self._entries:
+                self._entries[digest] = entry
+                entry.is_kept = True
+                self.stats.bytes += _bytes(entry)
             used.append(digest)
         self._touch(used)
+        self._make_room()
+
+    def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
+        """Remember each entry's block keys."""
+        for entry, own in zip(entries, keys, strict=True):
+            if entry.is_kept:
+                self.stats.bytes += len(own) - len(entry.keys)
+            entry.label, entry.keys = label, own
+        self._make_room()
+
+    def _make_room(self) -> None:
+        stats = self.stats
         while stats.bytes > self._max_bytes:
-            _, ids = self._tokens.popitem(last=False)
-            stats.bytes -= len(ids) + ENTRY_BYTES
+            _, entry = self._entries.popitem(last=False)
+            entry.is_kept = False
+            stats.bytes -= _bytes(entry)
             stats.evictions += 1
-        stats.entries = len(self._tokens)
+        stats.entries = len(self._entries)
 
     def _touch(self, digests: Sequence[bytes]) -> None:
         # The beginning last, so that it outlives what hangs on it.
+        move = self._entries.move_to_end
         for digest in reversed(digests):
-            self._tokens.move_to_end(digest)
+            move(digest)
+
+    def _digests(self, slices: Sequence[bytes]) -> list[bytes]:
+        if slices is not self._last[0]:
+            digest_of = xxhash.xxh3_128_digest
+            digest = digest_of(self._secret)
+            digests = []
+            for piece in slices:
+                digest = digest_of(digest + piece)
+                digests.append(digest)
+            self._last = slices, digests
+        return self._last[1]
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the bytes do not add up or the bound is broken."""
-        total = sum(len(ids) + ENTRY_BYTES for ids in self._tokens.values())
-        if total != self.stats.bytes or len(self._tokens) != self.stats.entries:
+        total = sum(map(_bytes, self._entries.values()))
+        if total != self.stats.bytes or len(self._entries) != self.stats.entries:
             raise BrokenInvariantError("the store's bytes do not add up")
         if total > self._max_bytes:
             raise BrokenInvariantError("the store is past its bound")
 
 
-def _digests(space: str, pieces: Sequence[str]) -> Iterator[bytes]:
-    digest = xxhash.xxh3_128_digest(space.encode())
-    for piece in pieces:
-        digest = xxhash.xxh3_128_digest(digest + piece.encode())
-        yield digest
+def _bytes(entry: Entry) -> int:
+    return ENTRY_BYTES + len(entry.tokens) + len(entry.keys)

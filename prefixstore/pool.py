@@ -1,23 +1,28 @@
 """The tokenizer pool: text in, tokens out, without ever holding up the event loop.
 
-What the store knows is taken from it. A short rest is tokenised on the spot; a long one goes to a
-thread (`tokenizers` runs without the interpreter lock). The same text asked for twice at once is
+What a tokenizer's store knows is taken from it. A short rest is tokenised on the spot; a long one goes
+to a thread (`tokenizers` runs without the interpreter lock). The same text asked for twice at once is
 tokenised once. A caller's time bounds its own wait, not the work: what is not ready by then is ready
 for the next one.
 """
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import xxhash
 
-from prefixstore.store import PrefixStore
-from prefixstore.tokenizer import Tokenizer, check_text
+from prefixstore.boundary import slices_of
+from prefixstore.memo import KeyMemo
+from prefixstore.store import Entry, PrefixStore
+from prefixstore.tokenizer import Tokenizer, TokenizerUnavailableError, check_text
+from prefixstore.workers import Workers, WorkFailedError
 
-INLINE_CHARS = 2048
-"""An unknown rest up to this length is tokenised on the loop: less than a thread's hand-over costs."""
+INLINE_BYTES = 4096
+"""An unknown rest up to this length is tokenised on the loop, in about a millisecond.
+
+A turn of a conversation mostly is, and to hand it to a thread and wait would take a fifth longer.
+"""
 
 
 class PoolFullError(Exception):
@@ -36,8 +41,10 @@ class Tokens:
     """Packed little-endian uint32."""
     covered_chars: int
     """Leading characters of the text that `ids` stand for."""
-    stored_chars: int
-    """Those that the store already knew."""
+    stored_bytes: int
+    """Leading bytes of its UTF-8 that the store already knew."""
+    memo: KeyMemo
+    """Where its block keys are kept."""
 
 
 @dataclass(slots=True)
@@ -46,90 +53,105 @@ class PoolStats:
 
     waiting_prompts: int = 0
     waiting_bytes: int = 0
-    encoded_chars: int = 0
+    encoded_bytes: int = 0
     timeouts: int = 0
     refused: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, and what is known of it."""
+
+    tokenizer: Tokenizer
+    store: PrefixStore
+    raw: bytes
+    slices: list[bytes]
+    known: list[Entry]
+    covered: int
+    """Bytes that the known tokens stand for."""
 
 
 class TokenizerPool:
-    """Tokenises with any of its tokenizers. Use from one event loop; `close` it at the end."""
+    """Tokenises with any tokenizer. Use from one event loop; `close` it at the end.
+
+    Each tokenizer has a store of its own, so none is pushed out of memory by another's texts.
+    """
 
     def __init__(
-        self, store: PrefixStore, *, workers: int, max_prompts: int, max_bytes: int
+        self,
+        new_store: Callable[[], PrefixStore],
+        workers: Workers,
+        *,
+        max_prompts: int,
+        max_bytes: int,
     ) -> None:
         self.stats = PoolStats()
-        self.store = store
-        self._tokenizers: dict[str, Tokenizer] = {}
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
+        self.stores: dict[str, PrefixStore] = {}
+        self._new_store = new_store
+        self.workers = workers
         self._max_prompts = max_prompts
         self._max_bytes = max_bytes
-        self._jobs: dict[bytes, asyncio.Task[list[bytes]]] = {}
+        self._jobs: dict[bytes, asyncio.Task[list[Entry]]] = {}
         self._closed = False
 
-    def register(self, tokenizer_id: str, tokenizer: Tokenizer) -> None:
-        """Make a tokenizer known by an id."""
-        self._tokenizers[tokenizer_id] = tokenizer
-
     async def encode(
-        self, tokenizer_id: str, text: str, *, add_special_tokens: bool, timeout: float | None
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        timeout: float | None,
     ) -> Tokens:
         """Tokenise a text, waiting at most `timeout` seconds.
 
-        Where that is not enough the tokens cover what is known already. Raises InvalidTextError,
-        PoolFullError, PoolClosedError, and KeyError for an unknown tokenizer.
+        Where that is not enough the tokens cover what is known already. `tokenizer_id` names what is
+        kept of the tokenizer's texts. Raises InvalidTextError, PoolFullError, PoolClosedError, and
+        TokenizerUnavailableError for a tokenizer that fails.
         """
         if self._closed:
             raise PoolClosedError("the tokenizer pool is closed")
         raw = check_text(text)
-        tokenizer = self._tokenizers[tokenizer_id]
-        pieces = tokenizer.split(text)
-        known = self.store.find(tokenizer_id, pieces)
-        stored = sum(map(len, pieces[: len(known)]))
-        whole = True
-        if len(known) < len(pieces):
-            if len(text) - stored <= INLINE_CHARS:
-                known = known + self._encode_now(tokenizer_id, pieces, known)
+        store = self.stores.get(tokenizer_id)
+        if store is None:
+            store = self.stores[tokenizer_id] = self._new_store()
+        slices = slices_of(raw) if tokenizer.has_cuts else [raw]
+        known = store.find(slices)
+        stored = sum(map(len, slices[: len(known)])) - known[-1].tail if known else 0
+        entries: list[Entry] | None = known
+        if len(known) < len(slices):
+            job = Text(tokenizer, store, raw, slices, known, stored)
+            if len(raw) - stored <= INLINE_BYTES and not tokenizer.waits:
+                entries = self._keep(job, _encode(job))
             else:
-                rest = await self._wait(tokenizer_id, raw, pieces, known, timeout)
-                whole = rest is not None
-                known = known + (rest or [])
+                entries = await self._wait(tokenizer_id, job, timeout)
+        tokens = [entry.tokens for entry in (known if entries is None else entries)]
         prefix = tokenizer.prefix if add_special_tokens else b""
-        suffix = tokenizer.suffix if add_special_tokens and whole else b""
-        covered = len(text) if whole else stored
-        return Tokens(b"".join((prefix, *known, suffix)), covered, stored)
+        suffix = tokenizer.suffix if add_special_tokens and entries is not None else b""
+        memo = KeyMemo(
+            store,
+            known if entries is None else entries,
+            len(prefix) // 4,
+            is_special=add_special_tokens,
+        )
+        covered = len(text) if entries is not None else len(raw[:stored].decode())
+        return Tokens(b"".join((prefix, *tokens, suffix)), covered, stored, memo)
 
-    def _encode_now(
-        self, tokenizer_id: str, pieces: Sequence[str], known: Sequence[bytes]
-    ) -> list[bytes]:
-        rest = list(pieces[len(known) :])
-        tokens = self._tokenizers[tokenizer_id].encode(rest)
-        self._keep(tokenizer_id, pieces, known, tokens)
-        return tokens
-
-    def _keep(
-        self,
-        tokenizer_id: str,
-        pieces: Sequence[str],
-        known: Sequence[bytes],
-        rest: Sequence[bytes],
-    ) -> None:
-        self.stats.encoded_chars += sum(map(len, pieces[len(known) :]))
-        self.store.put(tokenizer_id, pieces, [*known, *rest])
+    def _keep(self, text: Text, more: list[Entry]) -> list[Entry]:
+        entries = text.known + more
+        self.stats.encoded_bytes += len(text.raw) - text.covered
+        text.store.put(text.slices, entries)
+        return entries
 
     async def _wait(
-        self,
-        tokenizer_id: str,
-        raw: bytes,
-        pieces: Sequence[str],
-        known: Sequence[bytes],
-        timeout: float | None,
-    ) -> list[bytes] | None:
-        """Return the tokens of the pieces that are not known, None where the time is over."""
-        name = xxhash.xxh3_128_digest(tokenizer_id.encode() + b"\0" + raw)
-        name += len(known).to_bytes(4, "little")
+        self, tokenizer_id: str, text: Text, timeout: float | None
+    ) -> list[Entry] | None:
+        """Return the entries of the whole text, None where the time is over."""
+        name = xxhash.xxh3_128_digest(tokenizer_id.encode() + b"\0" + text.raw)
         job = self._jobs.get(name)
         if job is None:
-            job = self._start(name, tokenizer_id, len(raw), pieces, known)
+            job = self._start(name, tokenizer_id, text)
         # Shielded: neither this caller's time nor its going away ends the work for the others.
         done, _ = await asyncio.wait((job,), timeout=timeout)
         if not done:
@@ -137,15 +159,9 @@ class TokenizerPool:
             return None
         return job.result()
 
-    def _start(
-        self,
-        name: bytes,
-        tokenizer_id: str,
-        size: int,
-        pieces: Sequence[str],
-        known: Sequence[bytes],
-    ) -> asyncio.Task[list[bytes]]:
+    def _start(self, name: bytes, tokenizer_id: str, text: Text) -> asyncio.Task[list[Entry]]:
         stats = self.stats
+        size = len(text.raw)
         if (
             stats.waiting_prompts >= self._max_prompts
             or stats.waiting_bytes + size > self._max_bytes
@@ -158,30 +174,21 @@ class TokenizerPool:
             )
         stats.waiting_prompts += 1
         stats.waiting_bytes += size
-        job = asyncio.create_task(self._work(name, tokenizer_id, size, pieces, known))
+        job = asyncio.create_task(self._work(name, tokenizer_id, text))
         # Where every caller has gone, nobody else looks at how it ended.
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._jobs[name] = job
         return job
 
-    async def _work(
-        self,
-        name: bytes,
-        tokenizer_id: str,
-        size: int,
-        pieces: Sequence[str],
-        known: Sequence[bytes],
-    ) -> list[bytes]:
+    async def _work(self, name: bytes, tokenizer_id: str, text: Text) -> list[Entry]:
         try:
-            rest = list(pieces[len(known) :])
-            tokenizer = self._tokenizers[tokenizer_id]
-            loop = asyncio.get_running_loop()
-            tokens = await loop.run_in_executor(self._threads, tokenizer.encode, rest)
-            self._keep(tokenizer_id, pieces, known, tokens)
-            return tokens
+            return self._keep(text, await self.workers.run(lambda: _encode(text)))
+        except WorkFailedError as error:
+            self.stats.failed += 1
+            raise TokenizerUnavailableError(f"the tokenizer of {tokenizer_id}: {error}") from error
         finally:
             self.stats.waiting_prompts -= 1
-            self.stats.waiting_bytes -= size
+            self.stats.waiting_bytes -= len(text.raw)
             del self._jobs[name]
 
     async def close(self) -> None:
@@ -189,4 +196,22 @@ class TokenizerPool:
         self._closed = True
         if self._jobs:
             await asyncio.wait(self._jobs.values())
-        self._threads.shutdown()
+        self.workers.close()
+
+
+def _encode(text: Text) -> list[Entry]:
+    """Tokenise what is not known of a text; return the entries of its other slices."""
+    parts = []
+    entries = []
+    begin = text.covered
+    end = sum(map(len, text.slices[: len(text.known)]))
+    for piece in text.slices[len(text.known) : -1]:
+        end += len(piece)
+        cut = text.tokenizer.cut(text.raw, begin, end)
+        if cut > begin:
+            parts.append(text.raw[begin:cut])
+        entries.append((cut > begin, end - cut))
+        begin = cut
+    parts.append(text.raw[begin:])
+    tokens = iter(text.tokenizer.encode(parts, at_start=not text.covered))
+    return [Entry(next(tokens) if has_part else b"", tail) for has_part, tail in (*entries, (True, 0))]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from prefixstore.store import StoreStats
+from prefixstore.store import Entry, StoreStats
 
 
 class ReferenceStore:
@@ -10,25 +10,32 @@ class ReferenceStore:
 
     def __init__(self) -> None:
         self.stats = StoreStats()
-        self._tokens: dict[tuple[str, tuple[str, ...]], bytes] = {}
+        self._entries: dict[tuple[bytes, ...], Entry] = {}
 
-    def find(self, space: str, pieces: Sequence[str]) -> list[bytes]:
-        """Return the tokens of the leading pieces that are known."""
-        found: list[bytes] = []
-        for end in range(1, len(pieces) + 1):
-            tokens = self._tokens.get((space, tuple(pieces[:end])))
-            if tokens is None:
+    def find(self, slices: Sequence[bytes]) -> list[Entry]:
+        """Return the entries of the leading slices that are known."""
+        found: list[Entry] = []
+        for end in range(1, len(slices) + 1):
+            entry = self._entries.get(tuple(slices[:end]))
+            if entry is None:
                 break
-            found.append(tokens)
-        self.stats.hit_pieces += len(found)
-        self.stats.missed_pieces += len(pieces) - len(found)
+            found.append(entry)
+        known = sum(map(len, slices[: len(found)]))
+        self.stats.hit_bytes += known
+        self.stats.missed_bytes += sum(map(len, slices)) - known
         return found
 
-    def put(self, space: str, pieces: Sequence[str], tokens: Sequence[bytes]) -> None:
-        """Remember the tokens of all pieces of a text."""
-        for end, ids in enumerate(tokens, 1):
-            self._tokens[space, tuple(pieces[:end])] = ids
-        self.stats.entries = len(self._tokens)
+    def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        """Remember the entries of a text's leading slices."""
+        for end, entry in enumerate(entries, 1):
+            kept = self._entries.setdefault(tuple(slices[:end]), entry)
+            kept.is_kept = True
+        self.stats.entries = len(self._entries)
+
+    def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
+        """Remember each entry's block keys."""
+        for entry, own in zip(entries, keys, strict=True):
+            entry.label, entry.keys = label, own
 
     def check(self) -> None:
         """Do nothing: there is nothing to contradict."""

@@ -1,7 +1,8 @@
 """The contract of a prefix store: what is known of a text's beginning.
 
-A text comes as the pieces that its tokenizer cuts it into. A store remembers the tokens of pieces
-together with everything that stands before them.
+A text comes as slices (`prefixstore.boundary`). For each slice, together with everything before it, a
+store remembers the tokens up to the last cut before its end; and the block keys that those tokens
+complete, under a label that says whose keys they are.
 """
 
 from collections.abc import Sequence
@@ -13,32 +14,53 @@ class BrokenInvariantError(Exception):
     """A store contradicts itself: a bug of ours."""
 
 
+class Entry:
+    """What is known where a slice ends. The store owns it once it was put."""
+
+    __slots__ = ("is_kept", "keys", "label", "tail", "tokens")
+
+    def __init__(self, tokens: bytes, tail: int) -> None:
+        self.tokens = tokens
+        """Packed ids from the cut before to this slice's."""
+        self.tail = tail
+        """Bytes of text at the slice's end that no tokens stand for yet."""
+        self.label: object = None
+        self.keys = b""
+        """Block keys that are complete with these tokens and not before, 8 bytes each."""
+        self.is_kept = False
+        """Whether a store has it, and counts its bytes."""
+
+
 @dataclass(slots=True)
 class StoreStats:
     """What a store holds and what happened to it."""
 
     bytes: int = 0
     entries: int = 0
-    hit_pieces: int = 0
-    missed_pieces: int = 0
+    hit_bytes: int = 0
+    """Bytes of text that were looked up and known."""
+    missed_bytes: int = 0
     evictions: int = 0
 
 
 class PrefixStore(Protocol):
     """What every store promises; `tests/conformance/test_prefix_store.py` runs on all of them.
 
-    Calls are made from one thread at a time. `space` names the tokenizer: two never share.
+    Each tokenizer has a store of its own. Calls are made from one thread at a time.
     """
 
     @property
     def stats(self) -> StoreStats:
         """What the store holds."""
 
-    def find(self, space: str, pieces: Sequence[str]) -> list[bytes]:
-        """Return the tokens of the leading pieces that are known, one entry a piece."""
+    def find(self, slices: Sequence[bytes]) -> list[Entry]:
+        """Return the entries of the leading slices that are known."""
 
-    def put(self, space: str, pieces: Sequence[str], tokens: Sequence[bytes]) -> None:
-        """Remember the tokens of all pieces of a text."""
+    def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        """Remember the entries of a text's leading slices. One that is known already stays."""
+
+    def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
+        """Remember each entry's block keys, instead of any other label's."""
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the store contradicts itself."""

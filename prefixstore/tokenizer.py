@@ -4,16 +4,33 @@
 `tokenizers`, and `ByteTokenizer` a reference that needs no files.
 """
 
+import itertools
 import json
+import logging
+import os
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import tokenizers
 
-from prefixstore.boundary import pieces_of, qualifies
+from prefixstore.boundary import cut_finder
+from prefixstore.proof import cuts_of
+
+log = logging.getLogger(__name__)
+
+# A text is one worker's; several are worked on at once by several workers.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+PROBE = (
+    "The quick brown fox, don't you KNOW, jumped over 12345 lazy dogs; it's 3.14 \u00e9t\u00e9 na\u00efve.\n\n"
+    "def main(argv):\r\n\tif (argv is None):\n        return {'a': [1, 2], \"b\": None}  # a comment\n"
+    "\u65e5\u672c\u8a9e\u3068\uff0c\u4e2d\u6587\u3002\ud55c\uad6d\uc5b4 \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u05e2\u05d1\u05e8\u05d9\u05ea \u0939\u093f\u0928\u094d\u0926\u0940 \u0639\u0631\u0628\u064a  two  spaces\n"
+    "e\u0301 \U0001f469\u200d\U0001f469\u200d\U0001f467 end of the probe "
+) * 4
+"""What is encoded whole and cut when a tokenizer is loaded: a proof is good, a look is better."""
 
 
 class TokenizerUnavailableError(Exception):
@@ -39,31 +56,53 @@ class Tokenizer(Protocol):
     def suffix(self) -> bytes:
         """Ids that come after the text's where special tokens are added."""
 
-    def split(self, text: str) -> list[str]:
-        """Cut a text into pieces whose tokens, put together, are the whole text's tokens."""
+    @property
+    def has_cuts(self) -> bool:
+        """Whether there are places where a text may be cut."""
 
-    def encode(self, pieces: list[str]) -> list[bytes]:
-        """Return each piece's ids, no special tokens added. Thread-safe."""
+    @property
+    def waits(self) -> bool:
+        """Whether encoding waits for something else than this process."""
+
+    def cut(self, raw: bytes, begin: int, end: int) -> int:
+        """Return the last cut in raw[begin:end], more than `begin`; `begin` where there is none.
+
+        The tokens of the parts, put together, are the whole text's. It depends on nothing else than
+        these bytes.
+        """
+
+    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
+        """Return the ids of consecutive parts of a text, no special tokens added. Thread-safe.
+
+        `at_start` says whether the first one begins the text. Raises UnicodeDecodeError.
+        """
 
 
 class ByteTokenizer:
-    """One token a byte of UTF-8, and a begin token: simple, and splittable anywhere."""
+    """One token a byte of UTF-8, and a begin token: simple, and to be cut anywhere."""
 
     vocab_size = 257
     prefix = (256).to_bytes(4, "little")
     suffix = b""
+    has_cuts = True
+    waits = False
 
-    def split(self, text: str) -> list[str]:
-        """Cut a text into pieces."""
-        return pieces_of(text)
+    def cut(self, raw: bytes, begin: int, end: int) -> int:
+        """Return the last cut in raw[begin:end]."""
+        at = end - 1
+        while at > begin and raw[at] & 0xC0 == 0x80:
+            at -= 1
+        return max(at, begin)
 
-    def encode(self, pieces: list[str]) -> list[bytes]:
-        """Return each piece's ids."""
-        return [_pack(list(piece.encode())) for piece in pieces]
+    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  alike everywhere
+        """Return each part's ids."""
+        return [_pack(list(part)) for part in parts]
 
 
 class FolderTokenizer:
     """A model's tokenizer from its folder: tokenizer.json, tokenizer_config.json, chat template."""
+
+    waits = False
 
     def __init__(self, folder: Path) -> None:
         """Load a folder. Raises TokenizerUnavailableError."""
@@ -85,7 +124,23 @@ class FolderTokenizer:
             int(model_config.get("vocab_size") or 0),
         )
         self.prefix, self.suffix = self._affixes(folder)
-        self._splits = qualifies(parsed)
+        cuts = cuts_of(parsed)
+        self.has_cuts = cuts is not None
+        if cuts:
+            self._find_cut = cut_finder(cuts)
+            self._drops_space = cuts.drops_space
+            self._check_cuts(folder)
+
+    def _check_cuts(self, folder: Path) -> None:
+        raw = PROBE.encode()
+        places = [0]
+        for end in range(64, len(raw), 64):
+            places.append(self.cut(raw, places[-1], end))
+        places.append(len(raw))
+        parts = [raw[one:other] for one, other in itertools.pairwise(places)]
+        if b"".join(self.encode(parts, at_start=True)) != self.encode([raw], at_start=True)[0]:
+            log.error("%s: cut texts have other tokens than whole ones; none is cut", folder)
+            self.has_cuts = False
 
     def _affixes(self, folder: Path) -> tuple[bytes, bytes]:
         """Find out what is put around a text."""
@@ -106,19 +161,20 @@ class FolderTokenizer:
                 named[name] = text
         return named
 
-    def split(self, text: str) -> list[str]:
-        """Cut a text into pieces where that is proven to change no token."""
-        return pieces_of(text) if self._splits else [text]
+    def cut(self, raw: bytes, begin: int, end: int) -> int:
+        """Return the last cut in raw[begin:end]."""
+        return self._find_cut(raw, begin, end) if self.has_cuts else begin
 
-    def encode(self, pieces: list[str]) -> list[bytes]:
-        """Return each piece's ids."""
-        try:
-            return [
-                _pack(self._tokenizer.encode(piece, add_special_tokens=False).ids)
-                for piece in pieces
+    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
+        """Return each part's ids."""
+        texts = [part.decode() for part in parts]
+        if self.has_cuts and self._drops_space:
+            # Before every part but the text's first the tokenizer puts the space itself.
+            texts = [
+                text if at_start and not number else text[1:] for number, text in enumerate(texts)
             ]
-        except UnicodeEncodeError as error:
-            raise InvalidTextError(_lone_surrogate(error)) from error
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [_pack(encoding.ids) for encoding in encodings]
 
 
 def check_text(text: str) -> bytes:

@@ -107,17 +107,24 @@ class PartsCollector(Collector):
         yield _gauge("warmpath_index_bytes", "Bytes that the index takes.", stats.bytes)
         yield _gauge("warmpath_index_max_bytes", "The most that it may take.", stats.max_bytes)
         yield _counter("warmpath_index_evicted_keys", "Given up for want of room.", stats.evicted)
-        store = self._pool.store.stats
-        yield _gauge("warmpath_prefix_store_bytes", "Bytes held by the prefix store.", store.bytes)
-        yield _counter("warmpath_prefix_store_hit_pieces", "Pieces found.", store.hit_pieces)
-        yield _counter("warmpath_prefix_store_missed_pieces", "Not found.", store.missed_pieces)
-        yield _counter("warmpath_prefix_store_evictions", "Entries let go.", store.evictions)
+        stores = [store.stats for store in self._pool.stores.values()]
+        for name, help_text, field, make in (
+            ("bytes", "Bytes held by the prefix stores.", "bytes", _gauge),
+            ("hit_bytes", "Bytes of text found.", "hit_bytes", _counter),
+            ("missed_bytes", "Bytes of text not found.", "missed_bytes", _counter),
+            ("evictions", "Entries let go.", "evictions", _counter),
+        ):
+            total = sum(getattr(stats, field) for stats in stores)
+            yield make(f"warmpath_prefix_store_{name}", help_text, total)
         pool = self._pool.stats
         yield _gauge("warmpath_tokenizer_waiting_prompts", "Prompts waiting.", pool.waiting_prompts)
         yield _gauge("warmpath_tokenizer_waiting_bytes", "Their bytes.", pool.waiting_bytes)
-        yield _counter("warmpath_tokenizer_encoded_chars", "Characters.", pool.encoded_chars)
+        yield _counter("warmpath_tokenizer_encoded_bytes", "Bytes of text.", pool.encoded_bytes)
         yield _counter("warmpath_tokenizer_timeouts", "Waits cut short.", pool.timeouts)
         yield _counter("warmpath_tokenizer_refused", "Prompts refused: queue full.", pool.refused)
+        yield _counter("warmpath_tokenizer_failed", "Texts a tokenizer failed on.", pool.failed)
+        lost = self._pool.workers.lost
+        yield _gauge("warmpath_tokenizer_lost_threads", "Threads that hang.", lost)
         yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(self._bookings))
         yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
 

@@ -4,16 +4,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import msgspec
 
 from indexer.extra import Item, extras_of, next_token
 from indexer.group import Layout
 from indexer.ingest import Ingest
-from indexer.key import Chain, Keyspace
+from indexer.key import Chain, Keyspace, chain
 from indexer.rank import Rank
 from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
+from indexer.word import WORD_BYTES, pack_words, unpack_words
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy
@@ -27,11 +29,21 @@ Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""
 
 
+class Memo(Protocol):
+    """Where a text's block keys are kept (`prefixstore.memo`)."""
+
+    def keys(self, root: int) -> bytes:
+        """Return the leading keys that are known, packed."""
+
+    def keep(self, root: int, block_size: int, keys: bytes) -> None:
+        """Remember a text's leading keys."""
+
+
 class TokenPrompt(msgspec.Struct, frozen=True):
     """A prompt as engines cache it.
 
     `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
-    computes anew whatever it holds (`router.prompt`).
+    computes anew whatever it holds (`router.prompt`). `memo` is there for a text.
     """
 
     model: str
@@ -40,6 +52,7 @@ class TokenPrompt(msgspec.Struct, frozen=True):
     cache_salt: str = ""
     items: tuple[Item, ...] = ()
     reads_cache: bool = True
+    memo: Memo | None = None
 
     @property
     def tokens(self) -> int:
@@ -60,7 +73,21 @@ class TokenPrompt(msgspec.Struct, frozen=True):
             extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
         elif self.items:
             extras = extras_of(self.items, block_size, blocks) or ()
-        return Chain(root, self.ids, block_size, blocks, extras)
+        made = b""
+        if self.memo and blocks and not extras:
+            made = self._made(self.memo, root, block_size, blocks)
+        return Chain(root, self.ids, block_size, blocks, extras, made)
+
+    def _made(self, memo: Memo, root: int, block_size: int, blocks: int) -> bytes:
+        """Return the keys, of which only those are computed that are not known."""
+        made = memo.keys(root)[: blocks * WORD_BYTES]
+        done = len(made) // WORD_BYTES
+        if done < blocks:
+            parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
+            step = block_size * TOKEN_BYTES
+            made += pack_words(chain(parent, self.ids[done * step : blocks * step], block_size))
+            memo.keep(root, block_size, made)
+        return made
 
 
 @lru_cache(4096)
@@ -118,9 +145,9 @@ class Scorer:
         for block_size, lookahead in forms:
             if not block_size:
                 continue
-            chain = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
+            blocks = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
             held: dict[Rank, list[Held]] = {}
-            for place, start, stop in self._ingest.match(chain, leading=leading):
+            for place, start, stop in self._ingest.match(blocks, leading=leading):
                 holder = self._ingest.rank(place.pod, place.rank)
                 if holder is not None:
                     held.setdefault(holder, []).append((place.group, start, stop, place.tier))
@@ -133,7 +160,7 @@ class Scorer:
                 is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
                 match = alike.get(pieces[0]) if is_simple else None
                 if match is None:
-                    match = _match(pieces, layout, chain.blocks)
+                    match = _match(pieces, layout, blocks.blocks)
                     if is_simple:
                         alike[pieces[0]] = match
                 matches[rank] = match

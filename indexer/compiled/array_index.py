@@ -98,6 +98,9 @@ class ArrayIndex:
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
         """Return the stretches of a prompt's blocks."""
+        if chain.made:
+            made = np.frombuffer(chain.made, "<u8").astype(np.uint64, copy=False)
+            return self._read(look_up.of_keys, (made, self.now()))
         if chain.extras:
             return self.stretches(chain.keys())
         arguments = (

@@ -1,95 +1,144 @@
 """One suite for every prefix store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from prefixstore.lru import ENTRY_BYTES, LruStore
 from prefixstore.reference import ReferenceStore
-from prefixstore.store import PrefixStore
+from prefixstore.store import Entry, PrefixStore
+from prefixstore.trie import NODE_BYTES, TrieStore
 
-STORES: dict[str, Callable[[], PrefixStore]] = {
-    "reference": ReferenceStore,
-    "lru": lambda: LruStore(1 << 20),
+STORES: dict[str, Callable[[int], PrefixStore]] = {
+    "reference": lambda _: ReferenceStore(),
+    "lru": lambda entries: LruStore(entries * (ENTRY_BYTES + 8), b"secret"),
+    "trie": lambda entries: TrieStore(entries * (NODE_BYTES + 10)),
 }
+BOUNDED = sorted(STORES.keys() - {"reference"})
 
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> PrefixStore:
-    return STORES[request.param]()
+    return STORES[request.param](1000)
+
+
+def put(store: PrefixStore, *slices: bytes) -> None:
+    store.put(slices, [Entry(b"".join(slices[: end + 1])[-4:], 0) for end in range(len(slices))])
+
+
+def found(store: PrefixStore, *slices: bytes) -> list[bytes]:
+    return [entry.tokens for entry in store.find(slices)]
 
 
 def test_what_was_put_is_found_as_deep_as_it_agrees(store: PrefixStore) -> None:
-    store.put("m", ["a", "b", "c"], [b"1", b"2", b"3"])
-    assert store.find("m", ["a", "b", "c", "d"]) == [b"1", b"2", b"3"]
-    assert store.find("m", ["a", "b", "x", "c"]) == [b"1", b"2"]
-    assert store.find("m", ["b", "c"]) == []
-    assert store.find("m", []) == []
+    put(store, b"a", b"b", b"c")
+    assert found(store, b"a", b"b", b"c", b"d") == [b"a", b"ab", b"abc"]
+    assert found(store, b"a", b"b", b"x", b"c") == [b"a", b"ab"]
+    assert found(store, b"b", b"c") == []
+    assert found(store) == []
 
 
-def test_a_piece_counts_only_after_everything_before_it(store: PrefixStore) -> None:
-    store.put("m", ["a", "same"], [b"1", b"2"])
-    store.put("m", ["b", "same"], [b"3", b"4"])
-    assert store.find("m", ["a", "same"]) == [b"1", b"2"]
-    assert store.find("m", ["b", "same"]) == [b"3", b"4"]
+def test_a_slice_counts_only_after_everything_before_it(store: PrefixStore) -> None:
+    put(store, b"a", b"same")
+    put(store, b"b", b"same")
+    store.put([b"a", b"same"], [Entry(b"lost", 0), Entry(b"lost", 0)])
+    assert found(store, b"a", b"same") == [b"a", b"same"]
+    assert found(store, b"b", b"same") == [b"b", b"same"]
 
 
-def test_pieces_are_not_confused_with_their_sum(store: PrefixStore) -> None:
-    store.put("m", ["ab", "c"], [b"1", b"2"])
-    assert store.find("m", ["a", "bc"]) == []
+def test_slices_are_not_confused_with_their_sum(store: PrefixStore) -> None:
+    put(store, b"ab", b"c")
+    assert found(store, b"a", b"bc") == []
 
 
-def test_two_tokenizers_never_share(store: PrefixStore) -> None:
-    store.put("m", ["a"], [b"1"])
-    assert store.find("n", ["a"]) == []
+def test_the_empty_end_of_a_text_is_no_beginning_of_a_longer_one(store: PrefixStore) -> None:
+    put(store, b"a", b"")
+    assert found(store, b"a", b"") == [b"a", b"a"]
+    assert found(store, b"a", b"b") == [b"a"]
 
 
-def test_hits_and_misses_are_counted(store: PrefixStore) -> None:
-    store.put("m", ["a", "b"], [b"1", b"2"])
-    store.find("m", ["a", "b", "c"])
-    assert (store.stats.hit_pieces, store.stats.missed_pieces) == (2, 1)
+def test_hits_and_misses_are_counted_in_bytes_of_text(store: PrefixStore) -> None:
+    put(store, b"aa", b"bbb")
+    store.find([b"aa", b"bbb", b"cccc"])
+    assert (store.stats.hit_bytes, store.stats.missed_bytes) == (5, 4)
 
 
-PIECES = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=5)
+def test_keys_are_kept_with_their_entries(store: PrefixStore) -> None:
+    put(store, b"a", b"b")
+    store.keep_keys(store.find([b"a", b"b"]), "mine", [b"1" * 8, b"2" * 16])
+    store.check()
+    assert [(one.label, len(one.keys)) for one in store.find([b"a", b"b"])] == [
+        ("mine", 8),
+        ("mine", 16),
+    ]
+    store.keep_keys(store.find([b"a"]), "other", [b""])
+    store.check()
+    assert [one.label for one in store.find([b"a", b"b"])] == ["other", "mine"]
 
 
-class LruForgetsButNeverLies(RuleBasedStateMachine):
-    """A small LRU store beside the reference: what it finds is a beginning of the truth."""
+SLICES = st.lists(st.sampled_from([b"a", b"b", b"ab", b""]), min_size=1, max_size=5)
+
+
+class ForgetsButNeverLies(RuleBasedStateMachine):
+    """A small store beside the reference: what it finds is a beginning of the truth."""
+
+    name: str
 
     def __init__(self) -> None:
         super().__init__()
-        self.lru = LruStore(6 * (ENTRY_BYTES + 4))
         self.truth = ReferenceStore()
 
-    @rule(space=st.sampled_from("mn"), pieces=PIECES)
-    def put(self, space: str, pieces: list[str]) -> None:
-        tokens = ["".join((space, *pieces[: end + 1])).encode()[-4:] for end in range(len(pieces))]
-        self.lru.put(space, pieces, tokens)
-        self.truth.put(space, pieces, tokens)
+    @initialize(entries=st.integers(1, 12))
+    def begin(self, entries: int) -> None:
+        self.store = STORES[self.name](entries)
+        self.last: Sequence[Entry] = ()
 
-    @rule(space=st.sampled_from("mn"), pieces=PIECES)
-    def find(self, space: str, pieces: list[str]) -> None:
-        found = self.lru.find(space, pieces)
-        assert found == self.truth.find(space, pieces)[: len(found)]
+    @rule(slices=SLICES)
+    def put(self, slices: list[bytes]) -> None:
+        put(self.store, *slices)
+        put(self.truth, *slices)
+
+    @rule(slices=SLICES)
+    def find(self, slices: list[bytes]) -> None:
+        self.last = self.store.find(slices)
+        truth = self.truth.find(slices)
+        assert [one.tokens for one in self.last] == [one.tokens for one in truth][: len(self.last)]
+
+    @rule(label=st.sampled_from("xy"), size=st.integers(0, 20))
+    def keep_keys_of_what_was_found_maybe_long_ago(self, label: str, size: int) -> None:
+        self.store.keep_keys(self.last, label, [bytes(size)] * len(self.last))
 
     @invariant()
     def bounded(self) -> None:
-        self.lru.check()
+        self.store.check()
 
 
-LruForgetsButNeverLies.TestCase.settings = settings(max_examples=150, deadline=None)
-TestLruForgetsButNeverLies = LruForgetsButNeverLies.TestCase
+for _name in BOUNDED:
+    _machine = type(f"{_name.title()}ForgetsButNeverLies", (ForgetsButNeverLies,), {"name": _name})
+    _machine.TestCase.settings = settings(max_examples=150, deadline=None)
+    globals()[f"Test{_machine.__name__}"] = _machine.TestCase
 
 
-def test_the_least_recently_used_beginning_goes_first_its_tail_before_its_head() -> None:
-    store = LruStore(4 * (ENTRY_BYTES + 1))
-    store.put("m", ["a", "b"], [b"1", b"2"])
-    store.put("m", ["c", "d"], [b"3", b"4"])
-    store.find("m", ["a", "b"])
-    store.put("m", ["e"], [b"5"])
-    assert store.find("m", ["c", "d"]) == [b"3"]
-    assert store.find("m", ["a", "b"]) == [b"1", b"2"]
+@pytest.mark.parametrize("name", BOUNDED)
+def test_the_least_recently_used_text_goes_first_its_end_before_its_beginning(name: str) -> None:
+    store = STORES[name](4)
+    put(store, b"aa", b"bb")
+    put(store, b"cc", b"dd")
+    store.find([b"aa", b"bb"])
+    put(store, b"ee")
+    assert found(store, b"cc", b"dd") == [b"cc"]
+    assert len(found(store, b"aa", b"bb")) == 2
     assert store.stats.evictions == 1
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_beginning_that_many_texts_share_outlives_them(name: str) -> None:
+    store = STORES[name](6)
+    for number in range(50):
+        slices = [b"aa", b"bb", str(number).encode()]
+        assert len(store.find(slices)) == (2 if number else 0)
+        put(store, *slices)
+        store.check()

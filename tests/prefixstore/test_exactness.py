@@ -2,145 +2,213 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
-from prefixstore.boundary import CL100K, QWEN2, pieces_of, qualifies
+from prefixstore import proof
+from prefixstore.boundary import SLICE, cut_finder, slices_of
+from prefixstore.lru import LruStore
+from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.workers import Workers
 from router.body import ChatBody, parse_chat, parse_completions
+from tests.prefixstore.families import FAMILIES
+from tests.prefixstore.texts import GAPS, PARTS, text
 
-WORDS = [
-    "the", "cache", " ", "  ", "\n", "\r\n", "\t", "a b", "don't", "I'LL", "x=1;", "  if (a) {\n",
-    "naïve", "e\u0301", "日本語", "नमस्ते", "العربية", "👩‍👩‍👧", "🏳️‍🌈", "12345", "3.14", "ﬁ", "\u00a0",
-    "<|end|>", "<|user|>", "...", "--", "ß", "İ", "\u200d", "word word word", "a", "Z z Z",
-]  # fmt: skip
-TEXTS = st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=6)), max_size=400).map(
-    lambda parts: " ".join(part for part in parts).encode("utf-8", "ignore").decode()
-)
-CORPUS = [
-    "The quick brown fox jumps over the lazy dog. def main(): return 0\n" * 20,
-    "Prefix caching skips most of a prompt's prefill; don't compute twice. 123 456\r\n" * 20,
-]
+PROMPTS = 400
+GROWN = 4
+"""How often each prompt grows. With 13 families: 20,800 texts."""
+
+Pair = tuple[str, FolderTokenizer, Tokenizer]
 
 
-def bpe(pattern: str | None, *, bos: bool = False) -> Tokenizer:
-    """Train a byte-level BPE that splits as GPT-2 (None) or by a pattern."""
-    tokenizer = Tokenizer(models.BPE())
-    if pattern is None:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    else:
-        from tokenizers import Regex
-
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(pattern), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<s>", "<|end|>", "<|user|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    if bos:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", 0)]
-        )
-    return tokenizer
-
-
-def metaspace() -> Tokenizer:
-    """Train a BPE over whole texts with spaces as ▁: nothing is proven for it."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"], show_progress=False)
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    return tokenizer
-
-
-def folder(path: Path, tokenizer: Tokenizer) -> FolderTokenizer:
+def save(path: Path, tokenizer: Tokenizer) -> FolderTokenizer:
     tokenizer.save(str(path / "tokenizer.json"))
     return FolderTokenizer(path)
 
 
-@pytest.fixture(scope="module", params=["recorded", "gpt2", "cl100k", "qwen2", "metaspace"])
+@pytest.fixture(scope="module", params=FAMILIES)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shared: Path
-) -> tuple[FolderTokenizer, Tokenizer]:
+) -> Pair:
     """Our tokenizer and the whole-text oracle."""
-    oracle = {
-        "recorded": lambda: Tokenizer.from_file(str(shared / "vllm-cpu" / "tokenizer.json")),
-        "gpt2": lambda: bpe(None, bos=True),
-        "cl100k": lambda: bpe(CL100K),
-        "qwen2": lambda: bpe(QWEN2),
-        "metaspace": metaspace,
-    }[request.param]()
-    return folder(tmp_path_factory.mktemp(request.param), oracle), oracle
+    oracle = FAMILIES[request.param](shared)
+    return request.param, save(tmp_path_factory.mktemp("family"), oracle), oracle
 
 
 def ids(packed: bytes) -> list[int]:
     return [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed), 4)]
 
 
-@settings(max_examples=300, deadline=None)
-@given(text=TEXTS)
-def test_the_pieces_tokens_are_the_whole_texts_tokens(
-    pair: tuple[FolderTokenizer, Tokenizer], text: str
-) -> None:
-    ours, oracle = pair
-    pieces = ours.split(text)
-    assert "".join(pieces) == text
-    whole = oracle.encode(text, add_special_tokens=True).ids
-    assert ids(ours.prefix + b"".join(ours.encode(pieces)) + ours.suffix) == whole
+def prompts(name: str, own: list[str]) -> Iterator[str]:
+    """Yield prompts that grow by a character, or some, and that share beginnings."""
+    rng = Random(name)  # noqa: S311  the same texts in every run
+    prompt = ""
+    for _ in range(PROMPTS):
+        prompt = prompt[: rng.randrange(len(prompt) + 1)] if rng.random() < 0.5 else ""
+        prompt += text(rng, own)
+        yield prompt
+        for _ in range(GROWN - 1):
+            prompt += rng.choice((rng.choice(PARTS)[:1], rng.choice(GAPS), "a", " ", "'s"))
+            yield prompt
+
+
+async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(pair: Pair) -> None:
+    name, ours, oracle = pair
+    own = [token.content for token in oracle.get_added_tokens_decoder().values()][:50]
+    # So small that it forgets now and then.
+    pool = TokenizerPool(
+        lambda: LruStore(300_000, b""),
+        Workers(1, hang_seconds=60, most_lost=0),
+        max_prompts=1,
+        max_bytes=1 << 20,
+    )
+    known = 0
+    for number, prompt in enumerate(prompts(name, own)):
+        special = number % 2 == 0
+        tokens = await pool.encode(
+            "m", ours, prompt, add_special_tokens=special, timeout=None
+        )
+        assert ids(tokens.ids) == oracle.encode(prompt, add_special_tokens=special).ids, prompt
+        known += tokens.stored_bytes > 0
+    assert (known > PROMPTS) == ours.has_cuts
+    assert not ours.has_cuts or pool.stores["m"].stats.evictions
+    await pool.close()
+
+
+def test_what_is_known_to_be_splittable_is_split_and_the_rest_is_not(pair: Pair) -> None:
+    name, ours, _ = pair
+    assert ours.has_cuts == (name != "unsplittable bpe")
+    raw = b"some words " * 200
+    assert (ours.cut(raw, 0, 1000) > 900) == ours.has_cuts
+
+
+CHARACTERS = st.one_of(st.sampled_from([*PARTS, *GAPS]), st.text(max_size=6))
+TEXTS = st.lists(CHARACTERS, max_size=80).map(
+    lambda parts: "".join(parts).encode("utf-8", "ignore").decode()
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompt=TEXTS)
+def test_a_text_cut_wherever_it_may_be_has_the_tokens_of_the_whole(pair: Pair, prompt: str) -> None:
+    _, ours, oracle = pair
+    raw = prompt.encode()
+    parts, begin = [], 0
+    for end in range(len(raw) + 1):
+        cut = ours.cut(raw, begin, end)
+        if cut > begin:
+            parts.append(raw[begin:cut])
+            begin = cut
+    encoded = b"".join(ours.encode([*parts, raw[begin:]], at_start=True))
+    assert ids(encoded) == oracle.encode(prompt, add_special_tokens=False).ids
 
 
 @settings(max_examples=200, deadline=None)
-@given(text=TEXTS, more=st.text(max_size=40))
-def test_a_prompt_that_grows_keeps_its_pieces(text: str, more: str) -> None:
-    before, after = pieces_of(text), pieces_of(text + more)
+@given(prompt=TEXTS, more=st.text(max_size=300).map(lambda t: t.encode("utf-8", "ignore")))
+def test_a_text_that_grows_keeps_its_full_slices_and_their_cuts(prompt: str, more: bytes) -> None:
+    find = cut_finder(proof.Cuts(proof.ANY_BREAK))
+    raw = prompt.encode() * 8
+    before, after = slices_of(raw), slices_of(raw + more)
     assert after[: len(before) - 1] == before[:-1]
+    assert all(len(piece) == SLICE for piece in before[:-1])
+    assert len(before[-1]) < SLICE
+    for end in range(SLICE, len(raw) + 1, SLICE):
+        assert find(raw, 0, end) == find(raw + more, 0, end)
 
 
-def test_what_is_known_to_be_splittable_is_split_and_the_rest_is_not(
-    pair: tuple[FolderTokenizer, Tokenizer], request: pytest.FixtureRequest
-) -> None:
-    ours, _ = pair
-    text = "some words " * 200
-    splittable = "metaspace" not in request.node.name
-    assert (len(ours.split(text)) > 5) == splittable
+LETTER = regex.compile(f"[{proof.LETTERS}]")
+KNOWN = sorted(proof._OF_LETTERS | proof._OTHERS | {one for two in proof._CASED for one in two})  # noqa: SLF001
+
+
+@settings(max_examples=400, deadline=None)
+@given(around=st.text(max_size=8), cut=st.sampled_from(proof.ANY_BREAK), letter=st.characters())
+def test_no_known_alternative_matches_over_a_cut(around: str, cut: str, letter: str) -> None:
+    letter = letter if LETTER.fullmatch(letter) else "s"
+    for at in range(len(around) + 1):
+        string = f"{around[:at]}{letter}{cut}{around[at:]}"
+        for pattern in KNOWN:
+            for start in range(at + 1):
+                found = regex.compile(pattern, regex.V1).match(string, start)
+                assert not found or found.end() <= at + 1, (pattern, string)
+
+
+@pytest.mark.parametrize("pattern", sorted(proof._OF_LETTERS))  # noqa: SLF001
+def test_an_alternative_that_is_said_to_match_every_letter_does(pattern: str) -> None:
+    for point in range(0x10000):
+        if LETTER.fullmatch(chr(point)):
+            assert regex.compile(pattern, regex.V1).fullmatch(chr(point)), hex(point)
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+SPLIT = {"type": "Split", "pattern": {"Regex": "\\s+|\\p{L}+"}, "behavior": "Isolated"}
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": {"type": "Unigram"}},
-        {"normalizer": {"type": "Lowercase"}},
-        {"pre_tokenizer": None},
-        {"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}},
+        {"model": {"type": "Unigram"}, "pre_tokenizer": None},
+        {"model": {"type": "BPE", "vocab": {"x": 0}}, "pre_tokenizer": None},
+        {"model": {"type": "BPE", "vocab": {" ": 0, "x ": 1}}, "pre_tokenizer": None},
+        {"model": {"type": "BPE", "vocab": {" ": 0}, "ignore_merges": True}, "pre_tokenizer": None},
+        {"model": {"type": "BPE", "dropout": 0.1}},
+        {"model": {"type": "Strange"}},
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+        {"normalizer": {"type": "Prepend", "prepend": "▁"}},
+        {"normalizer": {"type": "Replace", "pattern": {"String": "a "}, "content": "b"}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Strange"}]}},
         {"pre_tokenizer": BYTE_LEVEL | {"use_regex": False}},
-        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated"}},
+        {"pre_tokenizer": SPLIT | {"pattern": {"Regex": "x"}}},
+        {"pre_tokenizer": SPLIT | {"pattern": {"String": "x"}}},
+        {"pre_tokenizer": SPLIT | {"pattern": {"Regex": "(?<=a)\\s+|\\p{L}+"}}},
+        {"pre_tokenizer": SPLIT | {"behavior": "MergedWithPrevious"}},
+        {"pre_tokenizer": {"type": "Punctuation", "behavior": "MergedWithPrevious"}},
+        {"pre_tokenizer": {"type": "UnicodeScripts"}},
         {"added_tokens": [{"content": "two words"}]},
         {"added_tokens": [{"content": "end", "rstrip": True}]},
-        {"added_tokens": [{"content": "end", "lstrip": True}]},
+        {"added_tokens": [{"content": " end", "single_word": True}]},
+        {"added_tokens": [{"content": ""}]},
     ],
 )
-def test_a_tokenizer_for_which_nothing_is_proven_does_not_qualify(change: dict[str, Any]) -> None:
-    good = {"model": {"type": "BPE"}, "normalizer": None, "pre_tokenizer": BYTE_LEVEL}
-    assert qualifies(good)
-    assert not qualifies(good | change)
+def test_a_tokenizer_for_which_nothing_is_proven_has_no_cuts(change: dict[str, Any]) -> None:
+    good = {"model": {"type": "BPE", "vocab": {}}, "normalizer": None, "pre_tokenizer": BYTE_LEVEL}
+    assert proof.cuts_of(good)
+    assert not proof.cuts_of(good | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "before"),
+    [
+        ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}}, " "),
+        ({"pre_tokenizer": SPLIT}, proof.ANY_BREAK),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}}, proof.ANY_BREAK),
+        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, " \n"),
+        ({"pre_tokenizer": None, "model": {"type": "BPE", "vocab": {" ": 0, " x": 1}}}, " "),
+        ({"added_tokens": [{"content": "<mask>", "lstrip": True, "rstrip": True}]}, proof.ANY_BREAK),
+    ],
+)  # fmt: skip
+def test_what_else_is_proven(change: dict[str, Any], before: str) -> None:
+    good = {"model": {"type": "BPE", "vocab": {}}, "normalizer": None, "pre_tokenizer": BYTE_LEVEL}
+    assert proof.cuts_of(good | change) == proof.Cuts(before)
+
+
+def test_cuts_that_prove_wrong_when_a_tokenizer_is_loaded_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shared: Path
+) -> None:
+    monkeypatch.setattr("prefixstore.tokenizer.cuts_of", lambda _: proof.Cuts(" "))
+    ours = save(tmp_path, FAMILIES["unsplittable bpe"](shared))
+    assert not ours.has_cuts
+    assert "none is cut" in caplog.text
 
 
 def test_the_recorded_engine_saw_exactly_these_tokens(shared: Path, model_folder: Path) -> None:
@@ -158,13 +226,13 @@ def test_the_recorded_engine_saw_exactly_these_tokens(shared: Path, model_folder
             chat = "messages" in raw["body"]
             content = (parse_chat if chat else parse_completions)(body, "body").content
             if isinstance(content, ChatBody):
-                text: Any = template.render(
+                prompt: Any = template.render(
                     content.messages, add_generation_prompt=content.add_generation_prompt
                 )
             else:
-                text = content.prompt
-            if isinstance(text, str):
-                tokens = ids(b"".join(tokenizer.encode(tokenizer.split(text))))
+                prompt = content.prompt
+            if isinstance(prompt, str):
+                tokens = ids(tokenizer.encode([prompt.encode()], at_start=True)[0])
                 assert tokens == raw["prompt_token_ids"]
                 compared += 1
     assert compared > 150

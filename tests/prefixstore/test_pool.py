@@ -2,13 +2,20 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pytest
 
 from prefixstore.lru import LruStore
-from prefixstore.pool import PoolClosedError, PoolFullError, TokenizerPool
-from prefixstore.tokenizer import ByteTokenizer, InvalidTextError
+from prefixstore.pool import PoolClosedError, PoolFullError, TokenizerPool, Tokens
+from prefixstore.tokenizer import (
+    ByteTokenizer,
+    InvalidTextError,
+    Tokenizer,
+    TokenizerUnavailableError,
+)
+from prefixstore.workers import Workers
 
 LONG = "some words of a long prompt " * 200
 
@@ -19,14 +26,14 @@ class Gated(ByteTokenizer):
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.calls = 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
-    def encode(self, pieces: list[str]) -> list[bytes]:
+    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         self.calls += 1
         assert self.gate.wait(30)
         if self.error:
             raise self.error
-        return super().encode(pieces)
+        return super().encode(parts, at_start=at_start)
 
 
 @pytest.fixture
@@ -34,19 +41,38 @@ async def gated() -> Gated:
     return Gated()
 
 
+def new_pool(hang_seconds: float = 60, workers: int = 2) -> TokenizerPool:
+    return TokenizerPool(
+        lambda: LruStore(1 << 20, b"secret"),
+        Workers(workers, hang_seconds=hang_seconds, most_lost=1),
+        max_prompts=2,
+        max_bytes=20_000,
+    )
+
+
 @pytest.fixture
 async def pool(gated: Gated) -> AsyncIterator[TokenizerPool]:
-    pool = TokenizerPool(LruStore(1 << 20), workers=2, max_prompts=2, max_bytes=20_000)
-    pool.register("bytes", ByteTokenizer())
-    pool.register("gated", gated)
+    pool = new_pool()
     yield pool
     gated.gate.set()
     await pool.close()
 
 
+async def encode(
+    pool: TokenizerPool,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    special: bool = True,
+    timeout: float | None = None,
+) -> Tokens:
+    name = type(tokenizer).__name__
+    return await pool.encode(name, tokenizer, text, add_special_tokens=special, timeout=timeout)
+
+
 def whole(text: str) -> bytes:
     tokenizer = ByteTokenizer()
-    return tokenizer.prefix + b"".join(tokenizer.encode([text]))
+    return tokenizer.prefix + b"".join(tokenizer.encode([text.encode()], at_start=True))
 
 
 @pytest.mark.parametrize("text", ["", "a", "short text", LONG])
@@ -54,25 +80,25 @@ async def test_tokens_are_the_whole_texts_now_and_from_the_store(
     pool: TokenizerPool, text: str
 ) -> None:
     for stored in (0, len(text)):
-        tokens = await pool.encode("bytes", text, add_special_tokens=True, timeout=None)
+        tokens = await encode(pool, ByteTokenizer(), text)
         assert tokens.ids == whole(text)
         assert tokens.covered_chars == len(text)
-        assert tokens.stored_chars == stored
+        assert tokens.stored_bytes == stored
 
 
 async def test_only_what_is_new_of_a_grown_prompt_is_tokenised(pool: TokenizerPool) -> None:
-    await pool.encode("bytes", LONG, add_special_tokens=True, timeout=None)
-    before = pool.stats.encoded_chars
-    grown = await pool.encode("bytes", LONG + "more", add_special_tokens=True, timeout=None)
+    await encode(pool, ByteTokenizer(), LONG)
+    before = pool.stats.encoded_bytes
+    grown = await encode(pool, ByteTokenizer(), LONG + "more")
     assert grown.ids == whole(LONG + "more")
-    assert pool.stats.encoded_chars - before < 600
+    assert pool.stats.encoded_bytes - before < 600
 
 
 async def test_the_same_text_asked_for_twice_is_tokenised_once(
     pool: TokenizerPool, gated: Gated
 ) -> None:
     asked = [
-        asyncio.create_task(pool.encode("gated", LONG, add_special_tokens=False, timeout=None))
+        asyncio.create_task(encode(pool, gated, LONG, special=False))
         for _ in range(5)
     ]
     while not gated.calls:
@@ -86,11 +112,11 @@ async def test_the_same_text_asked_for_twice_is_tokenised_once(
 async def test_a_callers_time_ends_its_wait_and_not_the_work(
     pool: TokenizerPool, gated: Gated
 ) -> None:
-    early = await pool.encode("gated", LONG, add_special_tokens=True, timeout=0)
+    early = await encode(pool, gated, LONG, timeout=0)
     assert early.covered_chars == 0
     assert early.ids == gated.prefix
     gated.gate.set()
-    late = await pool.encode("gated", LONG, add_special_tokens=True, timeout=None)
+    late = await encode(pool, gated, LONG)
     assert late.ids == whole(LONG)
     assert gated.calls == 1
     assert pool.stats.timeouts == 1
@@ -99,8 +125,8 @@ async def test_a_callers_time_ends_its_wait_and_not_the_work(
 async def test_a_caller_that_goes_away_does_not_end_the_work_for_others(
     pool: TokenizerPool, gated: Gated
 ) -> None:
-    leaving = asyncio.create_task(pool.encode("gated", LONG, add_special_tokens=True, timeout=None))
-    staying = asyncio.create_task(pool.encode("gated", LONG, add_special_tokens=True, timeout=None))
+    leaving = asyncio.create_task(encode(pool, gated, LONG))
+    staying = asyncio.create_task(encode(pool, gated, LONG))
     while not gated.calls:
         await asyncio.sleep(0)
     leaving.cancel()
@@ -113,12 +139,12 @@ async def test_more_than_may_wait_is_refused_with_the_limits(
     pool: TokenizerPool, gated: Gated
 ) -> None:
     for letter in "ab":
-        await pool.encode("gated", letter + LONG, add_special_tokens=True, timeout=0)
+        await encode(pool, gated, letter + LONG, timeout=0)
     with pytest.raises(PoolFullError, match=r"limits\.max-queued-prompts is 2"):
-        await pool.encode("gated", "c" + LONG, add_special_tokens=True, timeout=0)
+        await encode(pool, gated, "c" + LONG, timeout=0)
     assert pool.stats.refused == 1
     gated.gate.set()
-    again = await pool.encode("gated", "a" + LONG, add_special_tokens=True, timeout=None)
+    again = await encode(pool, gated, "a" + LONG)
     assert again.ids == whole("a" + LONG)
 
 
@@ -128,21 +154,100 @@ async def test_a_tokenizer_that_fails_fails_its_callers_and_nothing_else(
     gated.error = RuntimeError("broken")
     gated.gate.set()
     with pytest.raises(RuntimeError, match="broken"):
-        await pool.encode("gated", LONG, add_special_tokens=True, timeout=None)
+        await encode(pool, gated, LONG)
     assert pool.stats.waiting_prompts == 0
     assert pool.stats.waiting_bytes == 0
     gated.error = None
-    tokens = await pool.encode("gated", LONG, add_special_tokens=True, timeout=None)
+    tokens = await encode(pool, gated, LONG)
     assert tokens.ids == whole(LONG)
 
 
 async def test_a_lone_surrogate_is_named_with_its_place(pool: TokenizerPool) -> None:
     with pytest.raises(InvalidTextError, match="surrogate at character 3"):
-        await pool.encode("bytes", "abc\ud800", add_special_tokens=True, timeout=None)
+        await encode(pool, ByteTokenizer(), "abc\ud800")
 
 
 async def test_a_closed_pool_takes_nothing() -> None:
-    pool = TokenizerPool(LruStore(1 << 20), workers=1, max_prompts=1, max_bytes=1)
+    pool = new_pool()
     await pool.close()
     with pytest.raises(PoolClosedError):
-        await pool.encode("bytes", "a", add_special_tokens=True, timeout=None)
+        await encode(pool, ByteTokenizer(), "a")
+
+
+async def test_two_tokenizers_never_share(pool: TokenizerPool, gated: Gated) -> None:
+    gated.gate.set()
+    await encode(pool, ByteTokenizer(), LONG)
+    assert (await encode(pool, gated, LONG)).stored_bytes == 0
+
+
+class Crash(BaseException):
+    """What a panic in Rust is raised as: no Exception."""
+
+
+async def test_a_crash_fails_its_callers_and_the_worker_goes_on(gated: Gated) -> None:
+    pool = new_pool(workers=1)
+    gated.gate.set()
+    gated.error = Crash()
+    with pytest.raises(TokenizerUnavailableError, match="crashed: Crash"):
+        await encode(pool, gated, LONG)
+    gated.error = None
+    assert (await encode(pool, gated, LONG)).ids == whole(LONG)
+    assert pool.stats.failed == 1
+    await pool.close()
+
+
+async def test_a_worker_that_hangs_is_replaced_and_comes_back_when_it_is_done(gated: Gated) -> None:
+    pool = new_pool(hang_seconds=0.01, workers=1)
+    with pytest.raises(TokenizerUnavailableError, match=r"longer than 0\.01 s"):
+        await encode(pool, gated, LONG)
+    assert pool.workers.lost == 1
+    ready = partial(encode, pool, ByteTokenizer())
+    assert (await ready(LONG)).ids == whole(LONG)
+    gated.gate.set()
+    while pool.workers.lost:
+        await asyncio.sleep(0)
+    assert (await ready("other " + LONG)).ids == whole("other " + LONG)
+    await pool.close()
+
+
+async def test_so_many_lost_workers_are_not_replaced_any_more_and_short_texts_still_served(
+    gated: Gated,
+) -> None:
+    pool = new_pool(hang_seconds=0.01, workers=1)
+    for letter in "ab":
+        with pytest.raises(TokenizerUnavailableError, match="longer"):
+            await encode(pool, gated, letter + LONG)
+    with pytest.raises(TokenizerUnavailableError, match="2 were given up"):
+        await encode(pool, ByteTokenizer(), LONG)
+    assert (await encode(pool, ByteTokenizer(), "short")).ids == whole("short")
+    gated.gate.set()
+    while pool.workers.lost:
+        await asyncio.sleep(0)
+    assert (await encode(pool, ByteTokenizer(), LONG)).ids == whole(LONG)
+    await pool.close()
+
+
+async def test_block_keys_are_kept_with_the_text_and_found_with_its_beginning(
+    pool: TokenizerPool,
+) -> None:
+    first = await encode(pool, ByteTokenizer(), LONG)
+    assert first.memo.keys(7) == b""
+    keys = bytes(range(256)) * 8 * 2
+    blocks = (len(LONG) + 1) // 16
+    first.memo.keep(7, 16, keys[: 8 * blocks])
+    again = await encode(pool, ByteTokenizer(), LONG)
+    assert again.memo.keys(7) == keys[: 8 * blocks]
+    assert again.memo.keys(8) == b""
+    grown = await encode(pool, ByteTokenizer(), LONG + "more")
+    found = grown.memo.keys(7)
+    assert found == keys[: len(found)]
+    assert blocks - len(found) // 8 <= 256 // 16 + 1
+    grown.memo.keep(7, 16, keys[: 8 * (blocks - 1)])
+    assert (await encode(pool, ByteTokenizer(), LONG + "more")).memo.keys(7).startswith(found)
+
+
+async def test_keys_after_a_begin_token_are_not_those_without_it(pool: TokenizerPool) -> None:
+    tokens = await encode(pool, ByteTokenizer(), LONG)
+    tokens.memo.keep(7, 16, bytes(8 * (len(LONG) // 16)))
+    assert (await encode(pool, ByteTokenizer(), LONG)).memo.keys(7)
+    assert not (await encode(pool, ByteTokenizer(), LONG, special=False)).memo.keys(7)

