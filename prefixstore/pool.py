@@ -52,45 +52,45 @@ class PoolStats:
 
 
 class TokenizerPool:
-    """Tokenises with any of its tokenizers. Use from one event loop; `close` it at the end."""
+    """Tokenises with the tokenizers it is given. Use from one event loop; `close` it at the end."""
 
     def __init__(
         self, store: PrefixStore, *, workers: int, max_prompts: int, max_bytes: int
     ) -> None:
         self.stats = PoolStats()
         self.store = store
-        self._tokenizers: dict[str, Tokenizer] = {}
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         self._max_prompts = max_prompts
         self._max_bytes = max_bytes
         self._jobs: dict[bytes, asyncio.Task[list[bytes]]] = {}
         self._closed = False
 
-    def register(self, tokenizer_id: str, tokenizer: Tokenizer) -> None:
-        """Make a tokenizer known by an id."""
-        self._tokenizers[tokenizer_id] = tokenizer
-
     async def encode(
-        self, tokenizer_id: str, text: str, *, add_special_tokens: bool, timeout: float | None
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        timeout: float | None,
     ) -> Tokens:
         """Tokenise a text, waiting at most `timeout` seconds.
 
         Where that is not enough the tokens cover what is known already. Raises InvalidTextError,
-        PoolFullError, PoolClosedError, and KeyError for an unknown tokenizer.
+        PoolFullError, PoolClosedError, and TokenizerUnavailableError where an engine is away.
         """
         if self._closed:
             raise PoolClosedError("the tokenizer pool is closed")
         raw = check_text(text)
-        tokenizer = self._tokenizers[tokenizer_id]
         pieces = tokenizer.split(text)
         known = self.store.find(tokenizer_id, pieces)
         stored = sum(map(len, pieces[: len(known)]))
         whole = True
         if len(known) < len(pieces):
-            if len(text) - stored <= INLINE_CHARS:
-                known = known + self._encode_now(tokenizer_id, pieces, known)
+            if len(text) - stored <= INLINE_CHARS and not tokenizer.waits:
+                known = known + self._encode_now(tokenizer_id, tokenizer, pieces, known)
             else:
-                rest = await self._wait(tokenizer_id, raw, pieces, known, timeout)
+                rest = await self._wait(tokenizer_id, tokenizer, raw, pieces, known, timeout)
                 whole = rest is not None
                 known = known + (rest or [])
         prefix = tokenizer.prefix if add_special_tokens else b""
@@ -99,10 +99,13 @@ class TokenizerPool:
         return Tokens(b"".join((prefix, *known, suffix)), covered, stored)
 
     def _encode_now(
-        self, tokenizer_id: str, pieces: Sequence[str], known: Sequence[bytes]
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        pieces: Sequence[str],
+        known: Sequence[bytes],
     ) -> list[bytes]:
-        rest = list(pieces[len(known) :])
-        tokens = self._tokenizers[tokenizer_id].encode(rest)
+        tokens = tokenizer.encode(list(pieces[len(known) :]))
         self._keep(tokenizer_id, pieces, known, tokens)
         return tokens
 
@@ -116,9 +119,10 @@ class TokenizerPool:
         self.stats.encoded_chars += sum(map(len, pieces[len(known) :]))
         self.store.put(tokenizer_id, pieces, [*known, *rest])
 
-    async def _wait(
+    async def _wait(  # noqa: PLR0917  a job's parts
         self,
         tokenizer_id: str,
+        tokenizer: Tokenizer,
         raw: bytes,
         pieces: Sequence[str],
         known: Sequence[bytes],
@@ -129,7 +133,7 @@ class TokenizerPool:
         name += len(known).to_bytes(4, "little")
         job = self._jobs.get(name)
         if job is None:
-            job = self._start(name, tokenizer_id, len(raw), pieces, known)
+            job = self._start(name, tokenizer_id, tokenizer, len(raw), pieces, known)
         # Shielded: neither this caller's time nor its going away ends the work for the others.
         done, _ = await asyncio.wait((job,), timeout=timeout)
         if not done:
@@ -137,10 +141,11 @@ class TokenizerPool:
             return None
         return job.result()
 
-    def _start(
+    def _start(  # noqa: PLR0917  a job's parts
         self,
         name: bytes,
         tokenizer_id: str,
+        tokenizer: Tokenizer,
         size: int,
         pieces: Sequence[str],
         known: Sequence[bytes],
@@ -158,23 +163,23 @@ class TokenizerPool:
             )
         stats.waiting_prompts += 1
         stats.waiting_bytes += size
-        job = asyncio.create_task(self._work(name, tokenizer_id, size, pieces, known))
+        job = asyncio.create_task(self._work(name, tokenizer_id, tokenizer, size, pieces, known))
         # Where every caller has gone, nobody else looks at how it ended.
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._jobs[name] = job
         return job
 
-    async def _work(
+    async def _work(  # noqa: PLR0917  a job's parts
         self,
         name: bytes,
         tokenizer_id: str,
+        tokenizer: Tokenizer,
         size: int,
         pieces: Sequence[str],
         known: Sequence[bytes],
     ) -> list[bytes]:
         try:
             rest = list(pieces[len(known) :])
-            tokenizer = self._tokenizers[tokenizer_id]
             loop = asyncio.get_running_loop()
             tokens = await loop.run_in_executor(self._threads, tokenizer.encode, rest)
             self._keep(tokenizer_id, pieces, known, tokens)

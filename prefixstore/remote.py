@@ -41,8 +41,6 @@ class RemoteTokenizer:
     """One model's engines, asked for each text."""
 
     waits = True
-    chat_template: str | None = None
-    special_tokens: Mapping[str, str] = {}
 
     def __init__(self, engine: Engine, *, vocab_size: int = 0) -> None:
         """Ask the engine what it puts around a text. Raises TokenizerUnavailableError.

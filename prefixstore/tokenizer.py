@@ -17,7 +17,7 @@ from prefixstore.boundary import pieces_of, qualifies
 
 
 class TokenizerUnavailableError(Exception):
-    """A folder holds no usable tokenizer."""
+    """A tokenizer cannot be had; the message says from where, and why."""
 
 
 class InvalidTextError(Exception):
@@ -39,6 +39,10 @@ class Tokenizer(Protocol):
     def suffix(self) -> bytes:
         """Ids that come after the text's where special tokens are added."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether `encode` waits for another process, and so never runs on the event loop."""
+
     def split(self, text: str) -> list[str]:
         """Cut a text into pieces whose tokens, put together, are the whole text's tokens."""
 
@@ -52,6 +56,7 @@ class ByteTokenizer:
     vocab_size = 257
     prefix = (256).to_bytes(4, "little")
     suffix = b""
+    waits = False
 
     def split(self, text: str) -> list[str]:
         """Cut a text into pieces."""
@@ -64,6 +69,8 @@ class ByteTokenizer:
 
 class FolderTokenizer:
     """A model's tokenizer from its folder: tokenizer.json, tokenizer_config.json, chat template."""
+
+    waits = False
 
     def __init__(self, folder: Path) -> None:
         """Load a folder. Raises TokenizerUnavailableError."""

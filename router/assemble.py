@@ -27,7 +27,8 @@ from indexer.tasks import watched
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate
-from prefixstore.tokenizer import FolderTokenizer
+from prefixstore.tokenizer import TokenizerUnavailableError
+from prefixstore.tokenizer_cache import TokenizerCache
 from router import state_file
 from router.answer import Answerer
 from router.book import Bookings
@@ -46,6 +47,7 @@ from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
+from router.sources import Sources, TemplateSource
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +72,14 @@ class Running:
 async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    Raises prefixstore's errors for a tokenizer that cannot be loaded and OSError for an address that
-    cannot be bound. On leaving, calls that are being answered have `server.drain-seconds`.
+    Raises OSError for an address that cannot be bound. A tokenizer that cannot be loaded is logged, and
+    only its model's texts are refused. On leaving, calls that are being answered have
+    `server.drain-seconds`.
     """
     async with AsyncExitStack() as stack:
         health = Health({"draining": Component(ok=True, reason="serving")})
+        # Outlives the pool, whose last work may still ask an engine.
+        sources = stack.enter_context(Sources(folder, config.tokenizers, time.monotonic))
         pool = TokenizerPool(
             LruStore(config.prefix_store.max_bytes),
             workers=config.prefix_store.workers,
@@ -82,7 +87,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             max_bytes=config.limits.max_queued_bytes,
         )
         stack.push_async_callback(pool.close)
-        models, templates = _models(config, folder, pool)
+        tokenizers = TokenizerCache(
+            most=config.tokenizers.most,
+            retry_after=config.tokenizers.retry_seconds,
+            clock=time.monotonic,
+        )
+        stack.push_async_callback(tokenizers.close)
+        models, templates = _models(config, sources, tokenizers)
+        await _load(config, tokenizers, stack)
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
@@ -105,7 +117,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         registry.register(PartsCollector(ingest, pool, bookings))
         limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         answerer = Answerer(
-            PromptReader(models, templates, pool, limits),
+            PromptReader(models, templates, tokenizers, pool, limits),
             Scorer(ingest, config.index.hash_seed),
             pods,
             bookings,
@@ -145,26 +157,45 @@ async def _following(
 
 
 def _models(
-    config: Config, folder: Path, pool: TokenizerPool
+    config: Config, sources: Sources, tokenizers: TokenizerCache
 ) -> tuple[ModelTable, dict[str, ChatTemplate]]:
-    """Load every model's tokenizer and template."""
+    """Return every model, and the templates that come with their tokenizers as these are loaded."""
     table = ModelTable()
-    templates = {}
+    templates: dict[str, ChatTemplate] = {}
     for model in config.models:
-        vocab_size = model.vocab_size
-        if model.tokenizer:
-            tokenizer = FolderTokenizer(folder / model.tokenizer)
-            pool.register(model.name, tokenizer)
-            vocab_size = vocab_size or tokenizer.vocab_size
-            if tokenizer.chat_template:
-                templates[model.name] = ChatTemplate(
-                    tokenizer.chat_template,
-                    tokenizer.special_tokens,
-                    clock=lambda: datetime.now(UTC).astimezone(),
-                )
-        known = Model(model.name, vocab_size, tokenizer=model.name if model.tokenizer else "")
+        source = sources.of(model)
+        if source is not None:
+            templated = TemplateSource(
+                source, model.name, templates, lambda: datetime.now(UTC).astimezone()
+            )
+            tokenizers.register(model.name, templated)
+        known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
     return table, templates
+
+
+async def _load(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
+    """Begin to load the tokenizers, and await those that need nothing but this machine."""
+    local = []
+    has_any = [
+        model
+        for model in config.models
+        if model.tokenizer or model.hub.repo or model.tokenizer_urls
+    ]
+    for model in has_any[: config.tokenizers.most]:
+        load = watched(_load_one(model.name, tokenizers), f"loading the tokenizer of {model.name}")
+        stack.callback(load.cancel)
+        if model.tokenizer and not model.tokenizer_urls:
+            local.append(load)
+    if local:
+        await asyncio.wait(local)
+
+
+async def _load_one(model: str, tokenizers: TokenizerCache) -> None:
+    try:
+        await tokenizers.get(model)
+    except TokenizerUnavailableError as error:
+        log.error("model %r: texts are refused: %s", model, error)  # noqa: TRY400  says all
 
 
 async def _find(

@@ -89,6 +89,41 @@ class Booking(Table, frozen=True):
     """Bookings kept; past it the oldest ends."""
 
 
+class Tokenizers(Table, frozen=True):
+    """[tokenizers]: loading them, and asking engines."""
+
+    most: Positive = 32
+    """Tokenizers kept; a large vocabulary takes about 100 MB. Past it the least recently used goes."""
+    retry_seconds: Seconds = 10.0
+    """Pause before a tokenizer that could not be loaded is tried again."""
+    load_seconds: Seconds = 60.0
+    """Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
+    remote_seconds: Seconds = 0.5
+    """Longest wait for an engine's tokenizer; well within limits.tokenize-seconds, so that there is time
+    for the next engine or the fall-back."""
+    skip_seconds: Seconds = 5.0
+    """How long an engine whose tokenizer failed is not asked."""
+
+
+class Hub(Table, frozen=True):
+    """[models.hub]: a tokenizer of the HuggingFace hub, pinned."""
+
+    repo: str = ""
+    """OWNER/NAME; empty: not from the hub."""
+    revision: str = ""
+    """The full commit, 40 hexadecimal digits."""
+    files: dict[str, str] = {}
+    """Each file that is used, tokenizer.json for one, with its SHA-256."""
+    token_file: str = ""
+    """File with the access token, relative to this one; empty: none is sent."""
+    endpoint: str = ""
+    """URL of a mirror; empty: the hub, or what HF_ENDPOINT says."""
+    cache_folder: str = ""
+    """Relative to this file; empty: huggingface_hub's own, shared with engines on this machine."""
+    offline: bool = False
+    """Only what lies in the cache."""
+
+
 class Model(Table, frozen=True):
     """[[models]]: one base model."""
 
@@ -99,7 +134,11 @@ class Model(Table, frozen=True):
     adapters: list[str] = []
     """LoRA adapters that are requested by their own name."""
     tokenizer: str = ""
-    """Folder with tokenizer.json, relative to this file; empty: token ids only."""
+    """Folder with tokenizer.json, relative to this file."""
+    hub: Hub = Hub()
+    """Instead of a folder. Without any tokenizer prompts are token ids."""
+    tokenizer_urls: list[str] = []
+    """Engines whose own /tokenize is asked, in turn; a folder or the hub is then the fall-back."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
 
@@ -209,6 +248,7 @@ class Config(Table, frozen=True):
     limits: Limits = Limits()
     index: IndexTable = IndexTable()
     prefix_store: PrefixStore = PrefixStore()
+    tokenizers: Tokenizers = Tokenizers()
     events: Events = Events()
     booking: Booking = Booking()
     watch: Watch = Watch()

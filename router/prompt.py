@@ -1,5 +1,6 @@
 """From a request's prompt to the tokens that engines cache."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,9 +9,18 @@ import msgspec
 from indexer.extra import Item
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
 from prefixstore.pool import TokenizerPool
+from prefixstore.remote import ChatEncoder, chat_text
 from prefixstore.template import ChatTemplate, TemplateError
-from prefixstore.tokenizer import InvalidTextError
-from router.body import BadPromptError, Body, ChatBody, parse_chat, parse_completions
+from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
+from prefixstore.tokenizer_cache import TokenizerCache
+from router.body import (
+    BadPromptError,
+    Body,
+    ChatBody,
+    CompletionBody,
+    parse_chat,
+    parse_completions,
+)
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -46,11 +56,14 @@ class PromptReader:
         self,
         models: ModelTable,
         templates: Mapping[str, ChatTemplate],
+        tokenizers: TokenizerCache,
         pool: TokenizerPool,
         limits: Limits,
     ) -> None:
+        """`templates` may gain a model's as its tokenizer is loaded."""
         self._models = models
         self._templates = templates
+        self._tokenizers = tokenizers
         self._pool = pool
         self._limits = limits
 
@@ -62,7 +75,9 @@ class PromptReader:
     async def read(self, message: AnyPrompt, timeout: float) -> ReadPrompt:
         """Read a prompt; text is tokenised for at most `timeout` seconds.
 
-        Raises BadPromptError and UnknownModelError, and what the pool raises where it is full.
+        Raises BadPromptError and UnknownModelError, TokenizerUnavailableError where the model's
+        tokenizer cannot be had, and what the pool raises where it is full. A tokenizer that is still
+        being loaded when the time is over is as one that has not come to the text: no token is known.
         """
         form = self._form(message)
         body: Body | None = None
@@ -78,7 +93,7 @@ class PromptReader:
                 ids=ids,
                 lora=lora,
                 cache_salt=_salt(message, body),
-                items=_items(message, len(ids) // TOKEN_BYTES if not covered else None),
+                items=_items(message, len(ids) // TOKEN_BYTES if _gives_ids(form, body) else None),
                 reads_cache=body is None or body.reads_cache,
             ),
             covered,
@@ -132,9 +147,8 @@ class PromptReader:
             return await self._encode(message.text, "prompt.text", model, timeout, special=True)
         content = body.content
         if isinstance(content, ChatBody):
-            text = self._render(content, model)
-            field, special = "prompt.chat_body", content.add_special_tokens
-        elif isinstance(content.prompt, str):
+            return await self._chat(content, model, timeout)
+        if isinstance(content.prompt, str):
             text = content.prompt
             field, special = "prompt.completions_body.prompt", content.add_special_tokens
         else:
@@ -160,15 +174,40 @@ class PromptReader:
         if not packed:
             raise BadPromptError(field, "is empty; at least one token is needed")
         self._count(len(packed) // TOKEN_BYTES, field)
-        if model.vocab_size:
+        vocab_size = model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
+        if vocab_size:
             highest = highest_token(packed)
-            if highest >= model.vocab_size:
+            if highest >= vocab_size:
                 raise BadPromptError(
                     field,
                     f"holds token id {highest}; the vocabulary of {model.name!r} "
-                    f"has {model.vocab_size}, from 0",
+                    f"has {vocab_size}, from 0",
                 )
         return packed
+
+    async def _chat(self, content: ChatBody, model: Model, timeout: float) -> tuple[bytes, int]:
+        """Return a chat's tokens: the engine's own where it is asked, else through the template."""
+        field = "prompt.chat_body"
+        left = _Left(timeout)
+        if model.tokenizer:
+            tokenizer = await self._tokenizer(model, timeout)
+            if tokenizer is None:
+                return b"", 0
+            if isinstance(tokenizer, ChatEncoder):
+                try:
+                    # Beside the model's texts, and no text can be taken for a chat.
+                    name, text = f"{model.tokenizer}\nchat", chat_text(_chat_request(content))
+                    return await self._pooled(
+                        name, tokenizer.chats, text, field, left.seconds(), special=False
+                    )
+                except InvalidTextError as error:
+                    raise BadPromptError(field, str(error)) from error
+                except TokenizerUnavailableError as error:
+                    if model.name not in self._templates:
+                        raise _unavailable(model, error) from error
+        text = self._render(content, model)
+        special = content.add_special_tokens
+        return await self._encode(text, field, model, left.seconds(), special=special)
 
     def _render(self, content: ChatBody, model: Model) -> str:
         template = self._templates.get(model.name)
@@ -196,14 +235,84 @@ class PromptReader:
             raise BadPromptError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
             )
+        left = _Left(timeout)
+        tokenizer = await self._tokenizer(model, timeout)
+        if tokenizer is None:
+            return b"", 0
         try:
-            found = await self._pool.encode(
-                model.tokenizer, text, add_special_tokens=special, timeout=timeout
+            return await self._pooled(
+                model.tokenizer, tokenizer, text, field, left.seconds(), special=special
             )
         except InvalidTextError as error:
             raise BadPromptError(field, str(error)) from error
+        except TokenizerUnavailableError as error:
+            raise _unavailable(model, error) from error
+
+    async def _pooled(
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        text: str,
+        field: str,
+        timeout: float,
+        *,
+        special: bool,
+    ) -> tuple[bytes, int]:
+        found = await self._pool.encode(
+            tokenizer_id, tokenizer, text, add_special_tokens=special, timeout=timeout
+        )
         self._count(len(found.ids) // TOKEN_BYTES, field)
         return found.ids, found.covered_chars
+
+    async def _tokenizer(self, model: Model, timeout: float) -> Tokenizer | None:
+        """Return a model's tokenizer, None where it is not loaded in time."""
+        try:
+            # The load is not the caller's to end: the cache goes on with it.
+            async with asyncio.timeout(timeout):
+                return await self._tokenizers.get(model.tokenizer)
+        except TimeoutError:
+            return None
+        except TokenizerUnavailableError as error:
+            raise _unavailable(model, error) from error
+
+
+class _Left:
+    """What is left of a caller's time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + seconds
+
+    def seconds(self) -> float:
+        """Return the seconds left, at least 0."""
+        return max(0.0, self._end - self._loop.time())
+
+
+def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:
+    return TokenizerUnavailableError(
+        f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
+    )
+
+
+def _chat_request(content: ChatBody) -> dict[str, object]:
+    """Return the fields of a chat that decide its tokens, as vLLM's /tokenize takes them."""
+    request: dict[str, object] = {
+        "messages": content.messages,
+        "add_generation_prompt": content.add_generation_prompt,
+        "continue_final_message": content.continue_final_message,
+        "add_special_tokens": content.add_special_tokens,
+    }
+    if content.tools:
+        request["tools"] = content.tools
+    if content.template_kwargs:
+        request["chat_template_kwargs"] = content.template_kwargs
+    return request
+
+
+def _gives_ids(form: str, body: Body | None) -> bool:
+    if body is None:
+        return form != "text"
+    return isinstance(body.content, CompletionBody) and not isinstance(body.content.prompt, str)
 
 
 def _salt(message: AnyPrompt, body: Body | None) -> str:
