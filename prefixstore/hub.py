@@ -16,7 +16,6 @@ from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     OfflineModeIsEnabled,
-    RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -157,9 +156,9 @@ class HubSource:
                 timeout=self._timeout,
                 endpoint=self._endpoint,
             )
-        except RemoteEntryNotFoundError:
-            return None
         except Exception as error:
+            if _is_missing(error):
+                return None
             # `huggingface_hub` lets errors of its HTTP client through, whichever that is.
             raise self._unavailable(self._reason(error)) from error
         return found.size or 0
@@ -224,6 +223,13 @@ class HubSource:
 
     def _unavailable(self, problem: str) -> TokenizerUnavailableError:
         return TokenizerUnavailableError(f"{self.name}: {problem}")
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether a repository has no such file; mirrors say a plain 404."""
+    if isinstance(error, RevisionNotFoundError | RepositoryNotFoundError):
+        return False
+    return isinstance(error, HfHubHTTPError) and error.response.status_code == 404
 
 
 def _be_quiet() -> None:

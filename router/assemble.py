@@ -27,7 +27,6 @@ from indexer.tasks import watched
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.template import ChatTemplate
-from prefixstore.tokenizer import TokenizerUnavailableError
 from prefixstore.tokenizer_cache import TokenizerCache
 from router import state_file
 from router.answer import Answerer
@@ -44,6 +43,7 @@ from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.models import Model, ModelTable
 from router.pods import PodTable
+from router.preload import preload
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
@@ -94,7 +94,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         stack.push_async_callback(tokenizers.close)
         models, templates = _models(config, sources, tokenizers)
-        await _load(config, tokenizers, stack)
+        await preload(config, tokenizers, stack)
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
@@ -172,30 +172,6 @@ def _models(
         known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
     return table, templates
-
-
-async def _load(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
-    """Begin to load the tokenizers, and await those that need nothing but this machine."""
-    local = []
-    has_any = [
-        model
-        for model in config.models
-        if model.tokenizer or model.hub.repo or model.tokenizer_urls
-    ]
-    for model in has_any[: config.tokenizers.most]:
-        load = watched(_load_one(model.name, tokenizers), f"loading the tokenizer of {model.name}")
-        stack.callback(load.cancel)
-        if model.tokenizer and not model.tokenizer_urls:
-            local.append(load)
-    if local:
-        await asyncio.wait(local)
-
-
-async def _load_one(model: str, tokenizers: TokenizerCache) -> None:
-    try:
-        await tokenizers.get(model)
-    except TokenizerUnavailableError as error:
-        log.error("model %r: texts are refused: %s", model, error)  # noqa: TRY400  says all
 
 
 async def _find(

@@ -1,12 +1,11 @@
 """From a request's prompt to the tokens that engines cache."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from indexer.extra import Item
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
 from prefixstore.pool import TokenizerPool
 from prefixstore.remote import ChatEncoder, chat_text
@@ -21,10 +20,12 @@ from router.body import (
     parse_chat,
     parse_completions,
 )
+from router.items import read_items
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.score import TokenPrompt
+from router.time_left import TimeLeft
 from router.wire import listed_ids
 
 AnyPrompt = pb.Prompt | wire.Prompt
@@ -93,7 +94,9 @@ class PromptReader:
                 ids=ids,
                 lora=lora,
                 cache_salt=_salt(message, body),
-                items=_items(message, len(ids) // TOKEN_BYTES if _gives_ids(form, body) else None),
+                items=read_items(
+                    message, len(ids) // TOKEN_BYTES if _gives_ids(form, body) else None
+                ),
                 reads_cache=body is None or body.reads_cache,
             ),
             covered,
@@ -188,7 +191,7 @@ class PromptReader:
     async def _chat(self, content: ChatBody, model: Model, timeout: float) -> tuple[bytes, int]:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
         field = "prompt.chat_body"
-        left = _Left(timeout)
+        left = TimeLeft(timeout)
         if model.tokenizer:
             tokenizer = await self._tokenizer(model, timeout)
             if tokenizer is None:
@@ -196,7 +199,7 @@ class PromptReader:
             if isinstance(tokenizer, ChatEncoder):
                 try:
                     # Beside the model's texts, and no text can be taken for a chat.
-                    name, text = f"{model.tokenizer}\nchat", chat_text(_chat_request(content))
+                    name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
                     return await self._pooled(
                         name, tokenizer.chats, text, field, left.seconds(), special=False
                     )
@@ -235,7 +238,7 @@ class PromptReader:
             raise BadPromptError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
             )
-        left = _Left(timeout)
+        left = TimeLeft(timeout)
         tokenizer = await self._tokenizer(model, timeout)
         if tokenizer is None:
             return b"", 0
@@ -276,37 +279,10 @@ class PromptReader:
             raise _unavailable(model, error) from error
 
 
-class _Left:
-    """What is left of a caller's time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = self._loop.time() + seconds
-
-    def seconds(self) -> float:
-        """Return the seconds left, at least 0."""
-        return max(0.0, self._end - self._loop.time())
-
-
 def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:
     return TokenizerUnavailableError(
         f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
     )
-
-
-def _chat_request(content: ChatBody) -> dict[str, object]:
-    """Return the fields of a chat that decide its tokens, as vLLM's /tokenize takes them."""
-    request: dict[str, object] = {
-        "messages": content.messages,
-        "add_generation_prompt": content.add_generation_prompt,
-        "continue_final_message": content.continue_final_message,
-        "add_special_tokens": content.add_special_tokens,
-    }
-    if content.tools:
-        request["tools"] = content.tools
-    if content.template_kwargs:
-        request["chat_template_kwargs"] = content.template_kwargs
-    return request
 
 
 def _gives_ids(form: str, body: Body | None) -> bool:
@@ -320,23 +296,3 @@ def _salt(message: AnyPrompt, body: Body | None) -> str:
     if message.cache_salt and in_body and message.cache_salt != in_body:
         raise BadPromptError("prompt.cache_salt", "differs from the body's cache_salt")
     return message.cache_salt or in_body
-
-
-def _items(message: AnyPrompt, tokens: int | None) -> tuple[Item, ...]:
-    """Return the multimodal items; `tokens` is None where a text may not be wholly tokenised."""
-    items = []
-    end = 0
-    given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
-    for position, item in enumerate(given):
-        field = f"prompt.multimodal[{position}]"
-        if not item.hash:
-            raise BadPromptError(f"{field}.hash", "is empty")
-        if not item.length:
-            raise BadPromptError(f"{field}.length", "is 0; an item has at least one token")
-        if item.offset < end:
-            raise BadPromptError(f"{field}.offset", f"is {item.offset}, before the last item's end")
-        end = item.offset + item.length
-        if tokens is not None and end > tokens:
-            raise BadPromptError(field, f"ends at token {end}; the prompt has {tokens}")
-        items.append(Item(item.hash, item.offset, item.length))
-    return tuple(items)
