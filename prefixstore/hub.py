@@ -15,6 +15,7 @@ import huggingface_hub.constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
+    LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -204,6 +205,9 @@ class HubSource:
     def _reason(self, error: Exception) -> str:
         """Say why the hub gave nothing; never with the token."""
         pin = self._pin
+        if isinstance(error, LocalEntryNotFoundError):
+            # What it says is advice; what happened is its cause.
+            error = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if isinstance(error, RevisionNotFoundError):
             return f"has no revision {pin.revision}"
         if isinstance(error, OfflineModeIsEnabled):
@@ -219,7 +223,9 @@ class HubSource:
             return f"the hub answers HTTP {status}"
         if "timeout" in type(error).__name__.lower():
             return f"the hub did not answer within {self._timeout:g} s"
-        return f"the hub cannot be reached: {type(error).__name__}: {error}"
+        of_client = type(error).__module__.startswith("httpx")
+        what = "the hub cannot be reached" if of_client else "cannot be fetched"
+        return f"{what}: {type(error).__name__}: {error}"
 
     def _unavailable(self, problem: str) -> TokenizerUnavailableError:
         return TokenizerUnavailableError(f"{self.name}: {problem}")

@@ -114,7 +114,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        registry.register(PartsCollector(ingest, pool, bookings))
+        registry.register(PartsCollector(ingest, pool, tokenizers, sources, bookings))
         limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         answerer = Answerer(
             PromptReader(models, templates, tokenizers, pool, limits),

@@ -227,7 +227,7 @@ def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         at = ("models", position)
         for url in model.tokenizer_urls:
             if not URL.match(url):
-                yield (*at, "tokenizer-urls"), f"{url!r} is not http://host:port"
+                yield (*at, "tokenizer-urls"), f"{_shown(url)} is not http://host:port"
         hub = model.hub
         if hub == Hub():
             continue
@@ -236,7 +236,11 @@ def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         for key, problem in Pin(hub.repo, hub.revision, hub.files).problems():
             yield (*at, "hub", key), problem
         if hub.endpoint and not URL.match(hub.endpoint):
-            yield (*at, "hub", "endpoint"), f"{hub.endpoint!r} is not a URL"
+            yield (*at, "hub", "endpoint"), f"{_shown(hub.endpoint)} is not https://host"
+
+
+def _shown(url: str) -> str:
+    return "a URL with a user or password" if "@" in url else repr(url)
 
 
 def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from prefixstore.engine import Engine
-from prefixstore.fallback import FallbackSource, FallbackTokenizer
+from prefixstore.engine import Engine, EngineStats
+from prefixstore.fallback import FallbackSource, FallbackStats, FallbackTokenizer
 from prefixstore.hub import HubSource
 from prefixstore.pin import Pin
 from prefixstore.remote import RemoteSource
@@ -31,6 +31,9 @@ class Sources:
         self._settings = settings
         self._clock = clock
         self._stack = ExitStack()
+        self.engines: dict[str, EngineStats] = {}
+        """By model, as are `fallbacks`."""
+        self.fallbacks: dict[str, FallbackStats] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -51,9 +54,12 @@ class Sources:
             clock=self._clock,
         )
         self._stack.callback(engine.close)
+        self.engines[model.name] = engine.stats
         if local is None:
             return RemoteSource(engine, vocab_size=model.vocab_size)
-        return FallbackSource(engine, local, vocab_size=model.vocab_size)
+        source = FallbackSource(engine, local, vocab_size=model.vocab_size)
+        self.fallbacks[model.name] = source.stats
+        return source
 
     def local(self, model: Model) -> TokenizerSource | None:
         """Return the source that needs no engine, None where there is none."""
