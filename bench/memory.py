@@ -75,6 +75,7 @@ def bytes_of(who: str, holders: int, keys: int, names: str) -> float | None:
 
 
 def resident() -> int:
+    """Return the bytes of memory that this process has."""
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         return int(file.read().split()[1]) * 4096

@@ -1,4 +1,4 @@
-"""What prefix stores take: `python -m bench.store_memory STORE` fills one and prints its process's growth.
+"""What prefix stores take: `python -m bench.store_memory STORE` fills one and prints the growth.
 
 The texts are conversations: of each 40 slices, the first 10 are shared with nine others. Tokens are one
 for four bytes, and every entry has four block keys.

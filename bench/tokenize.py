@@ -177,7 +177,9 @@ def _scored(*, quick: bool) -> list[Figure]:
         answers = []
         for form, prompt in forms.items():
             request = pb.ScoreRequest(prompt=prompt)
-            answers.append([one.matched_tokens for one in fleet.stub.Score(request, timeout=30).scores])
+            answers.append(
+                [one.matched_tokens for one in fleet.stub.Score(request, timeout=30).scores]
+            )
             raw = request.SerializeToString()
             (Path(name) / form).write_bytes(b"\0" + len(raw).to_bytes(4, "big") + raw)
         assert answers[0] == answers[1]

@@ -9,7 +9,8 @@ that end, so two texts with the same beginning are cut alike there.
 import re
 from collections.abc import Callable
 
-from prefixstore.proof import LETTERS, Cuts
+from prefixstore.expressions import LETTERS
+from prefixstore.proof import Cuts
 
 SLICE = 512
 """Bytes of a slice. What is encoded anew when a text grows is about half of one."""

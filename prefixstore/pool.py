@@ -7,7 +7,7 @@ for the next one.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import xxhash
@@ -214,4 +214,6 @@ def _encode(text: Text) -> list[Entry]:
         begin = cut
     parts.append(text.raw[begin:])
     tokens = iter(text.tokenizer.encode(parts, at_start=not text.covered))
-    return [Entry(next(tokens) if has_part else b"", tail) for has_part, tail in (*entries, (True, 0))]
+    return [
+        Entry(next(tokens) if has_part else b"", tail) for has_part, tail in (*entries, (True, 0))
+    ]

@@ -12,9 +12,9 @@ step keeps the two sides apart:
   is known only for `" "` to `"▁"` and runs of spaces, all of which lie behind the cut.
 - **Pre-tokenizers** split the text into stretches that are tokenised apart:
 
-  - Regular expressions (`Split`, `ByteLevel`). Each alternative listed here never matches a letter
-    together with one of the characters after it, none looks behind itself, and some alternative
-    matches every letter. So a match ends at the cut, and what follows is matched as if the text began
+  - Regular expressions (`Split`, `ByteLevel`). Of the alternatives in `prefixstore.expressions` none
+    matches a letter together with what follows it, none looks behind itself, and some match every
+    letter. So a match ends at the cut, and what follows is matched as if the text began
     there. The look-ahead `(?!\S)` follows white space and reads one character.
   - By white space (`Metaspace` that splits, `WhitespaceSplit`, `Whitespace`, BERT's).
 - **The model** of a tokenizer that does not split (Llama 2, Gemma) merges over the cut only if some
@@ -30,59 +30,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LETTERS = (
-    "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0391-\u03a1\u03a3-\u03a9\u03b1-\u03c9\u0410-\u044f"
-    "\u05d0-\u05ea\u0621-\u063a\u0641-\u064a\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
-)
-"""Ranges of characters that have been letters in every version of Unicode since 3.0.
-
-None has a combining role, so each is a letter for every version of every regex engine.
-"""
-
-ANY_BREAK = " \n\u3001\u3002\uff0c"
-"""Space, line end, and the marks between phrases and sentences where no spaces are written."""
+from prefixstore.expressions import BREAKS, KNOWN, LETTERS, alternatives, match_every_letter
 
 _LETTER = re.compile(f"[{LETTERS}]")
 
-_OF_LETTERS = frozenset(
-    {
-        " ?\\p{L}+",
-        "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+",
-        "[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+",
-        "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+",
-        "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+",
-        " ?[^(\\s|[.,!?…。，、।۔،])]+",
-        "\\p{L}+",
-        "[\\p{L}]+",
-    }
-)
-"""Alternatives that match every letter, and end before anything of `ANY_BREAK`."""
-
-_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_UPPER = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-_LOWER = "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-_CASED = tuple(
-    (f"[^\\r\\n\\p{{L}}\\p{{N}}]?{_UPPER}*{_LOWER}+{end}", f"[^\\r\\n\\p{{L}}\\p{{N}}]?{_UPPER}+{_LOWER}*{end}")
-    for end in ("", _CONTRACTION + "?")
-)
-"""Pairs that match every letter together (o200k and what comes from it)."""
-
-_OTHERS = frozenset(
-    {
-        "'s", "'t", "'re", "'ve", "'m", "'ll", "'d",
-        _CONTRACTION, "'(?i:[sdmt]|ll|ve|re)", "(?i:[sdmt]|ll|ve|re)",
-        " ?\\p{N}+", "\\p{N}", "\\p{N}+", "[\\p{N}]", "\\p{N}{1,3}", "\\p{N}{1,3}+", "[0-9]", "[0-9][0-9][0-9]", "\\d",
-        " ?[^\\s\\p{L}\\p{N}]+", "[^\\s\\p{L}\\p{N}]+", " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*", " ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*",
-        " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*", " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*", " ?[\\p{P}\\p{S}]+[\\r\\n]*",
-        "\\s*[\\r\\n]+", "\\s*[\\r\\n]", "\\s+(?!\\S)", "\\s+", "\\s", "\\s+$", "\\s++$", "\\s*[\\r\\n]++",
-        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+",
-        "[一-龥\u3040-ゟ゠-ヿ]+",
-    }
-)  # fmt: skip
-"""Alternatives that match no letter together with what follows it in `ANY_BREAK`."""
-
 _LOCAL_NORMALIZERS = frozenset(
-    {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer", "Precompiled"}
+    {
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "StripAccents",
+        "Nmt",
+        "BertNormalizer",
+        "Precompiled",
+    }
 )
 _BY_WHITE_SPACE = frozenset({"WhitespaceSplit", "Whitespace", "BertPreTokenizer"})
 SPACE_MARK = "▁"
@@ -102,7 +65,9 @@ class Cuts:
 def cuts_of(definition: Mapping[str, Any]) -> Cuts | None:
     """Return where a tokenizer with this tokenizer.json may be cut; None where nothing is proven."""
     model = definition.get("model") or {}
-    if model.get("type") not in ("BPE", "WordPiece", "Unigram", "WordLevel") or model.get("dropout"):
+    if model.get("type") not in ("BPE", "WordPiece", "Unigram", "WordLevel") or model.get(
+        "dropout"
+    ):
         return None
     normalized = _normalizers(definition.get("normalizer"))
     if normalized is None:
@@ -156,7 +121,7 @@ def _split_before(steps: Iterable[Mapping[str, Any]], *, marks: bool) -> str | N
         if kind == "Split" and marks and step.get("pattern") == {"String": " "}:
             continue  # there is none left
         if kind == "ByteLevel":
-            found = _matched("", splits=step.get("use_regex", True))
+            found = BREAKS if step.get("use_regex", True) else ""
             if step.get("add_prefix_space", True) and not before:
                 # What is put in front of the text is put in front of a part that has no space there.
                 found = " " if found else ""
@@ -165,9 +130,10 @@ def _split_before(steps: Iterable[Mapping[str, Any]], *, marks: bool) -> str | N
             removes = step.get("behavior") == "Removed" and step.get("invert")
             if not removes and (step.get("behavior") != "Isolated" or step.get("invert")):
                 return None
-            if not isinstance(pattern, str) or not _is_known(pattern):
+            parts = alternatives(pattern) if isinstance(pattern, str) else [""]
+            if not KNOWN.issuperset(parts):
                 return None
-            found = _matched(pattern, splits=True)
+            found = BREAKS if match_every_letter(parts) else ""
         elif kind == "Metaspace":
             found = " " if step.get("split", True) else ""
         elif kind in _BY_WHITE_SPACE:
@@ -184,52 +150,14 @@ def _split_before(steps: Iterable[Mapping[str, Any]], *, marks: bool) -> str | N
     return before
 
 
-def _matched(pattern: str, *, splits: bool) -> str:
-    """Return what a known pattern (empty: GPT-2's) ends a stretch of letters before."""
-    if not splits:
-        return ""
-    if not pattern:
-        return ANY_BREAK
-    parts = set(_alternatives(pattern))
-    has_letters = parts & _OF_LETTERS or any(parts.issuperset(pair) for pair in _CASED)
-    return ANY_BREAK if has_letters else ""
-
-
-def _is_known(pattern: str) -> bool:
-    cased = {one for pair in _CASED for one in pair}
-    return all(one in _OF_LETTERS | _OTHERS | cased for one in _alternatives(pattern))
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """Return the alternatives of a regular expression, line ends written as escapes."""
-    parts, depth, is_class, at, begin = [], 0, 0, 0, 0
-    while at < len(pattern):
-        character = pattern[at]
-        if character == "\\":
-            at += 1
-        elif character == "[":
-            is_class += 1
-        elif character == "]" and is_class:
-            is_class -= 1
-        elif not is_class:
-            depth += (character == "(") - (character == ")")
-            if character == "|" and not depth:
-                parts.append(pattern[begin:at])
-                begin = at + 1
-        at += 1
-    parts.append(pattern[begin:])
-    return [part.replace("\r", "\\r").replace("\n", "\\n") for part in parts]
-
-
 def _keeps_spaces_in_front(definition: Mapping[str, Any], *, marks: bool) -> bool:
     """Whether no token of a BPE vocabulary has a space behind another character."""
     model = definition["model"]
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
     kinds = {step.get("type") for step in steps}
+    space = "Ġ" if "ByteLevel" in kinds else " "
     if marks or "Metaspace" in kinds:
         space = SPACE_MARK
-    else:
-        space = "Ġ" if "ByteLevel" in kinds else " "
     if model["type"] != "BPE" or model.get("ignore_merges") or space not in model["vocab"]:
         return False
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):

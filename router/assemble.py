@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -26,12 +27,15 @@ from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
+from prefixstore.store import PrefixStore
 from prefixstore.template import ChatTemplate
-from prefixstore.tokenizer import FolderTokenizer
+from prefixstore.tokenizer_cache import TokenizerCache
+from prefixstore.trie import TrieStore
+from prefixstore.workers import Workers
 from router import state_file
 from router.answer import Answerer
 from router.book import Bookings
-from router.config import Config, IndexTable, Watch
+from router.config import Config, IndexTable, PrefixStoreTable, Watch
 from router.discover import Found, PodSource, Reconciler
 from router.discover_dns import DnsSource
 from router.discover_file import FileSource
@@ -43,9 +47,11 @@ from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.models import Model, ModelTable
 from router.pods import PodTable
+from router.preload import preload
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
+from router.sources import Sources, TemplateSource
 
 log = logging.getLogger(__name__)
 
@@ -70,19 +76,33 @@ class Running:
 async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    Raises prefixstore's errors for a tokenizer that cannot be loaded and OSError for an address that
-    cannot be bound. On leaving, calls that are being answered have `server.drain-seconds`.
+    Raises OSError for an address that cannot be bound. A tokenizer that cannot be loaded is logged, and
+    only its model's texts are refused. On leaving, calls that are being answered have
+    `server.drain-seconds`.
     """
     async with AsyncExitStack() as stack:
         health = Health({"draining": Component(ok=True, reason="serving")})
+        # Outlives the pool, whose last work may still ask an engine.
+        sources = stack.enter_context(Sources(folder, config.tokenizers, time.monotonic))
         pool = TokenizerPool(
-            LruStore(config.prefix_store.max_bytes),
-            workers=config.prefix_store.workers,
+            partial(_new_store, config.prefix_store),
+            Workers(
+                config.prefix_store.workers,
+                hang_seconds=config.prefix_store.hang_seconds,
+                most_lost=config.prefix_store.workers,
+            ),
             max_prompts=config.limits.max_queued_prompts,
             max_bytes=config.limits.max_queued_bytes,
         )
         stack.push_async_callback(pool.close)
-        models, templates = _models(config, folder, pool)
+        tokenizers = TokenizerCache(
+            most=config.tokenizers.most,
+            retry_after=config.tokenizers.retry_seconds,
+            clock=time.monotonic,
+        )
+        stack.push_async_callback(tokenizers.close)
+        models, templates = _models(config, sources, tokenizers)
+        await preload(config, tokenizers, stack)
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
@@ -102,10 +122,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        registry.register(PartsCollector(ingest, pool, bookings))
+        registry.register(PartsCollector(ingest, pool, tokenizers, sources, bookings))
         limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         answerer = Answerer(
-            PromptReader(models, templates, pool, limits),
+            PromptReader(models, templates, tokenizers, pool, limits),
             Scorer(ingest, config.index.hash_seed),
             pods,
             bookings,
@@ -119,6 +139,12 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         address = await _serve_grpc(config, service, stack)
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
+
+
+def _new_store(table: PrefixStoreTable) -> PrefixStore:
+    if table.kind == "trie":
+        return TrieStore(table.max_bytes)
+    return LruStore(table.max_bytes, secrets.token_bytes(16))
 
 
 @asynccontextmanager
@@ -145,24 +171,19 @@ async def _following(
 
 
 def _models(
-    config: Config, folder: Path, pool: TokenizerPool
+    config: Config, sources: Sources, tokenizers: TokenizerCache
 ) -> tuple[ModelTable, dict[str, ChatTemplate]]:
-    """Load every model's tokenizer and template."""
+    """Return every model, and the templates that come with their tokenizers as these are loaded."""
     table = ModelTable()
-    templates = {}
+    templates: dict[str, ChatTemplate] = {}
     for model in config.models:
-        vocab_size = model.vocab_size
-        if model.tokenizer:
-            tokenizer = FolderTokenizer(folder / model.tokenizer)
-            pool.register(model.name, tokenizer)
-            vocab_size = vocab_size or tokenizer.vocab_size
-            if tokenizer.chat_template:
-                templates[model.name] = ChatTemplate(
-                    tokenizer.chat_template,
-                    tokenizer.special_tokens,
-                    clock=lambda: datetime.now(UTC).astimezone(),
-                )
-        known = Model(model.name, vocab_size, tokenizer=model.name if model.tokenizer else "")
+        source = sources.of(model)
+        if source is not None:
+            templated = TemplateSource(
+                source, model.name, templates, lambda: datetime.now(UTC).astimezone()
+            )
+            tokenizers.register(model.name, templated)
+        known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
     return table, templates
 

@@ -31,6 +31,20 @@ class ChatBody:
     add_special_tokens: bool
     template_kwargs: dict[str, Any]
 
+    def request(self) -> dict[str, Any]:
+        """Return the fields that decide the tokens, as vLLM's /tokenize takes them."""
+        request = {
+            "messages": self.messages,
+            "add_generation_prompt": self.add_generation_prompt,
+            "continue_final_message": self.continue_final_message,
+            "add_special_tokens": self.add_special_tokens,
+        }
+        if self.tools:
+            request["tools"] = self.tools
+        if self.template_kwargs:
+            request["chat_template_kwargs"] = self.template_kwargs
+        return request
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionBody:

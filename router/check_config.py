@@ -1,15 +1,21 @@
-"""`warmpath check-config`: whether the router would start with a file."""
+"""`warmpath check-config`: whether the router would start with a file, and serve its models' texts."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from router.read_config import ConfigError, load
+from prefixstore.template import TemplateError
+from prefixstore.tokenizer import TokenizerUnavailableError
+from router.config import Config
+from router.read_config import ConfigError, load, located
+from router.sources import Sources, template_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a configuration file without serving."""
+    """Check a configuration file without serving; asks no hub and no engine."""
     parser = argparse.ArgumentParser(prog="warmpath check-config", description=main.__doc__)
     parser.add_argument("file", type=Path)
     args = parser.parse_args(argv)
@@ -18,5 +24,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
+    problems = list(_tokenizers(config, args.file.parent))
+    if problems:
+        text = args.file.read_text(encoding="utf-8-sig")
+        for at, problem in problems:
+            print(located(args.file, text, at, problem), file=sys.stderr)
+        return 1
     print(f"{args.file}: ok: models {len(config.models)}, pods {len(config.pods)}")
     return 0
+
+
+def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the tokenizers and templates on this machine that cannot be used."""
+    with Sources(folder, config.tokenizers, time.monotonic) as sources:
+        for position, model in enumerate(config.models):
+            if not (model.tokenizer or model.hub.offline):
+                continue
+            source = sources.local(model)
+            assert source is not None
+            try:
+                template_of(source.load(), lambda: datetime.now(UTC).astimezone())
+            except (TokenizerUnavailableError, TemplateError) as error:
+                key = "tokenizer" if model.tokenizer else "hub"
+                yield ("models", position, key), str(error)

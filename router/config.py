@@ -56,13 +56,19 @@ class IndexTable(Table, frozen=True):
     starts, relative to this file; empty: nowhere."""
 
 
-class PrefixStore(Table, frozen=True):
+class PrefixStoreTable(Table, frozen=True):
     """[prefix-store]: text to tokens."""
 
+    kind: Literal["lru", "trie"] = "lru"
+    """lru: beginnings by their digest, about 1.8 bytes for a byte of text. trie: the texts themselves,
+    compared byte for byte, about 3."""
     max_bytes: Positive = 256 * MIB
-    """What the store may hold, keys counted."""
+    """What may be kept of each model's texts, tokens and block keys; past it the texts used least
+    recently go."""
     workers: Annotated[int, Meta(gt=0, le=256)] = 2
     """Threads that tokenise; they run without the interpreter lock."""
+    hang_seconds: Seconds = 30.0
+    """When a thread is given up, and another takes its place: a text of 8 MB takes about 5 s."""
 
 
 class Events(Table, frozen=True):
@@ -89,6 +95,41 @@ class Booking(Table, frozen=True):
     """Bookings kept; past it the oldest ends."""
 
 
+class Tokenizers(Table, frozen=True):
+    """[tokenizers]: loading them, and asking engines."""
+
+    most: Positive = 32
+    """Tokenizers kept; a large vocabulary takes about 100 MB. Past it the least recently used goes."""
+    retry_seconds: Seconds = 10.0
+    """Pause before a tokenizer that could not be loaded is tried again."""
+    load_seconds: Seconds = 60.0
+    """Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
+    remote_seconds: Seconds = 0.5
+    """Longest wait for an engine's tokenizer; well within limits.tokenize-seconds, so that there is time
+    for the next engine or the fall-back."""
+    skip_seconds: Seconds = 5.0
+    """How long an engine whose tokenizer failed is not asked."""
+
+
+class Hub(Table, frozen=True):
+    """[models.hub]: a tokenizer of the HuggingFace hub, pinned."""
+
+    repo: str = ""
+    """OWNER/NAME; empty: not from the hub."""
+    revision: str = ""
+    """The full commit, 40 hexadecimal digits."""
+    files: dict[str, str] = {}
+    """Each file that is used, tokenizer.json for one, with its SHA-256."""
+    token_file: str = ""
+    """File with the access token, relative to this one; empty: none is sent."""
+    endpoint: str = ""
+    """URL of a mirror; empty: the hub, or what HF_ENDPOINT says."""
+    cache_folder: str = ""
+    """Relative to this file; empty: huggingface_hub's own, shared with engines on this machine."""
+    offline: bool = False
+    """Only what lies in the cache."""
+
+
 class Model(Table, frozen=True):
     """[[models]]: one base model."""
 
@@ -99,7 +140,11 @@ class Model(Table, frozen=True):
     adapters: list[str] = []
     """LoRA adapters that are requested by their own name."""
     tokenizer: str = ""
-    """Folder with tokenizer.json, relative to this file; empty: token ids only."""
+    """Folder with tokenizer.json, relative to this file."""
+    hub: Hub = Hub()
+    """Instead of a folder. Without any tokenizer prompts are token ids."""
+    tokenizer_urls: list[str] = []
+    """Engines whose own /tokenize is asked, in turn; a folder or the hub is then the fall-back."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
 
@@ -208,7 +253,8 @@ class Config(Table, frozen=True):
     server: Server = Server()
     limits: Limits = Limits()
     index: IndexTable = IndexTable()
-    prefix_store: PrefixStore = PrefixStore()
+    prefix_store: PrefixStoreTable = PrefixStoreTable()
+    tokenizers: Tokenizers = Tokenizers()
     events: Events = Events()
     booking: Booking = Booking()
     watch: Watch = Watch()

@@ -13,7 +13,9 @@ from prometheus_client.registry import Collector
 from indexer.ingest import Ingest
 from indexer.trust import Level
 from prefixstore.pool import TokenizerPool
+from prefixstore.tokenizer_cache import TokenizerCache
 from router.book import Bookings
+from router.sources import Sources
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -88,9 +90,18 @@ class Metrics:
 class PartsCollector(Collector):
     """The metrics that the parts keep themselves, read at each scrape."""
 
-    def __init__(self, ingest: Ingest, pool: TokenizerPool, bookings: Bookings) -> None:
+    def __init__(
+        self,
+        ingest: Ingest,
+        pool: TokenizerPool,
+        tokenizers: TokenizerCache,
+        sources: Sources,
+        bookings: Bookings,
+    ) -> None:
         self._ingest = ingest
         self._pool = pool
+        self._tokenizers = tokenizers
+        self._sources = sources
         self._bookings = bookings
 
     def describe(self) -> Iterable[Metric]:
@@ -125,8 +136,32 @@ class PartsCollector(Collector):
         yield _counter("warmpath_tokenizer_failed", "Texts a tokenizer failed on.", pool.failed)
         lost = self._pool.workers.lost
         yield _gauge("warmpath_tokenizer_lost_threads", "Threads that hang.", lost)
+        yield from self._loads()
         yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(self._bookings))
         yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
+
+    def _loads(self) -> Iterator[Metric]:
+        stats = self._tokenizers.stats
+        loaded = len(self._tokenizers.loaded())
+        yield _gauge("warmpath_tokenizers_loaded", "Tokenizers in memory.", loaded)
+        yield _counter("warmpath_tokenizer_loads", "Attempts to load one.", stats.loads)
+        yield _counter("warmpath_tokenizer_load_failures", "Failed attempts.", stats.failures)
+        yield _counter("warmpath_tokenizer_evictions", "Let go for others.", stats.evictions)
+        asked = CounterMetricFamily(
+            "warmpath_tokenizer_engine_requests", "Engines asked for tokens.", labels=["model"]
+        )
+        failed = CounterMetricFamily(
+            "warmpath_tokenizer_engine_failures", "Not answered by one.", labels=["model"]
+        )
+        fallbacks = CounterMetricFamily(
+            "warmpath_tokenizer_fallbacks", "Answered locally instead.", labels=["model"]
+        )
+        for model, engine in self._sources.engines.items():
+            asked.add_metric([model], engine.asked)
+            failed.add_metric([model], engine.failures)
+        for model, fallback in self._sources.fallbacks.items():
+            fallbacks.add_metric([model], fallback.fallbacks)
+        yield from (asked, failed, fallbacks)
 
     def _ranks(self) -> Iterator[Metric]:
         rank_labels = ["pod", "rank"]

@@ -19,9 +19,9 @@ class Model:
     name: str
     """Seeds the keys, whatever name a request uses."""
     vocab_size: int = 0
-    """Token ids lie below it; 0: not known, not checked."""
+    """Token ids lie below it; 0: the tokenizer's, once it is loaded."""
     tokenizer: str = ""
-    """The tokenizer's id in the pool; empty: token ids only."""
+    """The tokenizer's id; empty: token ids only."""
 
 
 class ModelTable:

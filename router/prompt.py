@@ -1,20 +1,33 @@
 """From a request's prompt to the tokens that engines cache."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
-from indexer.extra import Item
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
+from prefixstore.memo import KeyMemo
 from prefixstore.pool import TokenizerPool
+from prefixstore.remote import ChatEncoder, chat_text
 from prefixstore.template import ChatTemplate, TemplateError
-from prefixstore.tokenizer import InvalidTextError
-from router.body import BadPromptError, Body, ChatBody, parse_chat, parse_completions
+from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
+from prefixstore.tokenizer_cache import TokenizerCache
+from router.body import (
+    BadPromptError,
+    Body,
+    ChatBody,
+    CompletionBody,
+    parse_chat,
+    parse_completions,
+)
+from router.items import read_items
 from router.models import Model, ModelTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.score import TokenPrompt
+from router.time_left import TimeLeft
 from router.wire import listed_ids
 
 AnyPrompt = pb.Prompt | wire.Prompt
@@ -36,7 +49,17 @@ class ReadPrompt(msgspec.Struct, frozen=True):
 
     prompt: TokenPrompt
     covered_chars: int
-    """Characters of the text that the tokens cover; 0 for token ids."""
+    """Characters of the text that the tokens cover; 0 for token ids. A chat that the engine rendered
+    counts as the JSON that it was asked with."""
+
+
+class Ids(NamedTuple):
+    """A prompt's tokens."""
+
+    packed: bytes
+    covered_chars: int = 0
+    """As in `ReadPrompt`."""
+    memo: KeyMemo | None = None
 
 
 class PromptReader:
@@ -46,11 +69,14 @@ class PromptReader:
         self,
         models: ModelTable,
         templates: Mapping[str, ChatTemplate],
+        tokenizers: TokenizerCache,
         pool: TokenizerPool,
         limits: Limits,
     ) -> None:
+        """`templates` may gain a model's as its tokenizer is loaded."""
         self._models = models
         self._templates = templates
+        self._tokenizers = tokenizers
         self._pool = pool
         self._limits = limits
 
@@ -62,7 +88,9 @@ class PromptReader:
     async def read(self, message: AnyPrompt, timeout: float) -> ReadPrompt:
         """Read a prompt; text is tokenised for at most `timeout` seconds.
 
-        Raises BadPromptError and UnknownModelError, and what the pool raises where it is full.
+        Raises BadPromptError and UnknownModelError, TokenizerUnavailableError where the model's
+        tokenizer cannot be had, and what the pool raises where it is full. A tokenizer that is still
+        being loaded when the time is over is as one that has not come to the text: no token is known.
         """
         form = self._form(message)
         body: Body | None = None
@@ -71,17 +99,21 @@ class PromptReader:
         elif form == "completions_body":
             body = parse_completions(message.completions_body, "prompt.completions_body")
         model, lora = self._model(message, body)
-        ids, covered = await self._tokens(message, form, body, model, timeout)
+        found = await self._tokens(message, form, body, model, timeout)
+        ids = found.packed
         return ReadPrompt(
             TokenPrompt(
                 model=model.name,
                 ids=ids,
                 lora=lora,
                 cache_salt=_salt(message, body),
-                items=_items(message, len(ids) // TOKEN_BYTES if not covered else None),
+                items=read_items(
+                    message, len(ids) // TOKEN_BYTES if _gives_ids(form, body) else None
+                ),
                 reads_cache=body is None or body.reads_cache,
+                memo=found.memo,
             ),
-            covered,
+            found.covered_chars,
         )
 
     def _form(self, message: AnyPrompt) -> str:
@@ -117,9 +149,9 @@ class PromptReader:
 
     async def _tokens(
         self, message: AnyPrompt, form: str, body: Body | None, model: Model, timeout: float
-    ) -> tuple[bytes, int]:
+    ) -> Ids:
         if form == "token_ids_packed":
-            return self._checked(message.token_ids_packed, model, "prompt.token_ids_packed"), 0
+            return Ids(self._checked(message.token_ids_packed, model, "prompt.token_ids_packed"))
         if form == "token_ids":
             field = "prompt.token_ids.ids"
             if isinstance(message, wire.Prompt):
@@ -127,14 +159,13 @@ class PromptReader:
             else:
                 self._count(len(message.token_ids.ids), field)
                 packed = pack_tokens(message.token_ids.ids)
-            return self._checked(packed, model, field), 0
+            return Ids(self._checked(packed, model, field))
         if body is None:
             return await self._encode(message.text, "prompt.text", model, timeout, special=True)
         content = body.content
         if isinstance(content, ChatBody):
-            text = self._render(content, model)
-            field, special = "prompt.chat_body", content.add_special_tokens
-        elif isinstance(content.prompt, str):
+            return await self._chat(content, model, timeout)
+        if isinstance(content.prompt, str):
             text = content.prompt
             field, special = "prompt.completions_body.prompt", content.add_special_tokens
         else:
@@ -144,7 +175,7 @@ class PromptReader:
                 packed = pack_tokens(content.prompt)
             except ValueError as error:
                 raise BadPromptError(field, str(error)) from error
-            return self._checked(packed, model, field), 0
+            return Ids(self._checked(packed, model, field))
         return await self._encode(text, field, model, timeout, special=special)
 
     def _count(self, tokens: int, field: str) -> None:
@@ -160,15 +191,40 @@ class PromptReader:
         if not packed:
             raise BadPromptError(field, "is empty; at least one token is needed")
         self._count(len(packed) // TOKEN_BYTES, field)
-        if model.vocab_size:
+        vocab_size = model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
+        if vocab_size:
             highest = highest_token(packed)
-            if highest >= model.vocab_size:
+            if highest >= vocab_size:
                 raise BadPromptError(
                     field,
                     f"holds token id {highest}; the vocabulary of {model.name!r} "
-                    f"has {model.vocab_size}, from 0",
+                    f"has {vocab_size}, from 0",
                 )
         return packed
+
+    async def _chat(self, content: ChatBody, model: Model, timeout: float) -> Ids:
+        """Return a chat's tokens: the engine's own where it is asked, else through the template."""
+        field = "prompt.chat_body"
+        left = TimeLeft(timeout)
+        if model.tokenizer:
+            tokenizer = await self._tokenizer(model, timeout)
+            if tokenizer is None:
+                return Ids(b"")
+            if isinstance(tokenizer, ChatEncoder):
+                try:
+                    # Beside the model's texts, and no text can be taken for a chat.
+                    name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
+                    return await self._pooled(
+                        name, tokenizer.chats, text, field, left.seconds(), special=False
+                    )
+                except InvalidTextError as error:
+                    raise BadPromptError(field, str(error)) from error
+                except TokenizerUnavailableError as error:
+                    if model.name not in self._templates:
+                        raise _unavailable(model, error) from error
+        text = self._render(content, model)
+        special = content.add_special_tokens
+        return await self._encode(text, field, model, left.seconds(), special=special)
 
     def _render(self, content: ChatBody, model: Model) -> str:
         template = self._templates.get(model.name)
@@ -189,21 +245,64 @@ class PromptReader:
 
     async def _encode(
         self, text: str, field: str, model: Model, timeout: float, *, special: bool
-    ) -> tuple[bytes, int]:
+    ) -> Ids:
         if not text:
             raise BadPromptError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
             raise BadPromptError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
             )
+        left = TimeLeft(timeout)
+        tokenizer = await self._tokenizer(model, timeout)
+        if tokenizer is None:
+            return Ids(b"")
         try:
-            found = await self._pool.encode(
-                model.tokenizer, text, add_special_tokens=special, timeout=timeout
+            return await self._pooled(
+                model.tokenizer, tokenizer, text, field, left.seconds(), special=special
             )
         except InvalidTextError as error:
             raise BadPromptError(field, str(error)) from error
+        except TokenizerUnavailableError as error:
+            raise _unavailable(model, error) from error
+
+    async def _pooled(
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        text: str,
+        field: str,
+        timeout: float,
+        *,
+        special: bool,
+    ) -> Ids:
+        found = await self._pool.encode(
+            tokenizer_id, tokenizer, text, add_special_tokens=special, timeout=timeout
+        )
         self._count(len(found.ids) // TOKEN_BYTES, field)
-        return found.ids, found.covered_chars
+        return Ids(found.ids, found.covered_chars, found.memo)
+
+    async def _tokenizer(self, model: Model, timeout: float) -> Tokenizer | None:
+        """Return a model's tokenizer, None where it is not loaded in time."""
+        try:
+            # The load is not the caller's to end: the cache goes on with it.
+            async with asyncio.timeout(timeout):
+                return await self._tokenizers.get(model.tokenizer)
+        except TimeoutError:
+            return None
+        except TokenizerUnavailableError as error:
+            raise _unavailable(model, error) from error
+
+
+def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:
+    return TokenizerUnavailableError(
+        f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
+    )
+
+
+def _gives_ids(form: str, body: Body | None) -> bool:
+    if body is None:
+        return form != "text"
+    return isinstance(body.content, CompletionBody) and not isinstance(body.content.prompt, str)
 
 
 def _salt(message: AnyPrompt, body: Body | None) -> str:
@@ -211,23 +310,3 @@ def _salt(message: AnyPrompt, body: Body | None) -> str:
     if message.cache_salt and in_body and message.cache_salt != in_body:
         raise BadPromptError("prompt.cache_salt", "differs from the body's cache_salt")
     return message.cache_salt or in_body
-
-
-def _items(message: AnyPrompt, tokens: int | None) -> tuple[Item, ...]:
-    """Return the multimodal items; `tokens` is None where a text may not be wholly tokenised."""
-    items = []
-    end = 0
-    given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
-    for position, item in enumerate(given):
-        field = f"prompt.multimodal[{position}]"
-        if not item.hash:
-            raise BadPromptError(f"{field}.hash", "is empty")
-        if not item.length:
-            raise BadPromptError(f"{field}.length", "is 0; an item has at least one token")
-        if item.offset < end:
-            raise BadPromptError(f"{field}.offset", f"is {item.offset}, before the last item's end")
-        end = item.offset + item.length
-        if tokens is not None and end > tokens:
-            raise BadPromptError(field, f"ends at token {end}; the prompt has {tokens}")
-        items.append(Item(item.hash, item.offset, item.length))
-    return tuple(items)

@@ -15,10 +15,14 @@ from typing import Any, get_type_hints
 import msgspec
 
 from indexer.endpoint import endpoint_problem
-from router.config import Config, Model, Pod, PodSet, Table
+from prefixstore.pin import Pin
+from router.config import Config, Hub, Model, Pod, PodSet, Table
 from router.toml_lines import find_line
 
 HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
+
+URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
+"""With a path where there is one; without credentials, which would end up in messages."""
 
 
 class ConfigError(Exception):
@@ -37,8 +41,13 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: {error}") from error
     config = parse(text, str(path))
     for at, problem in _missing(config, path.parent):
-        raise ConfigError(f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}")
+        raise ConfigError(located(path, text, at, problem))
     return config
+
+
+def located(path: Path, text: str, at: tuple[str | int, ...], problem: str) -> str:
+    """Say what is wrong with one key of a file that holds `text`."""
+    return f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}"
 
 
 def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -47,6 +56,9 @@ def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
         if model.tokenizer and not (folder / model.tokenizer / "tokenizer.json").is_file():
             problem = f"{folder / model.tokenizer} has no tokenizer.json"
             yield ("models", position, "tokenizer"), problem
+        if model.hub.token_file and not (folder / model.hub.token_file).is_file():
+            problem = f"there is no file {folder / model.hub.token_file}"
+            yield ("models", position, "hub", "token-file"), problem
     for key in ("ca", "cert", "key"):
         name = getattr(config.watch, key)
         if name and not (folder / name).is_file():
@@ -148,6 +160,7 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
     """Yield what has the right form and still cannot be."""
     yield from _addresses(config)
     yield from _endpoints(config)
+    yield from _sources(config)
     if not config.models:
         yield ("models",), "is empty; at least one model is needed"
     names: set[str] = set()
@@ -206,6 +219,28 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if not _is_address(pod.address) or pod.address.endswith(":0"):
             problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
             yield ("pods", position, "address"), problem
+
+
+def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with where tokenizers come from."""
+    for position, model in enumerate(config.models):
+        at = ("models", position)
+        for url in model.tokenizer_urls:
+            if not URL.match(url):
+                yield (*at, "tokenizer-urls"), f"{_shown(url)} is not http://host:port"
+        hub = model.hub
+        if hub == Hub():
+            continue
+        if model.tokenizer:
+            yield (*at, "tokenizer"), "give one of tokenizer and hub"
+        for key, problem in Pin(hub.repo, hub.revision, hub.files).problems():
+            yield (*at, "hub", key), problem
+        if hub.endpoint and not URL.match(hub.endpoint):
+            yield (*at, "hub", "endpoint"), f"{_shown(hub.endpoint)} is not https://host"
+
+
+def _shown(url: str) -> str:
+    return "a URL with a user or password" if "@" in url else repr(url)
 
 
 def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

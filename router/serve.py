@@ -10,8 +10,6 @@ from pathlib import Path
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from prefixstore.template import TemplateError
-from prefixstore.tokenizer import TokenizerUnavailableError
 from router.assemble import running
 from router.config import Config
 from router.loop import new_loop
@@ -30,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
+    # It says each request that an engine's tokenizer is asked.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
         config = load(args.config)
         with asyncio.Runner(loop_factory=new_loop) as runner:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2
-    except (TokenizerUnavailableError, TemplateError, OSError) as error:
+    except OSError as error:
         print(f"warmpath serve: {args.config}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -10,6 +10,7 @@ import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
 from prefixstore.pool import PoolClosedError, PoolFullError
+from prefixstore.tokenizer import TokenizerUnavailableError
 from router.answer import Answerer, NoPodError
 from router.body import BadPromptError
 from router.models import UnknownModelError
@@ -25,6 +26,7 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     NoPodError: grpc.StatusCode.UNAVAILABLE,
     PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     PoolClosedError: grpc.StatusCode.UNAVAILABLE,
+    TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,
 }
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]

@@ -158,7 +158,8 @@ class WorkerServer:
         """Serve /tokenize."""
         body = await _body(request)
         if isinstance(body.get("prompt"), str):
-            ids = self._text.encode(body["prompt"])
+            special = body.get("add_special_tokens") is not False
+            ids = self._text.encode(body["prompt"], special=special)
         elif isinstance(body.get("messages"), list):
             ids = self._text.render(body["messages"], body)
         else:

@@ -19,8 +19,8 @@ class TextError(Exception):
 class TextCodec(Protocol):
     """What the server needs to serve text."""
 
-    def encode(self, text: str) -> list[int]:
-        """Return a completion prompt's ids, special tokens added."""
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return a completion prompt's ids, special tokens added where they are wanted."""
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
         """Return a chat's ids."""
@@ -32,9 +32,9 @@ class TextCodec(Protocol):
 class NoText:
     """Token ids only."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Refuse."""
-        del text
+        del text, special
         raise TextError(
             "this worker has no tokenizer: send token ids, or start it with --tokenizer"
         )
@@ -71,9 +71,9 @@ class FolderText:
         }
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return a completion prompt's ids."""
-        return self._tokenizer.encode(text).ids
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
         """Return a chat's ids."""

@@ -54,7 +54,11 @@ def byte_level(ranks: Mapping[bytes, int], pattern: str) -> Tokenizer:
     merges = []
     for token, rank in ranks.items():
         pairs = [(token[:at], token[at:]) for at in range(1, len(token))]
-        known = [(ranks[one], ranks[two], one, two) for one, two in pairs if one in ranks and two in ranks]
+        known = [
+            (ranks[one], ranks[two], one, two)
+            for one, two in pairs
+            if one in ranks and two in ranks
+        ]
         merges += [(rank, *pair) for pair in known]
     merges.sort(key=lambda merge: merge[:3])
     tokenizer = Tokenizer(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from prefixstore import proof
+from prefixstore import expressions, proof
 from prefixstore.boundary import SLICE, cut_finder, slices_of
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
@@ -52,7 +52,7 @@ def ids(packed: bytes) -> list[int]:
 
 def prompts(name: str, own: list[str]) -> Iterator[str]:
     """Yield prompts that grow by a character, or some, and that share beginnings."""
-    rng = Random(name)  # noqa: S311  the same texts in every run
+    rng = Random(name)
     prompt = ""
     for _ in range(PROMPTS):
         prompt = prompt[: rng.randrange(len(prompt) + 1)] if rng.random() < 0.5 else ""
@@ -76,9 +76,7 @@ async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(pa
     known = 0
     for number, prompt in enumerate(prompts(name, own)):
         special = number % 2 == 0
-        tokens = await pool.encode(
-            "m", ours, prompt, add_special_tokens=special, timeout=None
-        )
+        tokens = await pool.encode("m", ours, prompt, add_special_tokens=special, timeout=None)
         assert ids(tokens.ids) == oracle.encode(prompt, add_special_tokens=special).ids, prompt
         known += tokens.stored_bytes > 0
     assert (known > PROMPTS) == ours.has_cuts
@@ -117,7 +115,7 @@ def test_a_text_cut_wherever_it_may_be_has_the_tokens_of_the_whole(pair: Pair, p
 @settings(max_examples=200, deadline=None)
 @given(prompt=TEXTS, more=st.text(max_size=300).map(lambda t: t.encode("utf-8", "ignore")))
 def test_a_text_that_grows_keeps_its_full_slices_and_their_cuts(prompt: str, more: bytes) -> None:
-    find = cut_finder(proof.Cuts(proof.ANY_BREAK))
+    find = cut_finder(proof.Cuts(expressions.BREAKS))
     raw = prompt.encode() * 8
     before, after = slices_of(raw), slices_of(raw + more)
     assert after[: len(before) - 1] == before[:-1]
@@ -127,23 +125,22 @@ def test_a_text_that_grows_keeps_its_full_slices_and_their_cuts(prompt: str, mor
         assert find(raw, 0, end) == find(raw + more, 0, end)
 
 
-LETTER = regex.compile(f"[{proof.LETTERS}]")
-KNOWN = sorted(proof._OF_LETTERS | proof._OTHERS | {one for two in proof._CASED for one in two})  # noqa: SLF001
+LETTER = regex.compile(f"[{expressions.LETTERS}]")
 
 
 @settings(max_examples=400, deadline=None)
-@given(around=st.text(max_size=8), cut=st.sampled_from(proof.ANY_BREAK), letter=st.characters())
+@given(around=st.text(max_size=8), cut=st.sampled_from(expressions.BREAKS), letter=st.characters())
 def test_no_known_alternative_matches_over_a_cut(around: str, cut: str, letter: str) -> None:
     letter = letter if LETTER.fullmatch(letter) else "s"
     for at in range(len(around) + 1):
         string = f"{around[:at]}{letter}{cut}{around[at:]}"
-        for pattern in KNOWN:
+        for pattern in expressions.KNOWN:
             for start in range(at + 1):
                 found = regex.compile(pattern, regex.V1).match(string, start)
                 assert not found or found.end() <= at + 1, (pattern, string)
 
 
-@pytest.mark.parametrize("pattern", sorted(proof._OF_LETTERS))  # noqa: SLF001
+@pytest.mark.parametrize("pattern", sorted(expressions.OF_LETTERS))
 def test_an_alternative_that_is_said_to_match_every_letter_does(pattern: str) -> None:
     for point in range(0x10000):
         if LETTER.fullmatch(chr(point)):
@@ -190,11 +187,11 @@ def test_a_tokenizer_for_which_nothing_is_proven_has_no_cuts(change: dict[str, A
     ("change", "before"),
     [
         ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}}, " "),
-        ({"pre_tokenizer": SPLIT}, proof.ANY_BREAK),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}}, proof.ANY_BREAK),
+        ({"pre_tokenizer": SPLIT}, expressions.BREAKS),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}}, expressions.BREAKS),
         ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, " \n"),
         ({"pre_tokenizer": None, "model": {"type": "BPE", "vocab": {" ": 0, " x": 1}}}, " "),
-        ({"added_tokens": [{"content": "<mask>", "lstrip": True, "rstrip": True}]}, proof.ANY_BREAK),
+        ({"added_tokens": [{"content": "<mask>", "lstrip": True, "rstrip": True}]}, expressions.BREAKS),
     ],
 )  # fmt: skip
 def test_what_else_is_proven(change: dict[str, Any], before: str) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from prefixstore.boundary import SLICE
 from prefixstore.lru import LruStore
 from prefixstore.pool import PoolClosedError, PoolFullError, TokenizerPool, Tokens
 from prefixstore.tokenizer import (
@@ -97,10 +98,7 @@ async def test_only_what_is_new_of_a_grown_prompt_is_tokenised(pool: TokenizerPo
 async def test_the_same_text_asked_for_twice_is_tokenised_once(
     pool: TokenizerPool, gated: Gated
 ) -> None:
-    asked = [
-        asyncio.create_task(encode(pool, gated, LONG, special=False))
-        for _ in range(5)
-    ]
+    asked = [asyncio.create_task(encode(pool, gated, LONG, special=False)) for _ in range(5)]
     while not gated.calls:
         await asyncio.sleep(0)
     gated.gate.set()
@@ -241,7 +239,7 @@ async def test_block_keys_are_kept_with_the_text_and_found_with_its_beginning(
     grown = await encode(pool, ByteTokenizer(), LONG + "more")
     found = grown.memo.keys(7)
     assert found == keys[: len(found)]
-    assert blocks - len(found) // 8 <= 256 // 16 + 1
+    assert blocks - len(found) // 8 <= SLICE // 16 + 1
     grown.memo.keep(7, 16, keys[: 8 * (blocks - 1)])
     assert (await encode(pool, ByteTokenizer(), LONG + "more")).memo.keys(7).startswith(found)
 

@@ -9,9 +9,24 @@ PARTS = [
     "日本語", "中文，", "分词。", "、", "カタカナ", "ひらがな", "한국어", "नमस्ते", "हिन्दी", "العربية", "עברית", "русский",
     "ελληνικά", "ไทย", "ქართული", "👩‍👩‍👧", "🏳️‍🌈", "🇩🇪", "\u200d", "\u200b", "\ufeff", "\u00ad", "\u0000",
     "<|end|>", "<|user|>", "<s>", "</s>", "<unk>", "a\u0300\u0301\u0302", "\u1100\u1161\u11a8", "▁", "Ġ", "x▁y",
-    "http://example.org/a?b=c&d", "def f(x):", "return", "SELECT * FROM t;", "\\n", "{\"a\": [1]}",
+    "http://example.org/a?b=c&d", "def f(x):", "return", "SELECT * FROM t;", "\\n", '{"a": [1]}',
 ]  # fmt: skip
-GAPS = [" "] * 12 + ["", "", "  ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", " \n", "\n ", "\u00a0", "\u3000", "\u2028"]
+GAPS = [" "] * 12 + [
+    "",
+    "",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\r",
+    "\t",
+    " \n",
+    "\n ",
+    "\u00a0",
+    "\u3000",
+    "\u2028",
+]
 
 
 def text(rng: Random, own: Sequence[str]) -> str:
@@ -26,7 +41,10 @@ def text(rng: Random, own: Sequence[str]) -> str:
         elif kind < 0.97:
             pieces.append("".join(map(chr, rng.choices(range(0x20, 0x3000), k=rng.randrange(5)))))
         else:
-            points = (rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000))) for _ in range(3))
+            points = (
+                rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)))
+                for _ in range(3)
+            )
             pieces.append("".join(map(chr, points)))
         pieces.append(rng.choice(GAPS))
     return "".join(pieces)

@@ -1,0 +1,103 @@
+"""The engine's answer where there is one in time, and the local tokenizer's where there is none."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prefixstore.engine import Engine
+from prefixstore.remote import Chats, RemoteTokenizer
+from prefixstore.source import TokenizerSource
+from prefixstore.tokenizer import (
+    FolderTokenizer,
+    Tokenizer,
+    TokenizerUnavailableError,
+    Uncut,
+)
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class FallbackStats:
+    """What went on; plain numbers, exported by the process."""
+
+    fallbacks: int = 0
+    """Texts that the local tokenizer served because no engine did."""
+
+
+class FallbackTokenizer(Uncut):
+    """A model's engines, and the same model's tokenizer on this machine.
+
+    The local one says what is put around a text, so that an engine that is down is no reason to fail
+    at the start. Texts are asked for whole, as of an engine alone. A chat that no engine answers raises:
+    rendering it is the caller's.
+    """
+
+    waits = True
+
+    def __init__(self, engine: Engine, local: FolderTokenizer, stats: FallbackStats) -> None:
+        self.vocab_size = local.vocab_size
+        self.prefix, self.suffix = local.prefix, local.suffix
+        self.chat_template = local.chat_template
+        self.special_tokens = local.special_tokens
+        self.chats: Tokenizer = Chats(self.encode_chat, local.vocab_size)
+        self._engine = engine
+        self._local = local
+        self._stats = stats
+        self._away = False
+
+    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
+        """Return each text's ids."""
+        return [self._encode(part, at_start=at_start) for part in parts]
+
+    def _encode(self, raw: bytes, *, at_start: bool) -> bytes:
+        text = raw.decode()
+        try:
+            return self._asked(lambda: self._engine.tokenize(text, add_special_tokens=False))
+        except TokenizerUnavailableError:
+            return self._local.encode([raw], at_start=at_start)[0]
+
+    def encode_chat(self, body: Mapping[str, Any]) -> bytes:
+        """Return a chat's ids, from the engine; raises TokenizerUnavailableError where none is there."""
+        return self._asked(lambda: self._engine.tokenize_chat(body))
+
+    def _asked(self, ask: Callable[[], Answer]) -> Answer:
+        try:
+            answer = ask()
+        except TokenizerUnavailableError as error:
+            self._stats.fallbacks += 1
+            # Once an outage: threads that find it at the same time may each say it.
+            if not self._away:
+                self._away = True
+                log.warning("%s; the local tokenizer serves", error)
+            raise
+        self._away = False
+        return answer
+
+
+class FallbackSource:
+    """Engines, and another source for when they are away."""
+
+    def __init__(self, engine: Engine, local: TokenizerSource, *, vocab_size: int = 0) -> None:
+        self.name = f"{engine.name}, or {local.name}"
+        self.stats = FallbackStats()
+        self._engine = engine
+        self._local = local
+        self._vocab_size = vocab_size
+
+    def load(self) -> FallbackTokenizer | RemoteTokenizer:
+        """Load the local one; where that fails the engine serves alone."""
+        try:
+            local = self._local.load()
+        except TokenizerUnavailableError as error:
+            try:
+                remote = RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
+            except TokenizerUnavailableError as other:
+                raise TokenizerUnavailableError(f"{error}; {other}") from error
+            log.error("%s; the engine serves without a fall-back", error)  # noqa: TRY400
+            return remote
+        assert isinstance(local, FolderTokenizer)
+        return FallbackTokenizer(self._engine, local, self.stats)

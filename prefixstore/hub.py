@@ -1,0 +1,244 @@
+"""A tokenizer from the HuggingFace hub, or a mirror that speaks as it does.
+
+Nothing is parsed before its SHA-256 is what the pin says, and what is then parsed are the very bytes
+that were digested. No code of a repository is ever run: the only files read are `pin.ALLOWED`.
+"""
+
+import hashlib
+import tempfile
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import huggingface_hub
+import huggingface_hub.constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils.tqdm import disable_progress_bars
+
+from prefixstore.own_thread import in_own_thread
+from prefixstore.pin import TELLING, Pin
+from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+
+MAX_FILE_BYTES = 256 << 20
+"""Far above the largest tokenizer.json in use (about 35 MB)."""
+
+
+class HubSource:
+    """A tokenizer of a pinned commit, through `huggingface_hub`'s cache on this machine.
+
+    `timeout` bounds one `load`, in seconds. A download that takes longer goes on by itself, so that a
+    later `load` finds it done; there is at most one at a time.
+    """
+
+    def __init__(
+        self,
+        pin: Pin,
+        *,
+        cache_folder: Path | None = None,
+        offline: bool = False,
+        token_file: Path | None = None,
+        endpoint: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Raise ValueError for a pin that pins nothing.
+
+        `cache_folder` and `endpoint` are `huggingface_hub`'s own where they are None. With `offline`
+        only the cache is looked at. No token is sent but the one in `token_file`.
+        """
+        for where, problem in pin.problems():
+            raise ValueError(f"{where}: {problem}")
+        self.name = f"{pin.repo} at {pin.revision[:12]} of the hub"
+        self._pin = pin
+        self._cache_folder = cache_folder
+        self._offline = offline
+        self._token_file = token_file
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._fetching: Future[dict[str, bytes]] | None = None
+
+    def load(self) -> FolderTokenizer:
+        """Fetch what is not in the cache, verify all, and load it."""
+        files = self._files_in_time()
+        # From a folder of our own: what was verified is what is read, and nothing else lies there.
+        with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
+            for file, raw in files.items():
+                (Path(folder) / file).write_bytes(raw)
+            try:
+                return FolderTokenizer(Path(folder))
+            except TokenizerUnavailableError as error:
+                raise self._unavailable(str(error.__cause__ or error)) from error
+
+    def _files_in_time(self) -> dict[str, bytes]:
+        with self._lock:
+            if self._fetching is None:
+                self._fetching = in_own_thread(self._files, "hub")
+            fetching = self._fetching
+        try:
+            files = fetching.result(self._timeout)
+        except TimeoutError as error:
+            # Its own timeouts end the work with one too, and then it is to begin anew.
+            if not fetching.done():
+                problem = f"is not there after {self._timeout:g} s; the download goes on"
+                raise self._unavailable(problem) from error
+            self._forget(fetching)
+            raise self._unavailable(str(error)) from error
+        except BaseException:
+            self._forget(fetching)
+            raise
+        self._forget(fetching)
+        return files
+
+    def _forget(self, fetching: Future[dict[str, bytes]]) -> None:
+        with self._lock:
+            if self._fetching is fetching:
+                self._fetching = None
+
+    def _files(self) -> dict[str, bytes]:
+        """Return the bytes of every file that is named, verified."""
+        _be_quiet()
+        token = self._token()
+        before = {file: self._cached(file) for file in self._pin.digests}
+        paths = {file: path or self._fetch(file, token) for file, path in before.items()}
+        fetched = None in before.values()
+        for file in TELLING:
+            if file not in self._pin.digests and self._exists(file, token, ask=fetched):
+                raise self._unavailable(
+                    f"has {file}, which decides the tokens; name it with its SHA-256"
+                )
+        return {file: self._verified(file, path) for file, path in paths.items()}
+
+    def _token(self) -> str | bool:
+        """Return the token; False: send none, whatever this machine is logged in as."""
+        if self._token_file is None:
+            return False
+        try:
+            token = self._token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "is not text"
+            problem = f"the token file {self._token_file} cannot be read: {reason}"
+            raise self._unavailable(problem) from error
+        if not token or not token.isascii() or not token.isprintable():
+            raise self._unavailable(f"the token file {self._token_file} holds no token")
+        return token
+
+    def _cached(self, file: str) -> Path | None:
+        path = huggingface_hub.try_to_load_from_cache(
+            self._pin.repo, file, cache_dir=self._cache_folder, revision=self._pin.revision
+        )
+        return Path(path) if isinstance(path, str) else None
+
+    def _exists(self, file: str, token: str | bool, *, ask: bool) -> bool:
+        if self._cached(file) is not None:
+            return True
+        # With all that is named in the cache, a hub that is down is no reason to fail.
+        return ask and self._size(file, token) is not None
+
+    def _size(self, file: str, token: str | bool) -> int | None:
+        """Return a file's bytes as the hub gives them, None where it has no such file.
+
+        Asked before a download: it is answered, or fails, at once, where a download tries again for
+        half a minute.
+        """
+        pin = self._pin
+        try:
+            found = huggingface_hub.get_hf_file_metadata(
+                huggingface_hub.hf_hub_url(
+                    pin.repo, file, revision=pin.revision, endpoint=self._endpoint
+                ),
+                token=token,
+                timeout=self._timeout,
+                endpoint=self._endpoint,
+            )
+        except Exception as error:
+            if _is_missing(error):
+                return None
+            # `huggingface_hub` lets errors of its HTTP client through, whichever that is.
+            raise self._unavailable(self._reason(error)) from error
+        return found.size or 0
+
+    def _fetch(self, file: str, token: str | bool) -> Path:
+        pin = self._pin
+        if self._offline:
+            where = self._cache_folder or huggingface_hub.constants.HF_HUB_CACHE
+            raise self._unavailable(f"offline, and {file} is not in the cache {where}")
+        size = self._size(file, token)
+        if size is None:
+            raise self._unavailable(f"has no {file}")
+        if size > MAX_FILE_BYTES:
+            raise self._unavailable(f"{file} has {size} bytes; at most {MAX_FILE_BYTES} are taken")
+        try:
+            path = huggingface_hub.hf_hub_download(
+                pin.repo,
+                file,
+                revision=pin.revision,
+                cache_dir=self._cache_folder,
+                endpoint=self._endpoint,
+                token=token,
+                etag_timeout=self._timeout,
+            )
+        except Exception as error:
+            raise self._unavailable(self._reason(error)) from error
+        return Path(path)
+
+    def _verified(self, file: str, path: Path) -> bytes:
+        try:
+            with path.open("rb") as opened:
+                raw = opened.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise self._unavailable(f"{path} cannot be read: {error.strerror}") from error
+        digest = hashlib.sha256(raw).hexdigest()
+        if digest != self._pin.digests[file]:
+            raise self._unavailable(
+                f"{file} has SHA-256 {digest}, not {self._pin.digests[file]} as configured; "
+                f"it lies at {path}"
+            )
+        return raw
+
+    def _reason(self, error: Exception) -> str:
+        """Say why the hub gave nothing; never with the token."""
+        pin = self._pin
+        if isinstance(error, LocalEntryNotFoundError):
+            # What it says is advice; what happened is its cause.
+            error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(error, RevisionNotFoundError):
+            return f"has no revision {pin.revision}"
+        if isinstance(error, OfflineModeIsEnabled):
+            return "cannot be fetched: HF_HUB_OFFLINE is set"
+        if isinstance(error, HfHubHTTPError):
+            status = error.response.status_code
+            if isinstance(error, GatedRepoError) or status in (401, 403):
+                shown = f"the token in {self._token_file}" if self._token_file else "no token"
+                kind = "a gated repository" if isinstance(error, GatedRepoError) else "refused"
+                return f"{kind} (HTTP {status}), asked with {shown}; is the name right?"
+            if isinstance(error, RepositoryNotFoundError):
+                return f"there is no such repository (HTTP {status})"
+            return f"the hub answers HTTP {status}"
+        if "timeout" in type(error).__name__.lower():
+            return f"the hub did not answer within {self._timeout:g} s"
+        of_client = type(error).__module__.startswith("httpx")
+        what = "the hub cannot be reached" if of_client else "cannot be fetched"
+        return f"{what}: {type(error).__name__}: {error}"
+
+    def _unavailable(self, problem: str) -> TokenizerUnavailableError:
+        return TokenizerUnavailableError(f"{self.name}: {problem}")
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether a repository has no such file; mirrors say a plain 404."""
+    if isinstance(error, RevisionNotFoundError | RepositoryNotFoundError):
+        return False
+    return isinstance(error, HfHubHTTPError) and error.response.status_code == 404
+
+
+def _be_quiet() -> None:
+    """Turn off what a service has no use for."""
+    disable_progress_bars()
+    huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True

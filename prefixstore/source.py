@@ -1,0 +1,33 @@
+"""Where a tokenizer comes from.
+
+`TokenizerSource` is the contract; `FolderSource` a local folder. `prefixstore.hub` is the HuggingFace
+hub, `prefixstore.remote` and `prefixstore.fallback` the engine itself.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from prefixstore.tokenizer import FolderTokenizer, Tokenizer
+
+
+class TokenizerSource(Protocol):
+    """One place that a tokenizer can be loaded from, any number of times."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def load(self) -> Tokenizer:
+        """Load the tokenizer; blocks. Raises TokenizerUnavailableError, whose message says why."""
+
+
+class FolderSource:
+    """A local folder with tokenizer.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"the folder {folder}"
+        self._folder = folder
+
+    def load(self) -> FolderTokenizer:
+        """Load the folder."""
+        return FolderTokenizer(self._folder)

@@ -1,0 +1,138 @@
+"""Loaded tokenizers: a bounded number, each loaded once however many ask for it.
+
+Loads run in threads of their own. A caller's wait is its own: that it goes away ends no load. A load
+that failed is remembered for a while, so that a source that is down costs one attempt and not one a
+request.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prefixstore.own_thread import in_own_thread
+from prefixstore.source import TokenizerSource
+from prefixstore.tokenizer import Tokenizer, TokenizerUnavailableError
+
+_CLOSED = "the tokenizer cache is closed"
+
+
+@dataclass(slots=True)
+class CacheStats:
+    """What went on; plain numbers, exported by the process."""
+
+    loads: int = 0
+    failures: int = 0
+    evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    reason: str
+    until: float
+    """On the cache's clock."""
+
+
+class TokenizerCache:
+    """Tokenizers by id. Use from one event loop; `close` it at the end.
+
+    At most `most` are kept: the least recently used goes, and is loaded again when asked for. A failure
+    is remembered for `retry_after` seconds of `clock`.
+    """
+
+    def __init__(self, *, most: int, retry_after: float, clock: Callable[[], float]) -> None:
+        self.stats = CacheStats()
+        self._most = most
+        self._retry_after = retry_after
+        self._clock = clock
+        self._sources: dict[str, TokenizerSource] = {}
+        self._loaded: OrderedDict[str, Tokenizer] = OrderedDict()
+        self._vocab_sizes: dict[str, int] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._loading: dict[str, asyncio.Task[Tokenizer]] = {}
+        self._closed = False
+
+    def register(self, tokenizer_id: str, source: TokenizerSource) -> None:
+        """Make a tokenizer known; nothing is loaded yet. Raises ValueError where an id is taken."""
+        if tokenizer_id in self._sources:
+            raise ValueError(f"two tokenizers have the id {tokenizer_id!r}")
+        self._sources[tokenizer_id] = source
+
+    async def get(self, tokenizer_id: str) -> Tokenizer:
+        """Return a tokenizer, loading it where it is not there.
+
+        Raises TokenizerUnavailableError, at once where a load failed a short time ago, and KeyError
+        for an unknown id. A tokenizer that is loaded is returned without a pause.
+        """
+        found = self._loaded.get(tokenizer_id)
+        if found is not None:
+            self._loaded.move_to_end(tokenizer_id)
+            return found
+        source = self._sources[tokenizer_id]
+        if self._closed:
+            raise TokenizerUnavailableError(f"{source.name}: {_CLOSED}")
+        failure = self._failures.get(tokenizer_id)
+        if failure is not None:
+            if self._clock() < failure.until:
+                raise TokenizerUnavailableError(failure.reason)
+            del self._failures[tokenizer_id]
+        load = self._loading.get(tokenizer_id)
+        if load is None:
+            load = asyncio.create_task(self._load(tokenizer_id, source))
+            # Where every caller has gone, nobody else looks at how it ended.
+            load.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._loading[tokenizer_id] = load
+        # Waited for and not awaited: a caller that is cancelled does not cancel the load.
+        await asyncio.wait((load,))
+        if load.cancelled():
+            raise TokenizerUnavailableError(f"{source.name}: {_CLOSED}")
+        return load.result()
+
+    async def _load(self, tokenizer_id: str, source: TokenizerSource) -> Tokenizer:
+        self.stats.loads += 1
+        try:
+            tokenizer = await asyncio.wrap_future(in_own_thread(source.load, "load"))
+        except Exception as error:
+            self.stats.failures += 1
+            reason = str(error)
+            if not isinstance(error, TokenizerUnavailableError):
+                reason = f"{source.name}: {type(error).__name__}: {error}"
+            self._failures[tokenizer_id] = _Failure(reason, self._clock() + self._retry_after)
+            raise TokenizerUnavailableError(reason) from error
+        else:
+            self._keep(tokenizer_id, tokenizer)
+            return tokenizer
+        finally:
+            del self._loading[tokenizer_id]
+
+    def _keep(self, tokenizer_id: str, tokenizer: Tokenizer) -> None:
+        self._loaded[tokenizer_id] = tokenizer
+        self._vocab_sizes[tokenizer_id] = tokenizer.vocab_size
+        if len(self._loaded) > self._most:
+            self._loaded.popitem(last=False)
+            self.stats.evictions += 1
+
+    def vocab_size(self, tokenizer_id: str) -> int:
+        """Return a vocabulary's size, 0 as long as it is not known; kept when the tokenizer goes."""
+        return self._vocab_sizes.get(tokenizer_id, 0)
+
+    def loaded(self) -> list[str]:
+        """Return the ids of those that are loaded, least recently used first."""
+        return list(self._loaded)
+
+    def check(self) -> None:
+        """Raise AssertionError where what is held contradicts itself."""
+        assert len(self._loaded) <= self._most
+        held = (set(self._loaded), set(self._loading), set(self._failures))
+        assert len(set().union(*held)) == sum(map(len, held)), "in two states at once"
+        assert set().union(*held) <= set(self._sources)
+
+    async def close(self) -> None:
+        """Load nothing more; what is being loaded is not waited for, and its callers are told."""
+        self._closed = True
+        loads = list(self._loading.values())
+        for load in loads:
+            load.cancel()
+        if loads:
+            await asyncio.wait(loads)
+        self._loaded.clear()

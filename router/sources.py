@@ -1,0 +1,121 @@
+"""Where a configured model's tokenizer and chat template come from."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from prefixstore.engine import Engine, EngineStats
+from prefixstore.fallback import FallbackSource, FallbackStats, FallbackTokenizer
+from prefixstore.hub import HubSource
+from prefixstore.pin import Pin
+from prefixstore.remote import RemoteSource
+from prefixstore.source import FolderSource, TokenizerSource
+from prefixstore.template import ChatTemplate, TemplateError
+from prefixstore.tokenizer import FolderTokenizer, Tokenizer
+from router.config import Hub, Model, Tokenizers
+
+log = logging.getLogger(__name__)
+
+
+class Sources:
+    """Makes sources. A context manager; leaving it closes the connections to engines.
+
+    Relative paths begin at `folder`; `clock` is monotonic, in seconds.
+    """
+
+    def __init__(self, folder: Path, settings: Tokenizers, clock: Callable[[], float]) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock
+        self._stack = ExitStack()
+        self.engines: dict[str, EngineStats] = {}
+        """By model, as are `fallbacks`."""
+        self.fallbacks: dict[str, FallbackStats] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def of(self, model: Model) -> TokenizerSource | None:
+        """Return a model's source, None where it has no tokenizer."""
+        local = self.local(model)
+        if not model.tokenizer_urls:
+            return local
+        engine = Engine(
+            model.tokenizer_urls,
+            model.name,
+            timeout=self._settings.remote_seconds,
+            skip_for=self._settings.skip_seconds,
+            clock=self._clock,
+        )
+        self._stack.callback(engine.close)
+        self.engines[model.name] = engine.stats
+        if local is None:
+            return RemoteSource(engine, vocab_size=model.vocab_size)
+        source = FallbackSource(engine, local, vocab_size=model.vocab_size)
+        self.fallbacks[model.name] = source.stats
+        return source
+
+    def local(self, model: Model) -> TokenizerSource | None:
+        """Return the source that needs no engine, None where there is none."""
+        if model.tokenizer:
+            return FolderSource(self._folder / model.tokenizer)
+        return self._hub(model.hub) if model.hub.repo else None
+
+    def _hub(self, hub: Hub) -> HubSource:
+        return HubSource(
+            Pin(hub.repo, hub.revision, hub.files),
+            cache_folder=self._folder / hub.cache_folder if hub.cache_folder else None,
+            offline=hub.offline,
+            token_file=self._folder / hub.token_file if hub.token_file else None,
+            endpoint=hub.endpoint.rstrip("/") or None,
+            timeout=self._settings.load_seconds,
+        )
+
+
+def template_of(tokenizer: Tokenizer, clock: Callable[[], datetime]) -> ChatTemplate | None:
+    """Compile the template that came with a tokenizer. Raises TemplateError."""
+    if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
+        return None
+    if not tokenizer.chat_template:
+        return None
+    return ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens, clock=clock)
+
+
+class TemplateSource:
+    """A source that compiles the template in the thread that loads, and keeps it in `templates`.
+
+    A template that is broken is logged and is as none: the model's texts need none.
+    """
+
+    def __init__(
+        self,
+        source: TokenizerSource,
+        model: str,
+        templates: dict[str, ChatTemplate],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.name = source.name
+        self._source = source
+        self._model = model
+        self._templates = templates
+        self._clock = clock
+
+    def load(self) -> Tokenizer:
+        """Load the tokenizer."""
+        tokenizer = self._source.load()
+        try:
+            template = template_of(tokenizer, self._clock)
+        except TemplateError as error:
+            log.error("model %r, %s: %s", self._model, self.name, error)  # noqa: TRY400  says all
+            template = None
+        if template is None:
+            self._templates.pop(self._model, None)
+        else:
+            self._templates[self._model] = template
+        return tokenizer

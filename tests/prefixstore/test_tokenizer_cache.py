@@ -1,0 +1,269 @@
+"""The cache of tokenizers: bounded, each loaded once, failures remembered for a while."""
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from prefixstore.source import FolderSource
+from prefixstore.tokenizer import ByteTokenizer, TokenizerUnavailableError
+from prefixstore.tokenizer_cache import TokenizerCache
+
+RETRY = 10.0
+MOST = 2
+IDS = ("a", "b", "c")
+
+
+class Clock:
+    """A clock that goes on when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Source:
+    """A source that waits for leave, counts its loads, and can fail."""
+
+    def __init__(self) -> None:
+        self.name = "the test's source"
+        self.gate = threading.Event()
+        self.gate.set()
+        self.loads = 0
+        self.error: Exception | None = None
+
+    def load(self) -> ByteTokenizer:
+        self.loads += 1
+        assert self.gate.wait(30)
+        if self.error:
+            raise self.error
+        return ByteTokenizer()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sources() -> dict[str, Source]:
+    return {name: Source() for name in IDS}
+
+
+@pytest.fixture
+async def cache(clock: Clock, sources: dict[str, Source]) -> AsyncIterator[TokenizerCache]:
+    cache = TokenizerCache(most=MOST, retry_after=RETRY, clock=clock)
+    for name, source in sources.items():
+        cache.register(name, source)
+    yield cache
+    cache.check()
+    for source in sources.values():
+        source.gate.set()
+    await cache.close()
+
+
+async def test_all_who_ask_at_once_share_one_load(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    source = sources["a"]
+    source.gate.clear()
+    asked = [asyncio.create_task(cache.get("a")) for _ in range(20)]
+    while not source.loads:
+        await asyncio.sleep(0)
+    asked.append(asyncio.create_task(cache.get("a")))
+    source.gate.set()
+    first, *others = await asyncio.gather(*asked)
+    assert all(other is first for other in others)
+    assert source.loads == 1
+
+
+async def test_a_caller_that_goes_away_does_not_end_the_load(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    source = sources["a"]
+    source.gate.clear()
+    leaving = asyncio.create_task(cache.get("a"))
+    staying = asyncio.create_task(cache.get("a"))
+    while not source.loads:
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait((leaving,))
+    assert leaving.cancelled()
+    source.gate.set()
+    assert await staying is await cache.get("a")
+    assert source.loads == 1
+
+
+async def test_where_every_caller_has_gone_the_load_is_kept_for_the_next(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    source = sources["a"]
+    source.gate.clear()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await cache.get("a")
+    source.gate.set()
+    await cache.get("a")
+    assert source.loads == 1
+
+
+async def test_one_that_is_loaded_is_returned_without_a_pause(cache: TokenizerCache) -> None:
+    loaded = await cache.get("a")
+    async with asyncio.timeout(0):
+        assert await cache.get("a") is loaded
+
+
+async def test_a_failure_is_shared_remembered_and_then_tried_again(
+    cache: TokenizerCache, sources: dict[str, Source], clock: Clock
+) -> None:
+    source = sources["a"]
+    source.error = TokenizerUnavailableError("the hub is down")
+    ended = await asyncio.gather(*(cache.get("a") for _ in range(5)), return_exceptions=True)
+    assert {str(error) for error in ended} == {"the hub is down"}
+    source.error = None
+    clock.now = RETRY - 0.5
+    with pytest.raises(TokenizerUnavailableError, match="the hub is down"):
+        await cache.get("a")
+    assert source.loads == 1
+    clock.now = RETRY
+    await cache.get("a")
+    assert source.loads == 2
+
+
+async def test_a_failure_of_one_is_none_of_another(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    sources["a"].error = TokenizerUnavailableError("broken")
+    with pytest.raises(TokenizerUnavailableError):
+        await cache.get("a")
+    await cache.get("b")
+
+
+async def test_whatever_a_source_raises_is_said_as_unavailable_with_its_name(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    sources["a"].error = MemoryError("much too large")
+    with pytest.raises(TokenizerUnavailableError, match="the test's source: MemoryError: much"):
+        await cache.get("a")
+
+
+async def test_the_least_recently_used_goes_and_its_vocabulary_stays_known(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    assert cache.vocab_size("a") == 0
+    for name in ("a", "b", "a", "c"):
+        await cache.get(name)
+    assert cache.loaded() == ["a", "c"]
+    assert cache.vocab_size("b") == ByteTokenizer.vocab_size
+    await cache.get("b")
+    assert sources["b"].loads == 2
+    assert cache.stats.evictions == 2
+
+
+async def test_closing_waits_for_no_load_and_tells_its_callers(
+    cache: TokenizerCache, sources: dict[str, Source]
+) -> None:
+    sources["a"].gate.clear()
+    asked = asyncio.create_task(cache.get("a"))
+    while not sources["a"].loads:
+        await asyncio.sleep(0)
+    await cache.close()
+    for waiting in (asked, cache.get("b")):
+        with pytest.raises(TokenizerUnavailableError, match="closed"):
+            await waiting
+
+
+async def test_an_id_is_registered_once(cache: TokenizerCache, sources: dict[str, Source]) -> None:
+    with pytest.raises(ValueError, match="'a'"):
+        cache.register("a", sources["a"])
+    with pytest.raises(KeyError):
+        await cache.get("nobody")
+
+
+async def test_a_folder_that_is_mended_is_loaded_after_the_pause(
+    clock: Clock, tmp_path: Path, model_folder: Path
+) -> None:
+    cache = TokenizerCache(most=1, retry_after=RETRY, clock=clock)
+    cache.register("m", FolderSource(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
+    with pytest.raises(TokenizerUnavailableError, match=str(tmp_path)):
+        await cache.get("m")
+    (tmp_path / "tokenizer.json").write_bytes((model_folder / "tokenizer.json").read_bytes())
+    clock.now += RETRY
+    await cache.get("m")
+    await cache.close()
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Any order of asking, failing, mending and waiting, against the rules written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = Clock()
+        self.sources = {name: Source() for name in IDS}
+        self.cache = TokenizerCache(most=MOST, retry_after=RETRY, clock=self.clock)
+        for name, source in self.sources.items():
+            self.cache.register(name, source)
+        self.expected: OrderedDict[str, None] = OrderedDict()
+        self.until: dict[str, float] = {}
+        self.loads = dict.fromkeys(IDS, 0)
+
+    @rule(name=st.sampled_from(IDS), callers=st.integers(1, 4), leaving=st.integers(0, 3))
+    def ask(self, name: str, callers: int, leaving: int) -> None:
+        fails = self._expect(name)
+        ended = self.loop.run_until_complete(self._gather(name, callers, leaving))
+        assert all(isinstance(one, TokenizerUnavailableError) is fails for one in ended)
+
+    def _expect(self, name: str) -> bool:
+        """Bring what is expected up to date with one more question; return whether it fails."""
+        if name in self.expected:
+            self.expected.move_to_end(name)
+            return False
+        if self.clock.now < self.until.get(name, 0.0):
+            return True
+        self.loads[name] += 1
+        if self.sources[name].error:
+            self.until[name] = self.clock.now + RETRY
+            return True
+        self.expected[name] = None
+        if len(self.expected) > MOST:
+            self.expected.popitem(last=False)
+        return False
+
+    async def _gather(self, name: str, callers: int, leaving: int) -> list[object]:
+        tasks = [asyncio.create_task(self.cache.get(name)) for _ in range(callers + leaving)]
+        await asyncio.sleep(0)
+        for task in tasks[callers:]:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        return ended[:callers]
+
+    @rule(name=st.sampled_from(IDS), broken=st.booleans())
+    def break_or_mend(self, name: str, broken: bool) -> None:
+        self.sources[name].error = TokenizerUnavailableError("broken") if broken else None
+
+    @rule(seconds=st.sampled_from([1.0, RETRY / 2, RETRY]))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @invariant()
+    def is_as_expected(self) -> None:
+        self.cache.check()
+        assert self.cache.loaded() == list(self.expected)
+        assert {name: source.loads for name, source in self.sources.items()} == self.loads
+        assert self.cache.stats.loads == sum(self.loads.values())
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.cache.close())
+        self.loop.close()
+
+
+TestCacheMachine = CacheMachine.TestCase
