@@ -10,6 +10,7 @@ Past `max_bytes` the entries used least recently go, a text's last slices first.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 import xxhash
 
@@ -36,18 +37,12 @@ class LruStore:
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the leading slices that are known."""
-        found: list[Entry] = []
-        used: list[bytes] = []
-        known = 0
-        get = self._entries.get
-        for piece, digest in zip(slices, self._digests(slices), strict=True):
-            entry = get(digest)
-            if entry is None:
-                break
-            found.append(entry)
-            used.append(digest)
-            known += len(piece)
-        self._touch(used)
+        digests = self._digests(slices)
+        looked: list[Entry | None] = list(map(self._entries.get, digests))
+        count = looked.index(None) if None in looked else len(looked)
+        found = cast("list[Entry]", looked[:count])
+        self._touch(digests[:count])
+        known = sum(map(len, slices[:count]))
         self.stats.hit_bytes += known
         self.stats.missed_bytes += sum(map(len, slices)) - known
         return found

@@ -19,6 +19,10 @@ class KeyMemo:
         self, store: PrefixStore, entries: Sequence[Entry], before: int, *, is_special: bool
     ) -> None:
         """Remember keys with `entries`; `before` tokens come before theirs."""
+        self.stored_keys = 0
+        """Keys that the store had, when it was last asked."""
+        self.known_keys = 0
+        """And those that are known since."""
         self._store = store
         self._entries = entries
         self._before = before
@@ -32,10 +36,13 @@ class KeyMemo:
             if entry.label != label:
                 break
             found.append(entry.keys)
-        return b"".join(found)
+        keys = b"".join(found)
+        self.stored_keys = self.known_keys = len(keys) // KEY_BYTES
+        return keys
 
     def keep(self, root: int, block_size: int, keys: bytes) -> None:
         """Remember a text's leading keys, of blocks of so many tokens."""
+        self.known_keys = len(keys) // KEY_BYTES
         label = (root, self._is_special)
         tokens = self._before
         done = 0

@@ -41,8 +41,9 @@ class Tokens:
     """Packed little-endian uint32."""
     covered_chars: int
     """Leading characters of the text that `ids` stand for."""
-    stored_bytes: int
-    """Leading bytes of its UTF-8 that the store already knew."""
+    stored_chars: int
+    """Those that the store already knew the tokens of."""
+    stored_tokens: int
     memo: KeyMemo
     """Where its block keys are kept."""
 
@@ -135,8 +136,14 @@ class TokenizerPool:
             len(prefix) // 4,
             is_special=add_special_tokens,
         )
-        covered = len(text) if entries is not None else len(raw[:stored].decode())
-        return Tokens(b"".join((prefix, *tokens, suffix)), covered, stored, memo)
+        stored_chars = stored if len(raw) == len(text) else len(raw[:stored].decode())
+        return Tokens(
+            ids=b"".join((prefix, *tokens, suffix)),
+            covered_chars=stored_chars if entries is None else len(text),
+            stored_chars=stored_chars,
+            stored_tokens=sum(map(len, tokens[: len(known)])) // 4,
+            memo=memo,
+        )
 
     def _keep(self, text: Text, more: list[Entry]) -> list[Entry]:
         entries = text.known + more

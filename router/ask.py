@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
+from router.explained import explained
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
@@ -34,6 +35,11 @@ def score_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache-salt", default="", help="the cache salt")
     parser.add_argument("--pod", action="append", default=[], help="only this pod; may be repeated")
     parser.add_argument("--strategy", default="", help="longest-prefix unless told otherwise")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show the text, its tokens, what of them was known, and the time of each step",
+    )
     args = parser.parse_args(argv)
     prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     try:
@@ -41,8 +47,10 @@ def score_main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"warmpath score: {error}", file=sys.stderr)
         return 2
-    request = pb.ScoreRequest(prompt=prompt, pods=args.pod, strategy=args.strategy)
-    return _call(args, lambda stub: stub.Score(request, timeout=args.timeout), _score_table)
+    request = pb.ScoreRequest(
+        prompt=prompt, pods=args.pod, strategy=args.strategy, explain=args.explain
+    )
+    return _call(args, lambda stub: stub.Score(request, timeout=args.timeout), _scores)
 
 
 def pods_main(argv: Sequence[str] | None = None) -> int:
@@ -113,7 +121,7 @@ def _token_ids(text: str) -> list[Any]:
 def _call(
     args: argparse.Namespace,
     ask: Callable[[router_pb2_grpc.RouterStub], Reply],
-    show: Callable[[Reply], Table],
+    show: Callable[[Reply], RenderableType],
 ) -> int:
     """Make one call and print its answer; 1 where it fails."""
     with grpc.insecure_channel(args.router) as channel:
@@ -136,9 +144,15 @@ def _call(
 
 def _problem(error: grpc.RpcError, router: str) -> str:
     code, details = error.code(), error.details()
-    if code is grpc.StatusCode.UNAVAILABLE and "pod" not in (details or ""):
+    if code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or ""):
         return f"no router answers at {router}: {details}"
     return f"{code.name}: {details}"
+
+
+def _scores(response: pb.ScoreResponse) -> RenderableType:
+    if response.HasField("explanation"):
+        return Group(explained(response.explanation), _score_table(response))
+    return _score_table(response)
 
 
 def _score_table(response: pb.ScoreResponse) -> Table:

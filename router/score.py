@@ -75,13 +75,13 @@ class TokenPrompt(msgspec.Struct, frozen=True):
             extras = extras_of(self.items, block_size, blocks) or ()
         made = b""
         if self.memo and blocks and not extras:
-            made = self._made(self.memo, root, block_size, blocks)
+            made = self._made(self.memo, root, block_size)[: blocks * WORD_BYTES]
         return Chain(root, self.ids, block_size, blocks, extras, made)
 
-    def _made(self, memo: Memo, root: int, block_size: int, blocks: int) -> bytes:
-        """Return the keys, of which only those are computed that are not known."""
-        made = memo.keys(root)[: blocks * WORD_BYTES]
-        done = len(made) // WORD_BYTES
+    def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
+        """Return the keys of all full blocks, of which only those are computed that are not known."""
+        made = memo.keys(root)
+        done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
         if done < blocks:
             parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
             step = block_size * TOKEN_BYTES

@@ -84,7 +84,7 @@ async def test_tokens_are_the_whole_texts_now_and_from_the_store(
         tokens = await encode(pool, ByteTokenizer(), text)
         assert tokens.ids == whole(text)
         assert tokens.covered_chars == len(text)
-        assert tokens.stored_bytes == stored
+        assert tokens.stored_chars == stored
 
 
 async def test_only_what_is_new_of_a_grown_prompt_is_tokenised(pool: TokenizerPool) -> None:
@@ -175,7 +175,7 @@ async def test_a_closed_pool_takes_nothing() -> None:
 async def test_two_tokenizers_never_share(pool: TokenizerPool, gated: Gated) -> None:
     gated.gate.set()
     await encode(pool, ByteTokenizer(), LONG)
-    assert (await encode(pool, gated, LONG)).stored_bytes == 0
+    assert (await encode(pool, gated, LONG)).stored_chars == 0
 
 
 class Crash(BaseException):

@@ -162,10 +162,13 @@ class ScoreRequest(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     STRATEGY_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     """longest-prefix (default), highest-block, coverage, tiered."""
     request_id: _builtins.int
     """Returned with the reply on a stream; any value."""
+    explain: _builtins.bool
+    """Say how the prompt became tokens."""
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -179,10 +182,11 @@ class ScoreRequest(_message.Message):
         pods: _abc.Iterable[_builtins.str] | None = ...,
         strategy: _builtins.str = ...,
         request_id: _builtins.int = ...,
+        explain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pods", b"pods", "prompt", b"prompt", "request_id", b"request_id", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "pods", b"pods", "prompt", b"prompt", "request_id", b"request_id", "strategy", b"strategy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -196,6 +200,7 @@ class ScoreResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     COVERED_CHARS_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt, as far as it was tokenised."""
     covered_chars: _builtins.int
@@ -205,6 +210,10 @@ class ScoreResponse(_message.Message):
     request_id: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodScore]: ...
+    @_builtins.property
+    def explanation(self) -> Global___Explanation:
+        """Where it was asked for."""
+
     def __init__(
         self,
         *,
@@ -212,14 +221,85 @@ class ScoreResponse(_message.Message):
         prompt_tokens: _builtins.int = ...,
         covered_chars: _builtins.int = ...,
         request_id: _builtins.int = ...,
+        explanation: Global___Explanation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["covered_chars", b"covered_chars", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["covered_chars", b"covered_chars", "explanation", b"explanation", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
+
+@_typing.final
+class Explanation(_message.Message):
+    """How a prompt became tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_PACKED_FIELD_NUMBER: _builtins.int
+    STORED_CHARS_FIELD_NUMBER: _builtins.int
+    STORED_TOKENS_FIELD_NUMBER: _builtins.int
+    STORED_KEYS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The text that was tokenised: the prompt's, or a chat as its template wrote it. Empty for token
+    ids, and where an engine rendered the chat itself.
+    """
+    token_ids_packed: _builtins.bytes
+    """The prompt's tokens, as far as they are known, packed as 4 bytes each, little-endian."""
+    stored_chars: _builtins.int
+    """Leading characters of the text that the prefix store knew, and the tokens that it gave for them."""
+    stored_tokens: _builtins.int
+    stored_keys: _builtins.int
+    """Block keys that were known beside the tokens, and those that the scores needed."""
+    keys: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Step]:
+        """In the order they were taken."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        token_ids_packed: _builtins.bytes = ...,
+        stored_chars: _builtins.int = ...,
+        stored_tokens: _builtins.int = ...,
+        stored_keys: _builtins.int = ...,
+        keys: _builtins.int = ...,
+        steps: _abc.Iterable[Global___Step] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "steps", b"steps", "stored_chars", b"stored_chars", "stored_keys", b"stored_keys", "stored_tokens", b"stored_tokens", "text", b"text", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Explanation: _TypeAlias = Explanation  # noqa: Y015
+
+@_typing.final
+class Step(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Step: _TypeAlias = Step  # noqa: Y015
 
 @_typing.final
 class ScoreStreamResponse(_message.Message):

@@ -29,8 +29,10 @@ class ScoreRequest(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     STRATEGY_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     request_id: _builtins.int
+    explain: _builtins.bool
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -42,10 +44,11 @@ class ScoreRequest(_message.Message):
         pods: _abc.Iterable[_builtins.str] | None = ...,
         strategy: _builtins.str = ...,
         request_id: _builtins.int = ...,
+        explain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pods", b"pods", "prompt", b"prompt", "request_id", b"request_id", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "pods", b"pods", "prompt", b"prompt", "request_id", b"request_id", "strategy", b"strategy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

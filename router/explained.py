@@ -1,0 +1,46 @@
+"""An explained score for people: the text, its tokens, what of them was known, and where time went."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from indexer.token import unpack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+MOST_TOKENS = 400
+"""Tokens shown; --json has all."""
+
+
+def explained(told: pb.Explanation) -> RenderableType:
+    """Return what is printed above the scores."""
+    ids = unpack_tokens(told.token_ids_packed)
+    parts: list[RenderableType] = []
+    if told.text:
+        stored = told.stored_chars
+        parts += [
+            _heading(f"text: {len(told.text)} characters, the first {stored} known"),
+            # Not as markup: it is the prompt's.
+            Text(told.text[:stored], "green") + Text(told.text[stored:]),
+        ]
+    shown = " ".join(map(str, ids[:MOST_TOKENS]))
+    if len(ids) > MOST_TOKENS:
+        shown += f" … ({len(ids) - MOST_TOKENS} more)"
+    parts += [
+        _heading(f"tokens: {len(ids)}, {told.stored_tokens} of them from the prefix store"),
+        Text(shown),
+        _heading(f"block keys: {told.keys}, {told.stored_keys} of them from the prefix store"),
+        _steps(told),
+    ]
+    return Group(*parts)
+
+
+def _heading(text: str) -> Text:
+    return Text(text, "bold")
+
+
+def _steps(told: pb.Explanation) -> Table:
+    table = Table("step", box=None, header_style="bold")
+    table.add_column("ms", justify="right")
+    for step in told.steps:
+        table.add_row(step.name, f"{step.seconds * 1e3:.3f}")
+    return table

@@ -1,0 +1,37 @@
+"""How a prompt became tokens, noted on the way for who asked (`warmpath score --explain`)."""
+
+from collections.abc import Callable
+
+from prefixstore.pool import Tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+
+class Trace:
+    """Takes note of one prompt's steps; `clock` tells seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._steps: list[pb.Step] = []
+        self._text = ""
+        self._tokens: Tokens | None = None
+
+    def step(self, name: str) -> None:
+        """Take note that a step ended, which began when the last one did."""
+        now = self._clock()
+        self._steps.append(pb.Step(name=name, seconds=now - self._last))
+        self._last = now
+
+    def tokenised(self, text: str, tokens: Tokens) -> None:
+        """Take note of a text and of what became of it."""
+        self._text, self._tokens = text, tokens
+
+    def explanation(self, ids: bytes) -> pb.Explanation:
+        """Return what was noted; `ids` are the prompt's tokens, packed."""
+        explanation = pb.Explanation(text=self._text, token_ids_packed=ids, steps=self._steps)
+        if self._tokens:
+            explanation.stored_chars = self._tokens.stored_chars
+            explanation.stored_tokens = self._tokens.stored_tokens
+            explanation.stored_keys = self._tokens.memo.stored_keys
+            explanation.keys = self._tokens.memo.known_keys
+        return explanation
