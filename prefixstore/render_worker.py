@@ -1,0 +1,118 @@
+"""One process that renders, seen from the router."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from prefixstore.chat import TemplateSource
+from prefixstore.render_frame import (
+    LENGTH_BYTES,
+    REPLY_ROOM,
+    Begin,
+    Done,
+    Load,
+    frame,
+    reply_decoder,
+)
+from prefixstore.renderer import RenderCrashedError, RenderTimeoutError
+from prefixstore.template import RenderLimitError, TemplateError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+COMMAND = (
+    # Isolated: nothing of the environment, of the user or of the working directory is imported. The
+    # code is this process's own, also where several versions are installed.
+    "-I",
+    "-c",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from prefixstore.render_process import main; main()",
+)
+
+START_SECONDS = 60.0
+"""Longest wait for a process to begin: a busy machine takes a while to start Python."""
+
+
+class RenderWorker:
+    """A process that renders one chat at a time; `start` makes one, `stop` ends it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, most: int) -> None:
+        self.process = process
+        self._most = most + REPLY_ROOM
+
+    @classmethod
+    async def start(cls, limits: Begin, templates: Mapping[str, TemplateSource]) -> "RenderWorker":
+        """Start a process and hand it all templates.
+
+        Raises TemplateError for a template that is broken, and what `call` raises.
+        """
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *COMMAND,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            # Templates write the date in local time.
+            env={"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
+        )
+        worker = cls(process, limits.max_output_bytes)
+        try:
+            await worker.call(frame(limits), START_SECONDS)
+            for name, source in templates.items():
+                try:
+                    await worker.call(frame(Load(name, source)), limits.max_cpu_seconds)
+                except TemplateError as error:
+                    raise type(error)(f"model {name!r}: {error}") from error
+        except BaseException:
+            await worker.stop()
+            raise
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not been seen to end."""
+        stdout = self.process.stdout
+        return self.process.returncode is None and stdout is not None and not stdout.at_eof()
+
+    async def call(self, request: bytes, seconds: float) -> str:
+        """Send a frame and return the text of the reply.
+
+        Raises TemplateError for a refusal. After any of its subclasses, or a cancellation, the process
+        is in no known state and is to be stopped: RenderLimitError, RenderTimeoutError past `seconds`,
+        RenderCrashedError where the process has ended or does not answer in frames.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                body = await self._exchange(request)
+            reply = reply_decoder.decode(body)
+        except TimeoutError as error:
+            raise RenderTimeoutError(
+                f"the chat template takes longer than {seconds:g} s"
+            ) from error
+        except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RenderCrashedError(f"the process that rendered this ended: {error}") from error
+        if isinstance(reply, Done):
+            return reply.text
+        kind = RenderLimitError if reply.limit else TemplateError
+        raise kind(reply.problem, reply.field)
+
+    async def _exchange(self, request: bytes) -> bytes:
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(request)
+        await stdin.drain()
+        length = int.from_bytes(await stdout.readexactly(LENGTH_BYTES), "little")
+        if length > self._most:
+            raise EOFError(f"it announced a reply of {length} bytes; at most {self._most} are due")
+        return await stdout.readexactly(length)
+
+    async def stop(self) -> None:
+        """End the process, whatever it does, and wait until it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()

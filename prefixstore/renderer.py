@@ -1,0 +1,70 @@
+"""Rendering chats: a contract, and the simple one that renders on the spot.
+
+`ProcessRenderer` (`prefixstore.process_renderer`) is what serves: a template is a program, and only a
+process can be ended.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from prefixstore.chat import Chat, TemplateSource
+from prefixstore.template import ChatTemplate, TemplateError
+
+
+class RendererFullError(Exception):
+    """So much waits to be rendered that no more is taken."""
+
+
+class RendererClosedError(Exception):
+    """The renderer takes nothing any more."""
+
+
+class RenderTimeoutError(TemplateError):
+    """A rendering was not ready in time."""
+
+
+class RenderCrashedError(TemplateError):
+    """The process that rendered this ended; others are not affected."""
+
+
+class Renderer(Protocol):
+    """Renders chats with templates it knows by id."""
+
+    async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
+        """Return a chat's text, waiting at most `timeout` seconds.
+
+        Raises TemplateError where the template cannot render it, RendererFullError,
+        RendererClosedError, and KeyError for an unknown template.
+        """
+
+    async def close(self) -> None:
+        """Take nothing more and end what is being rendered."""
+
+
+class InlineRenderer:
+    """Renders on the spot: neither time nor memory is bounded."""
+
+    def __init__(
+        self,
+        templates: Mapping[str, TemplateSource],
+        *,
+        clock: Callable[[], datetime],
+        max_output_bytes: int,
+    ) -> None:
+        """Compile all templates. Raises TemplateError."""
+        self._templates = {
+            name: ChatTemplate.compile(source, clock, max_output_bytes)
+            for name, source in templates.items()
+        }
+        self._closed = False
+
+    async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  nothing is waited for
+        """Return a chat's text."""
+        if self._closed:
+            raise RendererClosedError("the renderer is closed")
+        return self._templates[template_id].render_chat(chat)
+
+    async def close(self) -> None:
+        """Take nothing more."""
+        self._closed = True
