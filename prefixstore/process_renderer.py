@@ -105,12 +105,14 @@ class ProcessRenderer:
         if template_id not in self._templates:
             raise KeyError(template_id)
         job = self._queue(_request(template_id, chat))
-        ready, _ = await asyncio.wait((job.done,), timeout=timeout)
-        if not ready:
-            # Whoever serves the queue passes it over; one that is being rendered is let finish.
+        try:
+            ready, _ = await asyncio.wait((job.done,), timeout=timeout)
+            if not ready:
+                raise RenderTimeoutError("the chat was not rendered in time")
+            return job.done.result()
+        finally:
+            # Where nobody waits any more, the queue passes it over; what runs is let finish.
             job.done.cancel()
-            raise RenderTimeoutError("the chat was not rendered in time")
-        return job.done.result()
 
     def _queue(self, request: bytes) -> _Job:
         stats, limits = self.stats, self._limits
@@ -177,10 +179,12 @@ class ProcessRenderer:
             await self._worker(slot)
 
     async def _stop(self, slot: int) -> None:
-        worker = self._workers.pop(slot, None)
+        worker = self._workers.get(slot)
         if worker is not None:
-            self.stats.replaced += 1
+            # Forgotten only when it has ended: `close` ends what is left where this is cancelled.
             await worker.stop()
+            del self._workers[slot]
+            self.stats.replaced += 1
             log.warning("a process that renders chats was replaced")
 
     @staticmethod

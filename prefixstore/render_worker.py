@@ -29,12 +29,11 @@ COMMAND = (
     # code is this process's own, also where several versions are installed.
     "-I",
     "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from prefixstore.render_process import main; main()",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from prefixstore.render_process import main; main()",
 )
 
 START_SECONDS = 60.0
-"""Longest wait for a process to begin: a busy machine takes a while to start Python."""
+"""Longest wait for each step of a process's start: a busy machine takes a while to start Python."""
 
 
 class RenderWorker:
@@ -64,7 +63,8 @@ class RenderWorker:
             await worker.call(frame(limits), START_SECONDS)
             for name, source in templates.items():
                 try:
-                    await worker.call(frame(Load(name, source)), limits.max_cpu_seconds)
+                    # Here the process's own limit of its work is the one that counts.
+                    await worker.call(frame(Load(name, source)), START_SECONDS)
                 except TemplateError as error:
                     raise type(error)(f"model {name!r}: {error}") from error
         except BaseException:
@@ -115,4 +115,5 @@ class RenderWorker:
         """End the process, whatever it does, and wait until it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        await self.process.wait()
+        # What it has written is read to its end: a pipe that is left full would hold up the waiting.
+        await self.process.communicate()
