@@ -18,7 +18,7 @@ class Chat(msgspec.Struct, frozen=True):
     """Further variables of the template; they go before its special tokens."""
 
 
-class TemplateSource(msgspec.Struct, frozen=True):
+class ModelTemplate(msgspec.Struct, frozen=True):
     """A model's template, not compiled."""
 
     source: str | dict[str, str]

@@ -1,6 +1,6 @@
 """Rendering in processes that can be ended: a template is a program, and may never end by itself.
 
-Each of a fixed number of processes knows all templates, compiled once, and renders one chat at a time.
+Each of a fixed number of processes is handed a template once, and renders one chat at a time.
 One that takes too long, too much memory or ends is replaced, and fails only the chat it had. As in
 the tokenizer pool, a caller's time bounds its own wait and not the work: ending a process costs more
 than letting it finish within its limit.
@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prefixstore.chat import Chat, TemplateSource
+from prefixstore.chat import Chat, ModelTemplate
 from prefixstore.render_frame import Begin, Render, frame
-from prefixstore.render_worker import RenderWorker
+from prefixstore.render_worker import START_SECONDS, RenderWorker
 from prefixstore.renderer import (
     RenderCrashedError,
     RendererClosedError,
@@ -58,6 +57,8 @@ class RenderStats:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
+    template_id: str
+    template: ModelTemplate
     request: bytes
     done: asyncio.Future[str]
 
@@ -65,11 +66,9 @@ class _Job:
 class ProcessRenderer:
     """Renders in processes. Use from one event loop: `start`, then `render`, and `close` at the end."""
 
-    def __init__(
-        self, templates: Mapping[str, TemplateSource], *, workers: int, limits: RenderLimits
-    ) -> None:
+    def __init__(self, *, workers: int, limits: RenderLimits) -> None:
         self.stats = RenderStats()
-        self._templates = dict(templates)
+        self._templates: dict[str, ModelTemplate] = {}
         self._limits = limits
         self._begin = Begin(limits.max_output_bytes, limits.max_memory_bytes, limits.seconds)
         self._count = workers
@@ -79,20 +78,32 @@ class ProcessRenderer:
         self._more = asyncio.Semaphore(0)
         self._closed = False
 
+    def register(self, template_id: str, template: ModelTemplate) -> None:
+        """Make a template known; the first chat, or `start`, tells whether it is broken."""
+        self._templates[template_id] = template
+
     async def start(self) -> None:
-        """Start all processes at once. Raises TemplateError for a template that is broken."""
-        found = await asyncio.gather(
-            *(RenderWorker.start(self._begin, self._templates) for _ in range(self._count)),
-            return_exceptions=True,
-        )
-        self._workers = {
-            slot: worker for slot, worker in enumerate(found) if isinstance(worker, RenderWorker)
-        }
-        for error in found:
-            if isinstance(error, BaseException):
+        """Start all processes at once, and compile the templates that are known by now.
+
+        Where there are none, the processes start with the first chats. Raises TemplateError for a
+        template that is broken, and OSError where there can be no process.
+        """
+        slots = range(self._count if self._templates else 0)
+        started = await asyncio.gather(*map(self._warm, slots), return_exceptions=True)
+        for error in started:
+            if error is not None:
                 await self.close()
                 raise error
         self._tasks = [asyncio.create_task(self._serve(slot)) for slot in range(self._count)]
+
+    async def _warm(self, slot: int) -> None:
+        worker = self._workers[slot] = await RenderWorker.start(self._begin)
+        for name, template in self._templates.items():
+            try:
+                # Here the process's own limit of its work is the one that counts.
+                await worker.load(name, template, START_SECONDS)
+            except TemplateError as error:
+                raise type(error)(f"model {name!r}: {error}") from error
 
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
         """Return a chat's text, waiting at most `timeout` seconds.
@@ -102,9 +113,8 @@ class ProcessRenderer:
         """
         if self._closed:
             raise RendererClosedError("the renderer is closed")
-        if template_id not in self._templates:
-            raise KeyError(template_id)
-        job = self._queue(_request(template_id, chat))
+        template = self._templates[template_id]
+        job = self._queue(template_id, template, _request(template_id, chat))
         try:
             ready, _ = await asyncio.wait((job.done,), timeout=timeout)
             if not ready:
@@ -114,7 +124,7 @@ class ProcessRenderer:
             # Where nobody waits any more, the queue passes it over; what runs is let finish.
             job.done.cancel()
 
-    def _queue(self, request: bytes) -> _Job:
+    def _queue(self, template_id: str, template: ModelTemplate, request: bytes) -> _Job:
         stats, limits = self.stats, self._limits
         if (
             stats.waiting >= limits.max_waiting
@@ -126,7 +136,8 @@ class ProcessRenderer:
                 f"limits.max-queued-prompts is {limits.max_waiting}, "
                 f"limits.max-queued-bytes {limits.max_waiting_bytes}"
             )
-        job = _Job(request, asyncio.get_running_loop().create_future())
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        job = _Job(template_id, template, request, done)
         stats.waiting += 1
         stats.waiting_bytes += len(request)
         self._jobs.append(job)
@@ -144,6 +155,7 @@ class ProcessRenderer:
                 continue
             try:
                 worker = await self._worker(slot)
+                await worker.load(job.template_id, job.template, self._limits.seconds)
                 text = await worker.call(job.request, self._limits.seconds)
             except Exception as error:  # noqa: BLE001  it is the caller's, who awaits it
                 self._fail(job, error)
@@ -164,9 +176,7 @@ class ProcessRenderer:
         if worker is None or not worker.alive:
             await self._stop(slot)
             try:
-                worker = self._workers[slot] = await RenderWorker.start(
-                    self._begin, self._templates
-                )
+                worker = self._workers[slot] = await RenderWorker.start(self._begin)
             except (OSError, TemplateError) as error:
                 raise RenderCrashedError(f"no process to render in: {error}") from error
         return worker

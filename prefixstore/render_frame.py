@@ -6,7 +6,7 @@ writes one and reads one, in turn: `Begin` once, `Load` for each template, then 
 
 import msgspec
 
-from prefixstore.chat import Chat, TemplateSource
+from prefixstore.chat import Chat, ModelTemplate
 
 LENGTH_BYTES = 4
 
@@ -29,7 +29,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     """Compile a template."""
 
     template_id: str
-    source: TemplateSource
+    source: ModelTemplate
 
 
 class Render(msgspec.Struct, frozen=True, tag=True):

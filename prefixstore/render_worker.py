@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from prefixstore.chat import TemplateSource
+from prefixstore.chat import ModelTemplate
 from prefixstore.render_frame import (
     LENGTH_BYTES,
     REPLY_ROOM,
@@ -29,7 +28,7 @@ COMMAND = (
     # code is this process's own, also where several versions are installed.
     "-I",
     "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from prefixstore.render_process import main; main()",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); import prefixstore.render_process as p; p.main()",
 )
 
 START_SECONDS = 60.0
@@ -42,13 +41,11 @@ class RenderWorker:
     def __init__(self, process: asyncio.subprocess.Process, most: int) -> None:
         self.process = process
         self._most = most + REPLY_ROOM
+        self._loaded: dict[str, ModelTemplate] = {}
 
     @classmethod
-    async def start(cls, limits: Begin, templates: Mapping[str, TemplateSource]) -> "RenderWorker":
-        """Start a process and hand it all templates.
-
-        Raises TemplateError for a template that is broken, and what `call` raises.
-        """
+    async def start(cls, limits: Begin) -> "RenderWorker":
+        """Start a process. Raises what `call` raises, and OSError."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *COMMAND,
@@ -61,16 +58,16 @@ class RenderWorker:
         worker = cls(process, limits.max_output_bytes)
         try:
             await worker.call(frame(limits), START_SECONDS)
-            for name, source in templates.items():
-                try:
-                    # Here the process's own limit of its work is the one that counts.
-                    await worker.call(frame(Load(name, source)), START_SECONDS)
-                except TemplateError as error:
-                    raise type(error)(f"model {name!r}: {error}") from error
         except BaseException:
             await worker.stop()
             raise
         return worker
+
+    async def load(self, template_id: str, template: ModelTemplate, seconds: float) -> None:
+        """Hand the process a template, unless it has it; raises what `call` raises."""
+        if self._loaded.get(template_id) is not template:
+            await self.call(frame(Load(template_id, template)), seconds)
+            self._loaded[template_id] = template
 
     @property
     def alive(self) -> bool:

@@ -4,11 +4,11 @@
 process can be ended.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from prefixstore.chat import Chat, TemplateSource
+from prefixstore.chat import Chat, ModelTemplate
 from prefixstore.template import ChatTemplate, TemplateError
 
 
@@ -31,6 +31,12 @@ class RenderCrashedError(TemplateError):
 class Renderer(Protocol):
     """Renders chats with templates it knows by id."""
 
+    def register(self, template_id: str, template: ModelTemplate) -> None:
+        """Make a template known, in the place of what had its id.
+
+        Raises TemplateError for one that is broken, or the first chat does.
+        """
+
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
         """Return a chat's text, waiting at most `timeout` seconds.
 
@@ -45,19 +51,17 @@ class Renderer(Protocol):
 class InlineRenderer:
     """Renders on the spot: neither time nor memory is bounded."""
 
-    def __init__(
-        self,
-        templates: Mapping[str, TemplateSource],
-        *,
-        clock: Callable[[], datetime],
-        max_output_bytes: int,
-    ) -> None:
-        """Compile all templates. Raises TemplateError."""
-        self._templates = {
-            name: ChatTemplate.compile(source, clock, max_output_bytes)
-            for name, source in templates.items()
-        }
+    def __init__(self, *, clock: Callable[[], datetime], max_output_bytes: int) -> None:
+        self._clock = clock
+        self._max_output_bytes = max_output_bytes
+        self._templates: dict[str, ChatTemplate] = {}
         self._closed = False
+
+    def register(self, template_id: str, template: ModelTemplate) -> None:
+        """Compile a template."""
+        self._templates[template_id] = ChatTemplate.compile(
+            template, self._clock, self._max_output_bytes
+        )
 
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  nothing is waited for
         """Return a chat's text."""

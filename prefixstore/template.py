@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from prefixstore.chat import Chat, TemplateSource
+from prefixstore.chat import Chat, ModelTemplate
 from prefixstore.content_format import takes_parts
 from prefixstore.conversation import Conversation
 from prefixstore.jinja_template import JinjaTemplate, RenderLimitError, TemplateError
@@ -41,7 +41,7 @@ class ChatTemplate:
     ) -> None:
         """Compile a template, or several by name. Raises TemplateError.
 
-        `placeholders` and the names of templates are `prefixstore.chat.TemplateSource`'s.
+        `placeholders` and the names of templates are `prefixstore.chat.ModelTemplate`'s.
         """
         named = {"default": source} if isinstance(source, str) else source
         self._templates = {name: JinjaTemplate(text, clock) for name, text in named.items()}
@@ -54,7 +54,7 @@ class ChatTemplate:
 
     @classmethod
     def compile(
-        cls, source: TemplateSource, clock: Callable[[], datetime], max_output_bytes: int | None
+        cls, source: ModelTemplate, clock: Callable[[], datetime], max_output_bytes: int | None
     ) -> "ChatTemplate":
         """Compile a template as it travels. Raises TemplateError."""
         return cls(

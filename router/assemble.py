@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
@@ -24,9 +23,10 @@ from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
+from prefixstore.chat import ModelTemplate
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
-from prefixstore.template import ChatTemplate
+from prefixstore.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.tokenizer import FolderTokenizer
 from router import state_file
 from router.answer import Answerer
@@ -82,7 +82,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             max_bytes=config.limits.max_queued_bytes,
         )
         stack.push_async_callback(pool.close)
-        models, templates = _models(config, folder, pool)
+        renderer = _renderer(config)
+        stack.push_async_callback(renderer.close)
+        models = _models(config, folder, pool, renderer)
+        await renderer.start()
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
@@ -102,10 +105,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        registry.register(PartsCollector(ingest, pool, bookings))
+        registry.register(PartsCollector(ingest, pool, renderer, bookings))
         limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         answerer = Answerer(
-            PromptReader(models, templates, pool, limits),
+            PromptReader(models, renderer, pool, limits),
             Scorer(ingest, config.index.hash_seed),
             pods,
             bookings,
@@ -145,11 +148,10 @@ async def _following(
 
 
 def _models(
-    config: Config, folder: Path, pool: TokenizerPool
-) -> tuple[ModelTable, dict[str, ChatTemplate]]:
+    config: Config, folder: Path, pool: TokenizerPool, renderer: ProcessRenderer
+) -> ModelTable:
     """Load every model's tokenizer and template."""
     table = ModelTable()
-    templates = {}
     for model in config.models:
         vocab_size = model.vocab_size
         if model.tokenizer:
@@ -157,14 +159,27 @@ def _models(
             pool.register(model.name, tokenizer)
             vocab_size = vocab_size or tokenizer.vocab_size
             if tokenizer.chat_template:
-                templates[model.name] = ChatTemplate(
+                template = ModelTemplate(
                     tokenizer.chat_template,
-                    tokenizer.special_tokens,
-                    clock=lambda: datetime.now(UTC).astimezone(),
+                    dict(tokenizer.special_tokens),
+                    model.placeholders.given(),
                 )
+                renderer.register(model.name, template)
         known = Model(model.name, vocab_size, tokenizer=model.name if model.tokenizer else "")
         table.add(known, model.aliases, model.adapters)
-    return table, templates
+    return table
+
+
+def _renderer(config: Config) -> ProcessRenderer:
+    table = config.templates
+    limits = RenderLimits(
+        seconds=table.render_seconds,
+        max_output_bytes=table.max_output_bytes,
+        max_memory_bytes=table.max_memory_bytes,
+        max_waiting=config.limits.max_queued_prompts,
+        max_waiting_bytes=config.limits.max_queued_bytes,
+    )
+    return ProcessRenderer(workers=table.workers, limits=limits)
 
 
 async def _find(

@@ -65,6 +65,19 @@ class PrefixStore(Table, frozen=True):
     """Threads that tokenise; they run without the interpreter lock."""
 
 
+class Templates(Table, frozen=True):
+    """[templates]: rendering chats, in processes that can be ended."""
+
+    workers: Annotated[int, Meta(gt=0, le=64)] = 2
+    """Processes, of about 30 MB each; a chat of 10,000 tokens takes one a millisecond or two."""
+    render_seconds: Seconds = 5.0
+    """Of one rendering; past it the process is ended: what takes this long does not end by itself."""
+    max_output_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 16 * MIB
+    """Of one rendered text: twice the longest body, since templates write JSON and tags of their own."""
+    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB)] = 1024 * MIB
+    """Of one process's address space: the longest body taken apart takes a few hundred MB."""
+
+
 class Events(Table, frozen=True):
     """[events]: following the engines' event streams."""
 
@@ -89,6 +102,24 @@ class Booking(Table, frozen=True):
     """Bookings kept; past it the oldest ends."""
 
 
+class Placeholders(Table, frozen=True):
+    """[models.placeholders]: what the engine writes for a medium where the template takes text.
+
+    It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Where
+    it is not given, chats with such a medium are refused.
+    """
+
+    image: str | None = None
+    audio: str | None = None
+    video: str | None = None
+
+    def given(self) -> dict[str, str]:
+        """Return those that are given, by medium."""
+        return {
+            name: text for name, text in msgspec.structs.asdict(self).items() if text is not None
+        }
+
+
 class Model(Table, frozen=True):
     """[[models]]: one base model."""
 
@@ -102,6 +133,7 @@ class Model(Table, frozen=True):
     """Folder with tokenizer.json, relative to this file; empty: token ids only."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
+    placeholders: Placeholders = Placeholders()
 
 
 class Pod(Table, frozen=True):
@@ -209,6 +241,7 @@ class Config(Table, frozen=True):
     limits: Limits = Limits()
     index: IndexTable = IndexTable()
     prefix_store: PrefixStore = PrefixStore()
+    templates: Templates = Templates()
     events: Events = Events()
     booking: Booking = Booking()
     watch: Watch = Watch()

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from indexer.ingest import Ingest
 from indexer.trust import Level
 from prefixstore.pool import TokenizerPool
+from prefixstore.process_renderer import ProcessRenderer
 from router.book import Bookings
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -88,9 +89,12 @@ class Metrics:
 class PartsCollector(Collector):
     """The metrics that the parts keep themselves, read at each scrape."""
 
-    def __init__(self, ingest: Ingest, pool: TokenizerPool, bookings: Bookings) -> None:
+    def __init__(
+        self, ingest: Ingest, pool: TokenizerPool, renderer: ProcessRenderer, bookings: Bookings
+    ) -> None:
         self._ingest = ingest
         self._pool = pool
+        self._renderer = renderer
         self._bookings = bookings
 
     def describe(self) -> Iterable[Metric]:
@@ -118,6 +122,12 @@ class PartsCollector(Collector):
         yield _counter("warmpath_tokenizer_encoded_chars", "Characters.", pool.encoded_chars)
         yield _counter("warmpath_tokenizer_timeouts", "Waits cut short.", pool.timeouts)
         yield _counter("warmpath_tokenizer_refused", "Prompts refused: queue full.", pool.refused)
+        renders = self._renderer.stats
+        yield _gauge("warmpath_renderer_waiting_chats", "Chats waiting.", renders.waiting)
+        yield _gauge("warmpath_renderer_waiting_bytes", "Their bytes.", renders.waiting_bytes)
+        yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
+        yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
+        yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
         yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(self._bookings))
         yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
 

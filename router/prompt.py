@@ -1,6 +1,7 @@
 """From a request's prompt to the tokens that engines cache."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -8,7 +9,8 @@ import msgspec
 from indexer.extra import Item
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
 from prefixstore.pool import TokenizerPool
-from prefixstore.template import ChatTemplate, TemplateError
+from prefixstore.renderer import RenderCrashedError, Renderer, RenderTimeoutError
+from prefixstore.template import TemplateError
 from prefixstore.tokenizer import InvalidTextError
 from router.body import BadPromptError, Body, ChatBody, parse_chat, parse_completions
 from router.models import Model, ModelTable
@@ -45,12 +47,12 @@ class PromptReader:
     def __init__(
         self,
         models: ModelTable,
-        templates: Mapping[str, ChatTemplate],
+        renderer: Renderer,
         pool: TokenizerPool,
         limits: Limits,
     ) -> None:
         self._models = models
-        self._templates = templates
+        self._renderer = renderer
         self._pool = pool
         self._limits = limits
 
@@ -60,9 +62,10 @@ class PromptReader:
         return not message.HasField("token_ids_packed") and not message.HasField("token_ids")
 
     async def read(self, message: AnyPrompt, timeout: float) -> ReadPrompt:
-        """Read a prompt; text is tokenised for at most `timeout` seconds.
+        """Read a prompt; a chat is rendered and text tokenised for at most `timeout` seconds.
 
-        Raises BadPromptError and UnknownModelError, and what the pool raises where it is full.
+        Raises BadPromptError and UnknownModelError, what the pool and the renderer raise where they
+        are full or closed, and RenderTimeoutError and RenderCrashedError.
         """
         form = self._form(message)
         body: Body | None = None
@@ -132,7 +135,10 @@ class PromptReader:
             return await self._encode(message.text, "prompt.text", model, timeout, special=True)
         content = body.content
         if isinstance(content, ChatBody):
-            text = self._render(content, model)
+            clock = asyncio.get_running_loop().time
+            end = clock() + timeout
+            text = await self._render(content, model, timeout)
+            timeout = max(0.0, end - clock())
             field, special = "prompt.chat_body", content.add_special_tokens
         elif isinstance(content.prompt, str):
             text = content.prompt
@@ -170,22 +176,18 @@ class PromptReader:
                 )
         return packed
 
-    def _render(self, content: ChatBody, model: Model) -> str:
-        template = self._templates.get(model.name)
-        if template is None:
+    async def _render(self, content: ChatBody, model: Model, timeout: float) -> str:
+        try:
+            return await self._renderer.render(model.name, content.chat, timeout)
+        except KeyError as error:
             raise BadPromptError(
                 "prompt.chat_body", f"model {model.name!r} has no chat template; send token ids"
-            )
-        try:
-            return template.render(
-                content.messages,
-                tools=content.tools,
-                add_generation_prompt=content.add_generation_prompt,
-                continue_final_message=content.continue_final_message,
-                kwargs=content.template_kwargs,
-            )
+            ) from error
+        except (RenderCrashedError, RenderTimeoutError):
+            raise
         except TemplateError as error:
-            raise BadPromptError("prompt.chat_body.messages", str(error)) from error
+            field = f"prompt.chat_body.{error.field or 'messages'}"
+            raise BadPromptError(field, error.problem) from error
 
     async def _encode(
         self, text: str, field: str, model: Model, timeout: float, *, special: bool

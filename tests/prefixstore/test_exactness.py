@@ -158,9 +158,7 @@ def test_the_recorded_engine_saw_exactly_these_tokens(shared: Path, model_folder
             chat = "messages" in raw["body"]
             content = (parse_chat if chat else parse_completions)(body, "body").content
             if isinstance(content, ChatBody):
-                text: Any = template.render(
-                    content.messages, add_generation_prompt=content.add_generation_prompt
-                )
+                text: Any = template.render_chat(content.chat)
             else:
                 text = content.prompt
             if isinstance(text, str):

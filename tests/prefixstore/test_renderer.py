@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from prefixstore import render_worker
-from prefixstore.chat import Chat, TemplateSource
+from prefixstore.chat import Chat, ModelTemplate
 from prefixstore.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.render_frame import Begin, Render, frame
 from prefixstore.renderer import (
@@ -26,7 +26,7 @@ MIB = 1 << 20
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
 
 TEMPLATES = {
-    name: TemplateSource(source, {"bos_token": "<s>"})
+    name: ModelTemplate(source, {"bos_token": "<s>"})
     for name, source in {
         "plain": "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
         "loops": NESTED.replace("%s", ""),
@@ -59,9 +59,11 @@ async def start() -> AsyncIterator[Start]:
     async def start(
         limits: RenderLimits = LIMITS,
         workers: int = 1,
-        templates: dict[str, TemplateSource] = TEMPLATES,
+        templates: dict[str, ModelTemplate] = TEMPLATES,
     ) -> ProcessRenderer:
-        renderer = ProcessRenderer(templates, workers=workers, limits=limits)
+        renderer = ProcessRenderer(workers=workers, limits=limits)
+        for name, template in templates.items():
+            renderer.register(name, template)
         started.append(renderer)
         await renderer.start()
         return renderer
@@ -74,7 +76,10 @@ async def start() -> AsyncIterator[Start]:
 @pytest.fixture(params=["inline", "process"])
 async def renderer(request: pytest.FixtureRequest, start: Start) -> AsyncIterator[Renderer]:
     if request.param == "inline":
-        yield InlineRenderer(TEMPLATES, clock=lambda: datetime.now(UTC), max_output_bytes=MIB)
+        inline = InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=MIB)
+        for name, template in TEMPLATES.items():
+            inline.register(name, template)
+        yield inline
     else:
         yield await start()
 
@@ -152,6 +157,25 @@ async def test_a_closed_renderer_takes_nothing(renderer: Renderer) -> None:
         await renderer.render("plain", HI, None)
 
 
+async def test_a_template_can_be_registered_late_and_replaced(renderer: Renderer) -> None:
+    assert await renderer.render("plain", HI, None)
+    renderer.register("late", ModelTemplate("one"))
+    assert await renderer.render("late", HI, None) == "one"
+    renderer.register("late", ModelTemplate("two"))
+    assert await renderer.render("late", HI, None) == "two"
+
+
+async def test_a_template_that_is_broken_harms_no_other(renderer: Renderer) -> None:
+
+    async def use() -> None:
+        renderer.register("broken", ModelTemplate("{% for %}"))
+        await renderer.render("broken", HI, None)
+
+    with pytest.raises(TemplateError, match="broken"):
+        await use()
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
 # What only processes can do.
 
 
@@ -203,7 +227,7 @@ async def test_a_process_that_answers_garbage_is_a_crash(
     command = f"import sys; sys.stdout.buffer.write({garbage!r})"
     monkeypatch.setattr(render_worker, "COMMAND", ("-I", "-c", command))
     with pytest.raises(RenderCrashedError):
-        await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0), {})
+        await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
     os.kill(pid(renderer), signal.SIGKILL)
     with pytest.raises(RenderCrashedError):
         await renderer.render("plain", HI, None)
@@ -277,24 +301,24 @@ async def test_many_chats_at_once_each_get_their_own_text(start: Start) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["{% for %}", {"rag": "x"}, "{{ 9 ** 9 ** 9 }}"],
+    ["{% for %}", {"rag": "x"}, "{{ 9 ** (9 ** 9) }}"],
     ids=["broken", "no default", "computes for ever while it is compiled"],
 )
 async def test_a_template_that_cannot_be_compiled_is_named_at_the_start(
     start: Start, source: str | dict[str, str]
 ) -> None:
     with pytest.raises(TemplateError, match="'demo'"):
-        await start(limits(seconds=0.1), templates={"demo": TemplateSource(source)})
+        await start(limits(seconds=0.1), templates={"demo": ModelTemplate(source)})
 
 
 async def test_a_template_that_allocates_while_it_is_compiled_harms_nobody(start: Start) -> None:
-    renderer = await start(templates={"demo": TemplateSource("{{ 'x' * 99999999999 }}")})
+    renderer = await start(templates={"demo": ModelTemplate("{{ 'x' * 99999999999 }}")})
     with pytest.raises(RenderLimitError, match="memory"):
         await renderer.render("demo", HI, None)
 
 
 async def test_a_process_ends_when_its_renderer_is_gone() -> None:
-    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0), TEMPLATES)
+    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
     assert worker.process.stdin is not None
     worker.process.stdin.close()
     assert await worker.process.wait() == 0
@@ -302,7 +326,8 @@ async def test_a_process_ends_when_its_renderer_is_gone() -> None:
 
 
 async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> None:
-    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 0.1), TEMPLATES)
+    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 0.1))
+    await worker.load("loops", TEMPLATES["loops"], 60.0)
     with pytest.raises(RenderCrashedError):
         await worker.call(frame(Render("loops", HI)), 60.0)
     assert await worker.process.wait() == -signal.SIGXCPU
