@@ -213,18 +213,27 @@ def _arguments(given: Any, field: str) -> dict[str, Any]:
 
 
 def _developer_tools(tools: Any) -> Any:
-    """Order a developer's tools' fields as the engine's request model declares them."""
-    if not isinstance(tools, list):
+    """Order a developer's tools as the engine's request model declares them.
+
+    It declares them for messages of its own only; where a tool is not what it takes there, the message
+    passes as OpenAI's, which knows nothing of tools and leaves them as they are.
+    """
+    if not isinstance(tools, list) or not all(map(_is_tool, tools)):
         return tools
-    ordered = []
-    for tool in tools:
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if isinstance(function, dict):
-            function = _ordered(function, "name", "description", "parameters", "strict")
-            ordered.append(_ordered({**tool, "function": function}, "function", "type"))
-        else:
-            ordered.append(tool)
-    return ordered
+    keys = ("name", "description", "parameters", "strict")
+    return [
+        _ordered({**tool, "function": _ordered(tool["function"], *keys)}, "function", "type")
+        for tool in tools
+    ]
+
+
+def _is_tool(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return (
+        isinstance(function, dict)
+        and tool.get("type") == "function"
+        and isinstance(function.get("name"), str)
+    )
 
 
 def _ordered(value: Mapping[str, Any], *first: str) -> dict[str, Any]:

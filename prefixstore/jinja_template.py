@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
-import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
@@ -55,7 +54,6 @@ class JinjaTemplate:
         environment = _environment(clock)
         try:
             self.tree = environment.parse(source)
-            self.variables = frozenset(jinja2.meta.find_undeclared_variables(self.tree))
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError, ValueError) as error:
             raise TemplateError(f"the chat template is broken: {_reason(error)}") from error
