@@ -50,4 +50,4 @@ def of_deepseek(folder: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     sys.path.append(sys.argv[1])
-    print(json.dumps(of_deepseek(Path(sys.argv[1])) | of_mistral()))
+    sys.stdout.write(json.dumps(of_deepseek(Path(sys.argv[1])) | of_mistral()) + "\n")

@@ -1,4 +1,4 @@
-"""Chats are rendered as transformers renders them, and read as vLLM reads them."""
+"""Chats are rendered as transformers renders them."""
 
 import json
 import subprocess
@@ -14,11 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from prefixstore.chat_request import chat_of
-from prefixstore.content_format import takes_parts
-from prefixstore.conversation import Conversation
 from prefixstore.jinja_template import JinjaTemplate, TemplateError
-from prefixstore.template import _without_developers
 
 HERE = Path(__file__).parent
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -27,11 +23,6 @@ WRITTEN = {
     path.stem: path.read_text(encoding="utf-8")
     for path in sorted((HERE / "templates").glob("*.jinja"))
 }
-RECORDED = [
-    json.loads(line)
-    for line in (HERE / "vllm_chats.jsonl").read_text(encoding="utf-8").splitlines()
-]
-
 TOOLS = [
     {
         "type": "function",
@@ -148,9 +139,9 @@ def theirs(source: str, chat: list[dict[str, Any]], given: dict[str, Any]) -> st
 def compare(source: str) -> Iterator[str]:
     """Yield the texts, after comparing them."""
     for about, chat in CHATS.items():
-        for how, given in SETTINGS.items():
-            expected = theirs(source, chat, given)
-            assert ours(source, chat, given) == expected, (about, how)
+        for how, fields in SETTINGS.items():
+            expected = theirs(source, chat, fields)
+            assert ours(source, chat, fields) == expected, (about, how)
             if expected is not None:
                 yield expected
 
@@ -271,50 +262,3 @@ def test_random_chats_are_rendered_as_transformers_does(
     name: str, chat: list[dict[str, Any]], how: dict[str, Any]
 ) -> None:
     assert ours(WRITTEN[name], chat, how) == theirs(WRITTEN[name], chat, how)
-
-
-@pytest.mark.parametrize("recorded", [one for one in RECORDED if "template" in one], ids=str)
-def test_vllm_hands_a_template_the_same_form_of_contents(recorded: dict[str, str]) -> None:
-    source = WRITTEN[recorded["template"].removesuffix(".jinja")]
-    assert takes_parts(compiled(source).tree) == (recorded["format"] == "openai")
-
-
-@pytest.mark.parametrize(
-    "recorded",
-    [one for one in RECORDED if "body" in one],
-    ids=lambda one: json.dumps(one["body"])[:60],
-)
-def test_vllm_hands_a_template_the_same_chat(recorded: dict[str, Any]) -> None:
-    chat = chat_of(recorded["body"])
-    placeholders = {"image": "<image>", "audio": "<audio>", "video": "<video>"}
-    for form in ("string", "openai"):
-        talk = Conversation(parts=form == "openai", placeholders=placeholders)
-        found = talk.messages(chat.messages)
-        assert json.dumps(found) == json.dumps(_without_nulls(recorded[form]))
-        merged = _without_developers(found)
-        assert json.dumps(merged) == json.dumps(
-            _without_nulls(recorded[f"{form}_without_developers"])
-            if any(one["role"] == "developer" for one in found)
-            else found
-        )
-
-
-@pytest.mark.parametrize(
-    "recorded",
-    [one for one in RECORDED if "body" in one],
-    ids=lambda one: json.dumps(one["body"])[:60],
-)
-def test_vllm_gives_a_template_the_same_variables(recorded: dict[str, Any]) -> None:
-    chat = chat_of(recorded["body"])
-    expected = recorded["kwargs"]
-    for engines in ("tokenize", "return_dict"):
-        expected.pop(engines, None)
-    assert json.dumps(chat.tools) == json.dumps(expected.pop("tools", None))
-    assert chat.documents == expected.pop("documents", None)
-    assert chat.add_generation_prompt == expected.pop("add_generation_prompt")
-    assert chat.continue_final_message == expected.pop("continue_final_message")
-    assert chat.kwargs == expected
-
-
-def _without_nulls(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in one.items() if value is not None} for one in chat]

@@ -200,10 +200,9 @@ def main() -> None:
     for path in sorted(templates.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")
         form = hf._detect_content_format(source, default="string")
-        print(json.dumps({"template": path.name, "format": form}))
+        sys.stdout.write(json.dumps({"template": path.name, "format": form}) + "\n")
     for body in BODIES:
-        print(json.dumps(recorded(body), ensure_ascii=False))
-    print(f"{len(BODIES)} bodies", file=sys.stderr)
+        sys.stdout.write(json.dumps(recorded(body), ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
