@@ -69,13 +69,13 @@ class Templates(Table, frozen=True):
     """[templates]: rendering chats, in processes that can be ended."""
 
     workers: Annotated[int, Meta(gt=0, le=64)] = 2
-    """Processes, of about 30 MB each; a chat of 10,000 tokens takes one a millisecond or two."""
+    """Processes, of about 30 MB each; a chat of 10,000 tokens keeps one busy for about 2 ms."""
     render_seconds: Seconds = 5.0
     """Of one rendering; past it the process is ended: what takes this long does not end by itself."""
     max_output_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 16 * MIB
     """Of one rendered text: twice the longest body, since templates write JSON and tags of their own."""
-    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB)] = 1024 * MIB
-    """Of one process's address space: the longest body taken apart takes a few hundred MB."""
+    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB)] = 512 * MIB
+    """Of one process's address space: a body of 8 MiB, of nothing but small objects, took 200 MB."""
 
 
 class Events(Table, frozen=True):
