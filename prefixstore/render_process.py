@@ -1,4 +1,4 @@
-"""The process that renders: reads frames from standard input, answers on standard output.
+"""The process that renders: reads frames from standard input, answers on standard output (one socket).
 
 Started by `prefixstore.process_renderer`, one request at a time. It ends with its input, so that none
 outlives the router, and bounds its own memory and processor time.

@@ -1,8 +1,9 @@
 """One process that renders, seen from the router."""
 
 import asyncio
-import contextlib
 import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,24 +39,40 @@ START_SECONDS = 60.0
 class RenderWorker:
     """A process that renders one chat at a time; `start` makes one, `stop` ends it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, most: int) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        most: int,
+    ) -> None:
         self.process = process
+        self._reader = reader
+        self._writer = writer
         self._most = most + REPLY_ROOM
         self._loaded: dict[str, ModelTemplate] = {}
 
     @classmethod
     async def start(cls, limits: Begin) -> "RenderWorker":
         """Start a process. Raises what `call` raises, and OSError."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *COMMAND,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            # Templates write the date in local time.
-            env={"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
-        )
-        worker = cls(process, limits.max_output_bytes)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                # Not asyncio's: under uvloop that copies this whole process, index and all, to become
+                # another. `Popen` uses vfork, where that is to be had.
+                process = subprocess.Popen(  # noqa: ASYNC220, S603
+                    [sys.executable, *COMMAND],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    # Templates write the date in local time.
+                    env={"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
+                )
+            except OSError:
+                writer.transport.abort()
+                raise
+        worker = cls(process, reader, writer, limits.max_output_bytes)
         try:
             await worker.call(frame(limits), START_SECONDS)
         except BaseException:
@@ -72,8 +89,7 @@ class RenderWorker:
     @property
     def alive(self) -> bool:
         """Whether the process has not been seen to end."""
-        stdout = self.process.stdout
-        return self.process.returncode is None and stdout is not None and not stdout.at_eof()
+        return self.process.poll() is None and not self._reader.at_eof()
 
     async def call(self, request: bytes, seconds: float) -> str:
         """Send a frame and return the text of the reply.
@@ -98,19 +114,16 @@ class RenderWorker:
         raise kind(reply.problem, reply.field)
 
     async def _exchange(self, request: bytes) -> bytes:
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(request)
-        await stdin.drain()
-        length = int.from_bytes(await stdout.readexactly(LENGTH_BYTES), "little")
+        self._writer.write(request)
+        await self._writer.drain()
+        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
         if length > self._most:
             raise EOFError(f"it announced a reply of {length} bytes; at most {self._most} are due")
-        return await stdout.readexactly(length)
+        return await self._reader.readexactly(length)
 
     async def stop(self) -> None:
         """End the process, whatever it does, and wait until it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        # What it has written is read to its end: a pipe that is left full would hold up the waiting.
-        await self.process.communicate()
+        self._writer.transport.abort()
+        self.process.kill()
+        # In a thread: it takes the kernel a while to free what a large process held.
+        await asyncio.to_thread(self.process.wait)

@@ -212,7 +212,7 @@ async def test_a_process_that_was_killed_while_idle_is_not_asked(start: Start) -
     renderer = await start()
     worker = renderer._workers[0]
     os.kill(worker.process.pid, signal.SIGKILL)
-    await worker.process.wait()
+    worker.process.wait()
     assert await renderer.render("plain", HI, None) == "<s><user>hi"
 
 
@@ -319,9 +319,8 @@ async def test_a_template_that_allocates_while_it_is_compiled_harms_nobody(start
 
 async def test_a_process_ends_when_its_renderer_is_gone() -> None:
     worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
-    assert worker.process.stdin is not None
-    worker.process.stdin.close()
-    assert await worker.process.wait() == 0
+    worker._writer.close()
+    assert await asyncio.to_thread(worker.process.wait) == 0
     await worker.stop()
 
 
@@ -330,7 +329,7 @@ async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> No
     await worker.load("loops", TEMPLATES["loops"], 60.0)
     with pytest.raises(RenderCrashedError):
         await worker.call(frame(Render("loops", HI)), 60.0)
-    assert await worker.process.wait() == -signal.SIGXCPU
+    assert await asyncio.to_thread(worker.process.wait) == -signal.SIGXCPU
     await worker.stop()
 
 
