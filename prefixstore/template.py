@@ -1,125 +1,146 @@
-"""Chat templates: messages to text, as the engine renders them.
+"""A model's chat template: chats to text, as the engine renders them.
 
-The environment is the one that `transformers` gives a template (`utils/chat_template_utils.py`):
-Jinja's immutable sandbox, blocks trimmed, loop controls, `raise_exception`, `strftime_now`, and a
-`tojson` that leaves text as it is. Templates come from a model's folder, never from a request.
+`Conversation` brings messages into the engine's form, `JinjaTemplate` renders them as `transformers`
+does; here is what chooses between a model's templates and what they are given (vLLM 0.32,
+`renderers/hf.py`, `safe_apply_chat_template`). Templates come from a model's folder, never from a
+request.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.meta
-import jinja2.nodes
-import jinja2.sandbox
+from prefixstore.chat import Chat, ModelTemplate
+from prefixstore.content_format import takes_parts
+from prefixstore.conversation import Conversation
+from prefixstore.jinja_template import JinjaTemplate, RenderLimitError, TemplateError
 
+__all__ = ["RESERVED", "ChatTemplate", "RenderLimitError", "TemplateError"]
 
-class TemplateError(Exception):
-    """A template is broken, or refuses or cannot render these messages."""
+RESERVED = frozenset(
+    (
+        *("chat_template", "conversation", "conversations", "max_length", "messages", "padding"),
+        *("return_assistant_tokens_mask", "return_dict", "return_tensors", "self", "tokenize"),
+        *("sanitize_control_tokens", "tokenizer_kwargs", "tools", "truncation"),
+    )
+)
+"""What `chat_template_kwargs` may not hold: the engine's own arguments to `apply_chat_template`."""
 
 
 class ChatTemplate:
     """One model's template. `clock` tells the time for templates that write the date."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], clock: Callable[[], datetime]
+        self,
+        source: str | Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        clock: Callable[[], datetime],
+        *,
+        placeholders: Mapping[str, str] | None = None,
+        max_output_bytes: int | None = None,
     ) -> None:
-        """Compile a template. Raises TemplateError."""
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: clock().strftime(form)
-        try:
-            self._template = environment.from_string(source)
-            self._takes_parts = _iterates_content(environment.parse(source))
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template is broken: {error}") from error
+        """Compile a template, or several by name. Raises TemplateError.
+
+        `placeholders` and the names of templates are `prefixstore.chat.ModelTemplate`'s.
+        """
+        named = {"default": source} if isinstance(source, str) else source
+        self._templates = {name: JinjaTemplate(text, clock) for name, text in named.items()}
+        if not self._templates.keys() & {"default", "tool_use"}:
+            raise TemplateError("none of the chat templates is named default")
+        self._takes_parts = {name: takes_parts(one.tree) for name, one in self._templates.items()}
         self._special_tokens = dict(special_tokens)
+        self._placeholders = dict(placeholders or {})
+        self._max_output_bytes = max_output_bytes
+
+    @classmethod
+    def compile(
+        cls, source: ModelTemplate, clock: Callable[[], datetime], max_output_bytes: int | None
+    ) -> "ChatTemplate":
+        """Compile a template as it travels. Raises TemplateError."""
+        return cls(
+            source.source,
+            source.special_tokens,
+            clock,
+            placeholders=source.placeholders,
+            max_output_bytes=max_output_bytes,
+        )
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Render messages. Raises TemplateError."""
-        plain = [self._message(message) for message in messages]
-        try:
-            text = self._template.render(
-                messages=plain,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-                **(kwargs or {}),
+        """Render messages. Raises TemplateError, which names the field where one is at fault."""
+        if not messages:
+            raise TemplateError("is empty; at least one message is needed", "messages")
+        if continue_final_message and add_generation_prompt:
+            raise TemplateError("excludes add_generation_prompt", "continue_final_message")
+        if taken := RESERVED & (kwargs or {}).keys():
+            raise TemplateError("is the engine's to give", f"chat_template_kwargs.{min(taken)}")
+        name = self._choose(tools)
+        template = self._templates[name]
+        talk = Conversation(parts=self._takes_parts[name], placeholders=self._placeholders)
+        chat = talk.messages(messages)
+        if '"developer"' not in template.source and "'developer'" not in template.source:
+            chat = _without_developers(chat)
+        return template.render(
+            chat,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables={**self._special_tokens, **(kwargs or {})},
+            max_output_bytes=self._max_output_bytes,
+        )
+
+    def render_chat(self, chat: Chat) -> str:
+        """Render a chat as it travels. Raises TemplateError."""
+        return self.render(
+            chat.messages,
+            tools=chat.tools,
+            documents=chat.documents,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            kwargs=chat.kwargs,
+        )
+
+    def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """Return the template's name, as `transformers`' `get_chat_template` chooses it."""
+        if tools is not None and "tool_use" in self._templates:
+            return "tool_use"
+        if "default" not in self._templates:
+            raise TemplateError("the model has a chat template for tools only", "tools")
+        return "default"
+
+
+def _without_developers(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make a developer's messages the system's, for templates that do not know the role.
+
+    All system messages then become one, at the front, as many templates demand.
+    """
+    if not any(message["role"] == "developer" for message in chat):
+        return chat
+    systems, others = [], []
+    for message in chat:
+        if message["role"] in ("developer", "system"):
+            rest = {key: value for key, value in message.items() if key != "tools"}
+            systems.append(
+                {**rest, "role": "system"} if message["role"] == "developer" else message
             )
-        except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
-            raise TemplateError(f"the chat template cannot render this: {error}") from error
-        return _up_to_final(text, plain) if continue_final_message else text
-
-    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring a message's content into the form that the template takes.
-
-        A template that does not iterate over contents takes text; the engine then joins the text
-        parts with line ends (`vllm/entrypoints/chat_utils.py`, content format "string").
-        """
-        content = message.get("content")
-        if not isinstance(content, list):
-            return dict(message)
-        texts = []
-        for part in content:
-            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            if kind != "text" or not isinstance(part.get("text"), str):
-                raise TemplateError(f"content parts of type {kind!r} are not supported")
-            texts.append(part["text"])
-        return {**message, "content": content if self._takes_parts else "\n".join(texts)}
+        else:
+            others.append(message)
+    if len(systems) == 1 and chat[0]["role"] in ("developer", "system"):
+        return [*systems, *others]
+    texts = [_text(message.get("content", "")) for message in systems]
+    return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
 
 
-def _iterates_content(tree: jinja2.nodes.Template) -> bool:
-    """Whether a template loops over some message's content."""
-    for loop in tree.find_all(jinja2.nodes.For):
-        node = loop.iter
-        if isinstance(node, jinja2.nodes.Getattr) and node.attr == "content":
-            return True
-        if isinstance(node, jinja2.nodes.Getitem):
-            key = node.arg
-            if isinstance(key, jinja2.nodes.Const) and key.value == "content":
-                return True
-    return False
-
-
-def _up_to_final(text: str, messages: Sequence[Mapping[str, Any]]) -> str:
-    """Cut what the template writes after the last message's content."""
-    final = str(messages[-1].get("content") or "").strip()
-    at = text.rfind(final)
-    if not final or at < 0:
-        raise TemplateError("continue_final_message: the template does not write the last message")
-    return text[: at + len(final)]
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+def _text(content: str | list[dict[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if "text" in part)

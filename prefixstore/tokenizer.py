@@ -215,13 +215,12 @@ def _optional_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the model's chat template, where it has one: a file's before the configuration's."""
+def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
+    """Return the model's chat template, or several by name: a file's before the configuration's."""
     path = folder / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):
-        named = {one["name"]: one["template"] for one in template}
-        template = named.get("default")
+        return {str(one["name"]): str(one["template"]) for one in template} or None
     return template if isinstance(template, str) else None

@@ -14,6 +14,7 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
 from router.prompt import PromptReader
 from router.score import RankScore, Scorer
+from router.trace import Trace
 from router.wire import match_part, score_entry, score_rest
 from scorer.match import Match
 from scorer.pick import Candidate, pick
@@ -100,7 +101,8 @@ class Answerer:
     async def score(self, request: wire.ScoreRequest, timeout: float) -> Scored:
         """Answer Score; text is tokenised for at most `timeout` seconds."""
         strategy = _strategy(request.strategy)
-        read = await self._reader.read(request.prompt, timeout)
+        trace = Trace(self._clock) if request.explain else None
+        read = await self._reader.read(request.prompt, timeout, trace)
         prompt = read.prompt
         pods, unknown = self._named(prompt.model, request.pods)
         parts = []
@@ -131,6 +133,11 @@ class Answerer:
             said = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
             parts.append(score_entry(pb.PodScore(pod=pod_id, trust=said).SerializeToString()))
         parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
+        if trace:
+            trace.step("score")
+            # Fields of one message may follow one another as messages of their own.
+            told = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
+            parts.append(told.SerializeToString())
         return Scored(b"".join(parts), prompt.tokens, most)
 
     def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:

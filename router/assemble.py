@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -27,8 +26,8 @@ from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
+from prefixstore.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.store import PrefixStore
-from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer_cache import TokenizerCache
 from prefixstore.trie import TrieStore
 from prefixstore.workers import Workers
@@ -101,8 +100,11 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             clock=time.monotonic,
         )
         stack.push_async_callback(tokenizers.close)
-        models, templates = _models(config, sources, tokenizers)
+        renderer = _renderer(config)
+        stack.push_async_callback(renderer.close)
+        models = _models(config, sources, tokenizers, renderer)
         await preload(config, tokenizers, stack)
+        await renderer.start()
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
@@ -122,10 +124,19 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        registry.register(PartsCollector(ingest, pool, tokenizers, sources, bookings))
+        registry.register(
+            PartsCollector(
+                ingest,
+                pool=pool,
+                tokenizers=tokenizers,
+                sources=sources,
+                renderer=renderer,
+                bookings=bookings,
+            )
+        )
         limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         answerer = Answerer(
-            PromptReader(models, templates, tokenizers, pool, limits),
+            PromptReader(models, tokenizers, renderer, pool, limits),
             Scorer(ingest, config.index.hash_seed),
             pods,
             bookings,
@@ -171,21 +182,29 @@ async def _following(
 
 
 def _models(
-    config: Config, sources: Sources, tokenizers: TokenizerCache
-) -> tuple[ModelTable, dict[str, ChatTemplate]]:
-    """Return every model, and the templates that come with their tokenizers as these are loaded."""
+    config: Config, sources: Sources, tokenizers: TokenizerCache, renderer: ProcessRenderer
+) -> ModelTable:
+    """Return every model; templates are made known as the tokenizers they come with are loaded."""
     table = ModelTable()
-    templates: dict[str, ChatTemplate] = {}
     for model in config.models:
         source = sources.of(model)
         if source is not None:
-            templated = TemplateSource(
-                source, model.name, templates, lambda: datetime.now(UTC).astimezone()
-            )
-            tokenizers.register(model.name, templated)
+            tokenizers.register(model.name, TemplateSource(source, model, renderer.register))
         known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
-    return table, templates
+    return table
+
+
+def _renderer(config: Config) -> ProcessRenderer:
+    table = config.templates
+    limits = RenderLimits(
+        seconds=table.render_seconds,
+        max_output_bytes=table.max_output_bytes,
+        max_memory_bytes=table.max_memory_bytes,
+        max_waiting=config.limits.max_queued_prompts,
+        max_waiting_bytes=config.limits.max_queued_bytes,
+    )
+    return ProcessRenderer(workers=table.workers, limits=limits)
 
 
 async def _find(

@@ -5,11 +5,16 @@ cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves 
 (`vllm/entrypoints/openai`, 0.32).
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from prefixstore.chat import Chat
+from prefixstore.chat_request import chat_of
+from prefixstore.template import TemplateError
 
 
 class BadPromptError(Exception):
@@ -22,27 +27,28 @@ class BadPromptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatBody:
-    """A chat request, as the model's template takes it."""
+    """A chat request: what the model's template takes, and how its text is tokenised."""
 
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None
-    add_generation_prompt: bool
-    continue_final_message: bool
+    chat: Chat
     add_special_tokens: bool
-    template_kwargs: dict[str, Any]
 
     def request(self) -> dict[str, Any]:
         """Return the fields that decide the tokens, as vLLM's /tokenize takes them."""
-        request = {
-            "messages": self.messages,
-            "add_generation_prompt": self.add_generation_prompt,
-            "continue_final_message": self.continue_final_message,
+        chat = self.chat
+        request: dict[str, Any] = {
+            "messages": chat.messages,
+            "add_generation_prompt": chat.add_generation_prompt,
+            "continue_final_message": chat.continue_final_message,
             "add_special_tokens": self.add_special_tokens,
         }
-        if self.tools:
-            request["tools"] = self.tools
-        if self.template_kwargs:
-            request["chat_template_kwargs"] = self.template_kwargs
+        if chat.tools:
+            request["tools"] = chat.tools
+        kwargs = chat.kwargs
+        if chat.documents:
+            # The engine merges them into these itself, where a chat is completed.
+            kwargs = kwargs | {"documents": chat.documents}
+        if kwargs:
+            request["chat_template_kwargs"] = kwargs
         return request
 
 
@@ -80,26 +86,15 @@ def reads_cache(body: Mapping[str, Any]) -> bool:
 def parse_chat(raw: bytes, field: str) -> Body:
     """Parse a chat body. Raises BadPromptError."""
     body = _object(raw, field)
-    if body.get("chat_template"):
-        raise BadPromptError(f"{field}.chat_template", "templates from requests are refused")
-    messages = _typed(body, "messages", list, field)
-    if not messages:
-        raise BadPromptError(f"{field}.messages", "is empty; at least one message is needed")
-    for position, message in enumerate(messages):
+    try:
+        chat = chat_of(body)
+    except TemplateError as error:
+        raise BadPromptError(f"{field}.{error.field}", error.problem) from error
+    for position, message in enumerate(chat.messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadPromptError(f"{field}.messages[{position}]", "is no object with a role")
-    continues = _flag(body, "continue_final_message", default=False, field=field)
-    generates = _flag(body, "add_generation_prompt", default=not continues, field=field)
-    if continues and generates:
-        raise BadPromptError(f"{field}.continue_final_message", "excludes add_generation_prompt")
-    content = ChatBody(
-        messages=messages,
-        tools=_optional(body, "tools", list, field) or None,
-        add_generation_prompt=generates,
-        continue_final_message=continues,
-        add_special_tokens=_flag(body, "add_special_tokens", default=False, field=field),
-        template_kwargs=_optional(body, "chat_template_kwargs", dict, field) or {},
-    )
+    special = _flag(body, "add_special_tokens", default=False, field=field)
+    content = ChatBody(chat, add_special_tokens=special)
     return _body(body, content, field)
 
 
@@ -140,10 +135,21 @@ def _object(raw: bytes, field: str) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadPromptError(field, f"is not JSON: {error}") from error
+        raise BadPromptError(field, f"is not JSON: {_why(raw, error)}") from error
     if not isinstance(body, dict):
         raise BadPromptError(field, "is not a JSON object")
     return body
+
+
+def _why(raw: bytes, error: Exception) -> str:
+    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a string holds a lone surrogate"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
 
 
 def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:

@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from prefixstore.template import TemplateError
@@ -43,7 +42,7 @@ def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int,
             source = sources.local(model)
             assert source is not None
             try:
-                template_of(source.load(), lambda: datetime.now(UTC).astimezone())
+                template_of(source.load(), model)
             except (TokenizerUnavailableError, TemplateError) as error:
                 key = "tokenizer" if model.tokenizer else "hub"
                 yield ("models", position, key), str(error)

@@ -71,6 +71,19 @@ class PrefixStoreTable(Table, frozen=True):
     """When a thread is given up, and another takes its place: a text of 8 MB takes about 5 s."""
 
 
+class Templates(Table, frozen=True):
+    """[templates]: rendering chats, in processes that can be ended."""
+
+    workers: Annotated[int, Meta(gt=0, le=64)] = 2
+    """Processes, of about 30 MB each; a chat of 10,000 tokens keeps one busy for about 2 ms."""
+    render_seconds: Seconds = 5.0
+    """Of one rendering; past it the process is ended: what takes this long does not end by itself."""
+    max_output_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 16 * MIB
+    """Of one rendered text: twice the longest body, since templates write JSON and tags of their own."""
+    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB)] = 512 * MIB
+    """Of one process's address space: a body of 8 MiB, of nothing but small objects, took 200 MB."""
+
+
 class Events(Table, frozen=True):
     """[events]: following the engines' event streams."""
 
@@ -130,6 +143,24 @@ class Hub(Table, frozen=True):
     """Only what lies in the cache."""
 
 
+class Placeholders(Table, frozen=True):
+    """[models.placeholders]: what the engine writes for a medium where the template takes text.
+
+    It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Where
+    it is not given, chats with such a medium are refused.
+    """
+
+    image: str | None = None
+    audio: str | None = None
+    video: str | None = None
+
+    def given(self) -> dict[str, str]:
+        """Return those that are given, by medium."""
+        return {
+            name: text for name, text in msgspec.structs.asdict(self).items() if text is not None
+        }
+
+
 class Model(Table, frozen=True):
     """[[models]]: one base model."""
 
@@ -147,6 +178,7 @@ class Model(Table, frozen=True):
     """Engines whose own /tokenize is asked, in turn; a folder or the hub is then the fall-back."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
+    placeholders: Placeholders = Placeholders()
 
 
 class Pod(Table, frozen=True):
@@ -255,6 +287,7 @@ class Config(Table, frozen=True):
     index: IndexTable = IndexTable()
     prefix_store: PrefixStoreTable = PrefixStoreTable()
     tokenizers: Tokenizers = Tokenizers()
+    templates: Templates = Templates()
     events: Events = Events()
     booking: Booking = Booking()
     watch: Watch = Watch()

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from indexer.ingest import Ingest
 from indexer.trust import Level
 from prefixstore.pool import TokenizerPool
+from prefixstore.process_renderer import ProcessRenderer
 from prefixstore.tokenizer_cache import TokenizerCache
 from router.book import Bookings
 from router.sources import Sources
@@ -93,15 +94,18 @@ class PartsCollector(Collector):
     def __init__(
         self,
         ingest: Ingest,
+        *,
         pool: TokenizerPool,
         tokenizers: TokenizerCache,
         sources: Sources,
+        renderer: ProcessRenderer,
         bookings: Bookings,
     ) -> None:
         self._ingest = ingest
         self._pool = pool
         self._tokenizers = tokenizers
         self._sources = sources
+        self._renderer = renderer
         self._bookings = bookings
 
     def describe(self) -> Iterable[Metric]:
@@ -137,6 +141,12 @@ class PartsCollector(Collector):
         lost = self._pool.workers.lost
         yield _gauge("warmpath_tokenizer_lost_threads", "Threads that hang.", lost)
         yield from self._loads()
+        renders = self._renderer.stats
+        yield _gauge("warmpath_renderer_waiting_chats", "Chats waiting.", renders.waiting)
+        yield _gauge("warmpath_renderer_waiting_bytes", "Their bytes.", renders.waiting_bytes)
+        yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
+        yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
+        yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
         yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(self._bookings))
         yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
 

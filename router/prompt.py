@@ -1,18 +1,12 @@
 """From a request's prompt to the tokens that engines cache."""
 
-import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
-from prefixstore.memo import KeyMemo
 from prefixstore.pool import TokenizerPool
-from prefixstore.remote import ChatEncoder, chat_text
-from prefixstore.template import ChatTemplate, TemplateError
-from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
+from prefixstore.renderer import Renderer
 from prefixstore.tokenizer_cache import TokenizerCache
 from router.body import (
     BadPromptError,
@@ -28,6 +22,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.score import TokenPrompt
 from router.time_left import TimeLeft
+from router.tokenise import Asked, Ids, Tokeniser
+from router.trace import Trace
 from router.wire import listed_ids
 
 AnyPrompt = pb.Prompt | wire.Prompt
@@ -53,44 +49,35 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     counts as the JSON that it was asked with."""
 
 
-class Ids(NamedTuple):
-    """A prompt's tokens."""
-
-    packed: bytes
-    covered_chars: int = 0
-    """As in `ReadPrompt`."""
-    memo: KeyMemo | None = None
-
-
 class PromptReader:
     """Reads prompts of all forms."""
 
     def __init__(
         self,
         models: ModelTable,
-        templates: Mapping[str, ChatTemplate],
         tokenizers: TokenizerCache,
+        renderer: Renderer,
         pool: TokenizerPool,
         limits: Limits,
     ) -> None:
-        """`templates` may gain a model's as its tokenizer is loaded."""
         self._models = models
-        self._templates = templates
-        self._tokenizers = tokenizers
-        self._pool = pool
         self._limits = limits
+        self._tokeniser = Tokeniser(tokenizers, renderer, pool, self._count)
 
     @staticmethod
     def waits(message: AnyPrompt) -> bool:
         """Whether reading a prompt may take a tokenizer, and so time."""
         return not message.HasField("token_ids_packed") and not message.HasField("token_ids")
 
-    async def read(self, message: AnyPrompt, timeout: float) -> ReadPrompt:
-        """Read a prompt; text is tokenised for at most `timeout` seconds.
+    async def read(
+        self, message: AnyPrompt, timeout: float, trace: Trace | None = None
+    ) -> ReadPrompt:
+        """Read a prompt; a chat is rendered and text tokenised for at most `timeout` seconds.
 
         Raises BadPromptError and UnknownModelError, TokenizerUnavailableError where the model's
-        tokenizer cannot be had, and what the pool raises where it is full. A tokenizer that is still
-        being loaded when the time is over is as one that has not come to the text: no token is known.
+        tokenizer cannot be had, what the pool and the renderer raise where they are full or closed, and
+        RenderTimeoutError and RenderCrashedError. A tokenizer that is still being loaded when the time
+        is over is as one that has not come to the text: no token is known.
         """
         form = self._form(message)
         body: Body | None = None
@@ -99,7 +86,9 @@ class PromptReader:
         elif form == "completions_body":
             body = parse_completions(message.completions_body, "prompt.completions_body")
         model, lora = self._model(message, body)
-        found = await self._tokens(message, form, body, model, timeout)
+        asked = Asked(model, TimeLeft(timeout), trace)
+        asked.step("read the request")
+        found = await self._tokens(message, form, body, asked)
         ids = found.packed
         return ReadPrompt(
             TokenPrompt(
@@ -147,9 +136,8 @@ class PromptReader:
             raise BadPromptError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
         return model, lora or message.lora
 
-    async def _tokens(
-        self, message: AnyPrompt, form: str, body: Body | None, model: Model, timeout: float
-    ) -> Ids:
+    async def _tokens(self, message: AnyPrompt, form: str, body: Body | None, asked: Asked) -> Ids:
+        model, tokeniser = asked.model, self._tokeniser
         if form == "token_ids_packed":
             return Ids(self._checked(message.token_ids_packed, model, "prompt.token_ids_packed"))
         if form == "token_ids":
@@ -161,22 +149,20 @@ class PromptReader:
                 packed = pack_tokens(message.token_ids.ids)
             return Ids(self._checked(packed, model, field))
         if body is None:
-            return await self._encode(message.text, "prompt.text", model, timeout, special=True)
+            return await tokeniser.text(message.text, "prompt.text", asked, special=True)
         content = body.content
         if isinstance(content, ChatBody):
-            return await self._chat(content, model, timeout)
+            return await tokeniser.chat(content, asked)
+        field = "prompt.completions_body.prompt"
         if isinstance(content.prompt, str):
-            text = content.prompt
-            field, special = "prompt.completions_body.prompt", content.add_special_tokens
-        else:
-            field = "prompt.completions_body.prompt"
-            self._count(len(content.prompt), field)
-            try:
-                packed = pack_tokens(content.prompt)
-            except ValueError as error:
-                raise BadPromptError(field, str(error)) from error
-            return Ids(self._checked(packed, model, field))
-        return await self._encode(text, field, model, timeout, special=special)
+            special = content.add_special_tokens
+            return await tokeniser.text(content.prompt, field, asked, special=special)
+        self._count(len(content.prompt), field)
+        try:
+            packed = pack_tokens(content.prompt)
+        except ValueError as error:
+            raise BadPromptError(field, str(error)) from error
+        return Ids(self._checked(packed, model, field))
 
     def _count(self, tokens: int, field: str) -> None:
         limit = self._limits.max_prompt_tokens
@@ -191,7 +177,7 @@ class PromptReader:
         if not packed:
             raise BadPromptError(field, "is empty; at least one token is needed")
         self._count(len(packed) // TOKEN_BYTES, field)
-        vocab_size = model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
+        vocab_size = self._tokeniser.vocab_size(model)
         if vocab_size:
             highest = highest_token(packed)
             if highest >= vocab_size:
@@ -201,102 +187,6 @@ class PromptReader:
                     f"has {vocab_size}, from 0",
                 )
         return packed
-
-    async def _chat(self, content: ChatBody, model: Model, timeout: float) -> Ids:
-        """Return a chat's tokens: the engine's own where it is asked, else through the template."""
-        field = "prompt.chat_body"
-        left = TimeLeft(timeout)
-        if model.tokenizer:
-            tokenizer = await self._tokenizer(model, timeout)
-            if tokenizer is None:
-                return Ids(b"")
-            if isinstance(tokenizer, ChatEncoder):
-                try:
-                    # Beside the model's texts, and no text can be taken for a chat.
-                    name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
-                    return await self._pooled(
-                        name, tokenizer.chats, text, field, left.seconds(), special=False
-                    )
-                except InvalidTextError as error:
-                    raise BadPromptError(field, str(error)) from error
-                except TokenizerUnavailableError as error:
-                    if model.name not in self._templates:
-                        raise _unavailable(model, error) from error
-        text = self._render(content, model)
-        special = content.add_special_tokens
-        return await self._encode(text, field, model, left.seconds(), special=special)
-
-    def _render(self, content: ChatBody, model: Model) -> str:
-        template = self._templates.get(model.name)
-        if template is None:
-            raise BadPromptError(
-                "prompt.chat_body", f"model {model.name!r} has no chat template; send token ids"
-            )
-        try:
-            return template.render(
-                content.messages,
-                tools=content.tools,
-                add_generation_prompt=content.add_generation_prompt,
-                continue_final_message=content.continue_final_message,
-                kwargs=content.template_kwargs,
-            )
-        except TemplateError as error:
-            raise BadPromptError("prompt.chat_body.messages", str(error)) from error
-
-    async def _encode(
-        self, text: str, field: str, model: Model, timeout: float, *, special: bool
-    ) -> Ids:
-        if not text:
-            raise BadPromptError(field, "is empty; at least one character is needed")
-        if not model.tokenizer:
-            raise BadPromptError(
-                field, f"model {model.name!r} has no tokenizer configured; send token ids"
-            )
-        left = TimeLeft(timeout)
-        tokenizer = await self._tokenizer(model, timeout)
-        if tokenizer is None:
-            return Ids(b"")
-        try:
-            return await self._pooled(
-                model.tokenizer, tokenizer, text, field, left.seconds(), special=special
-            )
-        except InvalidTextError as error:
-            raise BadPromptError(field, str(error)) from error
-        except TokenizerUnavailableError as error:
-            raise _unavailable(model, error) from error
-
-    async def _pooled(
-        self,
-        tokenizer_id: str,
-        tokenizer: Tokenizer,
-        text: str,
-        field: str,
-        timeout: float,
-        *,
-        special: bool,
-    ) -> Ids:
-        found = await self._pool.encode(
-            tokenizer_id, tokenizer, text, add_special_tokens=special, timeout=timeout
-        )
-        self._count(len(found.ids) // TOKEN_BYTES, field)
-        return Ids(found.ids, found.covered_chars, found.memo)
-
-    async def _tokenizer(self, model: Model, timeout: float) -> Tokenizer | None:
-        """Return a model's tokenizer, None where it is not loaded in time."""
-        try:
-            # The load is not the caller's to end: the cache goes on with it.
-            async with asyncio.timeout(timeout):
-                return await self._tokenizers.get(model.tokenizer)
-        except TimeoutError:
-            return None
-        except TokenizerUnavailableError as error:
-            raise _unavailable(model, error) from error
-
-
-def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:
-    return TokenizerUnavailableError(
-        f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
-    )
 
 
 def _gives_ids(form: str, body: Body | None) -> bool:

@@ -10,6 +10,12 @@ import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
 from prefixstore.pool import PoolClosedError, PoolFullError
+from prefixstore.renderer import (
+    RenderCrashedError,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
 from prefixstore.tokenizer import TokenizerUnavailableError
 from router.answer import Answerer, NoPodError
 from router.body import BadPromptError
@@ -27,6 +33,11 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     PoolClosedError: grpc.StatusCode.UNAVAILABLE,
     TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    RendererFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RendererClosedError: grpc.StatusCode.UNAVAILABLE,
+    # Nothing is known of a chat that is not rendered, not even a beginning as of a long text.
+    RenderTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    RenderCrashedError: grpc.StatusCode.UNAVAILABLE,
 }
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]

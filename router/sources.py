@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from prefixstore.chat import ModelTemplate
 from prefixstore.engine import Engine, EngineStats
 from prefixstore.fallback import FallbackSource, FallbackStats, FallbackTokenizer
 from prefixstore.hub import HubSource
@@ -78,17 +79,21 @@ class Sources:
         )
 
 
-def template_of(tokenizer: Tokenizer, clock: Callable[[], datetime]) -> ChatTemplate | None:
-    """Compile the template that came with a tokenizer. Raises TemplateError."""
+def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
+    """Return the template that came with a tokenizer. Raises TemplateError where it is broken."""
     if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
         return None
     if not tokenizer.chat_template:
         return None
-    return ChatTemplate(tokenizer.chat_template, tokenizer.special_tokens, clock=clock)
+    template = ModelTemplate(
+        tokenizer.chat_template, dict(tokenizer.special_tokens), model.placeholders.given()
+    )
+    ChatTemplate.compile(template, lambda: datetime.now(UTC), None)
+    return template
 
 
 class TemplateSource:
-    """A source that compiles the template in the thread that loads, and keeps it in `templates`.
+    """A source that makes the template known that comes with its tokenizer.
 
     A template that is broken is logged and is as none: the model's texts need none.
     """
@@ -96,26 +101,22 @@ class TemplateSource:
     def __init__(
         self,
         source: TokenizerSource,
-        model: str,
-        templates: dict[str, ChatTemplate],
-        clock: Callable[[], datetime],
+        model: Model,
+        register: Callable[[str, ModelTemplate], None],
     ) -> None:
         self.name = source.name
         self._source = source
         self._model = model
-        self._templates = templates
-        self._clock = clock
+        self._register = register
 
     def load(self) -> Tokenizer:
         """Load the tokenizer."""
         tokenizer = self._source.load()
         try:
-            template = template_of(tokenizer, self._clock)
+            template = template_of(tokenizer, self._model)
         except TemplateError as error:
-            log.error("model %r, %s: %s", self._model, self.name, error)  # noqa: TRY400  says all
+            log.error("model %r, %s: %s", self._model.name, self.name, error)  # noqa: TRY400  says all
             template = None
-        if template is None:
-            self._templates.pop(self._model, None)
-        else:
-            self._templates[self._model] = template
+        if template is not None:
+            self._register(self._model.name, template)
         return tokenizer

@@ -223,9 +223,7 @@ def test_the_recorded_engine_saw_exactly_these_tokens(shared: Path, model_folder
             chat = "messages" in raw["body"]
             content = (parse_chat if chat else parse_completions)(body, "body").content
             if isinstance(content, ChatBody):
-                prompt: Any = template.render(
-                    content.messages, add_generation_prompt=content.add_generation_prompt
-                )
+                prompt: Any = template.render_chat(content.chat)
             else:
                 prompt = content.prompt
             if isinstance(prompt, str):

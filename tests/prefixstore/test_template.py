@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from prefixstore.template import ChatTemplate, TemplateError
+from prefixstore.chat_request import chat_of
+from prefixstore.template import ChatTemplate, RenderLimitError, TemplateError
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def template(source: str) -> ChatTemplate:
+def template(source: str | dict[str, str], **options: Any) -> ChatTemplate:
     return ChatTemplate(
-        source, {"bos_token": "<s>"}, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC)
+        source, {"bos_token": "<s>"}, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC), **options
     )
 
 
@@ -72,7 +73,7 @@ def test_parts_are_left_to_templates_that_iterate_over_them() -> None:
 
 def test_a_part_that_is_no_text_is_refused_by_name() -> None:
     message = {"role": "user", "content": [{"type": "image_url"}]}
-    with pytest.raises(TemplateError, match="image_url"):
+    with pytest.raises(TemplateError, match=r"messages\[0\].content\[0\]: .* for image"):
         template("x").render([message])
 
 
@@ -82,3 +83,114 @@ def test_a_final_message_can_be_continued() -> None:
         MESSAGES, add_generation_prompt=False, continue_final_message=True
     )
     assert rendered == "<hi"
+
+
+TEXT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+PICTURES = [
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]},
+    {"role": "user", "content": [{"type": "text", "text": "b"}, PARTS[0]["content"][0], {"image_url": "u"}]},
+]  # fmt: skip
+
+
+def test_a_picture_in_a_text_needs_to_be_told_what_the_engine_writes() -> None:
+    with pytest.raises(TemplateError, match="placeholders") as caught:
+        template(TEXT).render(PICTURES)
+    assert caught.value.field == "messages[0].content[0]"
+    told = template(TEXT, placeholders={"image": "<|image_{i}|>"})
+    assert told.render(PICTURES) == "<user><|image_1|><user><|image_2|>\nb\na"
+
+
+def test_more_placeholders_than_pictures_are_refused() -> None:
+    told = template(TEXT, placeholders={"image": "<image>"})
+    parts = [{"type": "text", "text": "<image> <image>"}, {"image_url": "u"}]
+    with pytest.raises(TemplateError, match="more often"):
+        told.render([{"role": "user", "content": parts}])
+
+
+def test_tools_take_the_template_for_tools() -> None:
+    named = template({"default": "one", "tool_use": "{{ tools | length }} tools", "rag": "two"})
+    assert named.render(MESSAGES) == "one"
+    assert named.render(MESSAGES, tools=[{"type": "function"}]) == "1 tools"
+    with pytest.raises(TemplateError, match="tools only"):
+        template({"tool_use": "x"}).render(MESSAGES)
+    with pytest.raises(TemplateError, match="default"):
+        template({"rag": "x"})
+
+
+def test_a_developer_is_the_system_to_a_template_that_does_not_know_one() -> None:
+    chat = [*MESSAGES, {"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]
+    assert template(TEXT).render(chat) == "<system>a\n\nb<user>hi"
+    assert template(TEXT + "{# 'developer' #}").render(chat) == "<user>hi<system>a<developer>b"
+
+
+def test_variables_of_a_request_go_before_special_tokens() -> None:
+    assert template("{{ bos_token }}").render(MESSAGES, kwargs={"bos_token": "B"}) == "B"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "tokenize", "conversation", "chat_template"])
+def test_a_request_may_not_take_the_place_of_what_the_engine_gives(name: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        template(TEXT).render(MESSAGES, kwargs={name: []})
+    assert caught.value.field == f"chat_template_kwargs.{name}"
+    with pytest.raises(TemplateError) as caught:
+        chat_of({"messages": MESSAGES, "chat_template_kwargs": {name: []}})
+    assert caught.value.field == f"chat_template_kwargs.{name}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"chat_template": ""}, "chat_template"),
+        ({"messages": []}, "messages"),
+        ({"tools": []}, "tools"),
+        ({"tools": [{"type": "web"}]}, "tools[0].type"),
+        ({"tools": [{"function": {}}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": "x"}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"documents": ["x"]}, "documents"),
+        ({"reasoning_effort": "most"}, "reasoning_effort"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"continue_final_message": 1}, "continue_final_message"),
+    ],
+)
+def test_a_field_that_cannot_be_taken_is_named(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        chat_of({"messages": MESSAGES, **fields})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"role": 5}, "messages[0]"),
+        ({"role": "user", "content": 5}, "messages[0].content"),
+        ({"role": "user", "content": [5]}, "messages[0].content[0]"),
+        ({"role": "user", "content": [{"type": "file"}]}, "messages[0].content[0].type"),
+        ({"role": "user", "content": [{"text": "x"}]}, "messages[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "text", "text": 5}]}, "messages[0].content[0].text"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [5]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0]"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 100_000}}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_a_message_that_cannot_be_taken_is_named(message: dict[str, Any], field: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        template(TEXT).render([message])
+    assert caught.value.field == field
+
+
+def test_what_a_template_says_of_a_refusal_is_cut_short() -> None:
+    with pytest.raises(TemplateError) as caught:
+        template("{{ raise_exception('x' * 10000) }}").render(MESSAGES)
+    assert len(str(caught.value)) < 1000
+
+
+def test_output_is_bounded() -> None:
+    with pytest.raises(RenderLimitError, match="more than 10 bytes"):
+        template("{{ 'x' * 11 }}", max_output_bytes=10).render(MESSAGES)

@@ -219,7 +219,7 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
             pb.Prompt(chat_body=BODY.replace(b'"hi"', b'[{"type": "image_url"}]')),
             "",
             INVALID,
-            "'image_url' are not supported",
+            "chat_body.messages[0].content[0]: the chat template takes text",
         ),
         (
             "two salts",

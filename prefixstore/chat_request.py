@@ -1,0 +1,127 @@
+"""A chat request's body, as the engine's request model gives it to the template.
+
+Follows vLLM 0.32, `entrypoints/openai/chat_completion/protocol.py` (`ChatCompletionsToolsParam`,
+`build_chat_params`) and `renderers/params.py` (`merge_kwargs`). Of what the engine refuses only that is
+refused which could not be rendered as it would.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prefixstore.chat import Chat
+from prefixstore.template import RESERVED, TemplateError
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+TOOL = {"type": str, "function": dict, "defer_loading": bool}
+FUNCTION = {
+    "name": str,
+    "description": str,
+    "parameters": dict,
+    "strict": bool,
+    "defer_loading": bool,
+}
+OMITTED = ("strict", "defer_loading")
+"""Fields that the engine does not write where they have no value; others it writes as null."""
+
+Body = Mapping[str, Any]
+
+
+def chat_of(body: Body) -> Chat:
+    """Return the chat of a body. Raises TemplateError, which names the field."""
+    if body.get("chat_template") is not None:
+        raise TemplateError("templates from requests are refused", "chat_template")
+    messages = _optional(body, "messages", list)
+    if not messages:
+        problem = "is missing" if messages is None else "is empty; at least one message is needed"
+        raise TemplateError(problem, "messages")
+    continues = bool(_optional(body, "continue_final_message", bool))
+    generates = _optional(body, "add_generation_prompt", bool)
+    kwargs = _kwargs(body)
+    documents = _optional(body, "documents", list)
+    # The engine takes the body's where both are given.
+    others = kwargs.pop("documents", None)
+    return Chat(
+        messages=messages,
+        tools=_tools(body),
+        documents=_documents(others if documents is None else documents),
+        add_generation_prompt=not continues if generates is None else generates,
+        continue_final_message=continues,
+        kwargs=kwargs,
+    )
+
+
+def _kwargs(body: Body) -> dict[str, Any]:
+    """Return the template's further variables."""
+    given = _optional(body, "chat_template_kwargs", dict) or {}
+    # These two are the body's own, whatever is given here; null and "auto" count as not given.
+    kwargs = {
+        key: value
+        for key, value in given.items()
+        if value not in (None, "auto")
+        and key not in ("add_generation_prompt", "continue_final_message")
+    }
+    if taken := RESERVED & kwargs.keys():
+        raise TemplateError("is the engine's to give", f"chat_template_kwargs.{min(taken)}")
+    effort = _optional(body, "reasoning_effort", str)
+    if effort is not None:
+        if effort not in EFFORTS:
+            raise TemplateError(
+                f"is {effort[:20]!r}; known: {', '.join(EFFORTS)}", "reasoning_effort"
+            )
+        if "enable_thinking" not in given:
+            kwargs["enable_thinking"] = effort != "none"
+        kwargs["reasoning_effort"] = effort
+    return kwargs
+
+
+def _documents(documents: Any) -> list[dict[str, Any]] | None:
+    if documents is None:
+        return None
+    if not isinstance(documents, list) or not all(isinstance(one, dict) for one in documents):
+        raise TemplateError("is no list of objects", "documents")
+    return documents
+
+
+def _tools(body: Body) -> list[dict[str, Any]] | None:
+    tools = _optional(body, "tools", list)
+    if tools is None:
+        return None
+    if not tools:
+        raise TemplateError("is empty; leave it out, or give at least one tool", "tools")
+    return [_tool(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
+
+
+def _tool(tool: Any, field: str) -> dict[str, Any]:
+    """Return a tool with the fields that the engine knows, in its order."""
+    if not isinstance(tool, dict):
+        raise TemplateError("is no object", field)
+    outer = _fields({"type": "function", **tool}, TOOL, field)
+    if outer["type"] != "function":
+        raise TemplateError("is not 'function', the only type there is", f"{field}.type")
+    inner = _fields(_required(outer, "function", field), FUNCTION, f"{field}.function")
+    _required(inner, "name", f"{field}.function")
+    if "defer_loading" in outer and "defer_loading" not in inner:
+        inner["defer_loading"] = outer["defer_loading"]
+    return {**outer, "function": inner}
+
+
+def _fields(value: Body, kinds: Mapping[str, type], field: str) -> dict[str, Any]:
+    found = {key: _optional(value, key, kind, f"{field}.") for key, kind in kinds.items()}
+    return {key: one for key, one in found.items() if one is not None or key not in OMITTED}
+
+
+def _required(value: Body, key: str, field: str) -> Any:
+    if value[key] is None:
+        raise TemplateError("is missing", f"{field}.{key}")
+    return value[key]
+
+
+def _optional(value: Body, key: str, kind: type, within: str = "") -> Any:
+    found = value.get(key)
+    if found is not None and not isinstance(found, kind):
+        raise TemplateError(f"is no {_NAMES[kind]}", f"{within}{key}")
+    return found
+
+
+_NAMES = {list: "list", dict: "object", str: "string", bool: "boolean"}

@@ -1,0 +1,247 @@
+"""One Jinja template, rendered as `transformers` renders it.
+
+Follows `transformers` 5.23, `utils/chat_template_utils.py` (`_compile_jinja_template` and
+`render_jinja_template`): Jinja's immutable sandbox, blocks trimmed, loop controls, the `generation`
+block, `raise_exception`, `strftime_now`, a `dict` and a `namespace` that lead nowhere, and a `tojson`
+that leaves text as it is. Values are plain JSON here, so nothing has to be made plain first.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
+import jinja2.sandbox
+import jinja2.utils
+
+CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Put after what is to be continued, and looked for in the text."""
+
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+"""Names that a message's reasoning is passed under; the first is what templates read."""
+
+REASON_CHARS = 500
+"""Of what a template says when it refuses: it may repeat the prompt."""
+
+
+class TemplateError(Exception):
+    """A template is broken, or refuses or cannot render this chat.
+
+    `field` names what of the chat is at fault, as in `messages[0].content`; empty where no one field
+    is.
+    """
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.problem = problem
+        self.field = field
+
+
+class RenderLimitError(TemplateError):
+    """A rendering takes more output or memory than it may."""
+
+
+class JinjaTemplate:
+    """A compiled template. `clock` tells the time for templates that write the date."""
+
+    def __init__(self, source: str, clock: Callable[[], datetime]) -> None:
+        """Compile a template. Raises TemplateError."""
+        environment = _environment(clock)
+        try:
+            self.tree = environment.parse(source)
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError, ValueError) as error:
+            raise TemplateError(f"the chat template is broken: {_reason(error)}") from error
+        self.source = source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+        max_output_bytes: int | None = None,
+    ) -> str:
+        """Render messages. Raises TemplateError, and RenderLimitError past `max_output_bytes`."""
+        chat = [_with_reasoning(message) for message in messages]
+        final = self._tag(chat) if continue_final_message else ""
+        given = {
+            "messages": chat,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if taken := given.keys() & (variables or {}).keys():
+            raise TemplateError("is given already", f"chat_template_kwargs.{min(taken)}")
+        pieces, size = [], 0
+        try:
+            for piece in self._template.generate({**given, **(variables or {})}):
+                size += len(piece)
+                _bound(size, max_output_bytes)
+                pieces.append(piece)
+            text = "".join(pieces)
+        except RenderLimitError:
+            raise
+        except MemoryError as error:
+            raise RenderLimitError(
+                "the chat template needs more memory than it may take"
+            ) from error
+        # A template can call methods of its values, and so raise whatever they raise.
+        except Exception as error:
+            raise TemplateError(
+                f"the chat template cannot render this: {_reason(error)}"
+            ) from error
+        if continue_final_message:
+            text = _up_to_tag(text, final)
+        try:
+            _bound(len(text.encode()), max_output_bytes)
+        except UnicodeEncodeError as error:
+            raise TemplateError(
+                f"the text is not Unicode: a lone surrogate at character {error.start}"
+            ) from error
+        return text
+
+    def _tag(self, chat: list[dict[str, Any]]) -> str:
+        """Mark the end of the last message's content; return what is to be continued."""
+        field = f"messages[{len(chat) - 1}].content"
+        if not chat:
+            raise TemplateError("continue_final_message needs a message to continue", "messages")
+        content = chat[-1].get("content")
+        if content is None:
+            raise TemplateError("is missing; continue_final_message continues it", field)
+        if "content" not in self.source:
+            raise TemplateError("is nothing that the chat template reads", field)
+        if isinstance(content, list):
+            parts = [dict(part) if isinstance(part, dict) else part for part in content]
+            for part in reversed(parts):
+                if isinstance(part, dict) and "text" in part:
+                    final = part["text"]
+                    if not isinstance(final, str):
+                        raise TemplateError("ends in no text to continue", field)
+                    part["text"] = final + CONTINUE_TAG
+                    chat[-1]["content"] = parts
+                    return final
+            raise TemplateError("has no text to continue", field)
+        if not isinstance(content, str):
+            raise TemplateError("is no text to continue", field)
+        chat[-1]["content"] = content + CONTINUE_TAG
+        return content
+
+
+def _up_to_tag(text: str, final: str) -> str:
+    """Cut what the template writes after the last message's content."""
+    tag = CONTINUE_TAG.strip()
+    if final.strip() not in text or tag not in text:
+        raise TemplateError("continue_final_message: the template does not write the last message")
+    at = text.rindex(tag)
+    if text.startswith(CONTINUE_TAG, at):
+        return text[:at]
+    # The template has stripped the content, so what is left of it ends in no space either.
+    return text[:at].rstrip()
+
+
+def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a message's reasoning under every name that templates know it by."""
+    for field in REASONING_FIELDS:
+        reasoning = message.get(field)
+        if reasoning is not None:
+            return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return dict(message)
+
+
+def _bound(size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise RenderLimitError(f"the chat template writes more than {most} bytes")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "it goes deeper than may be"
+    reason = str(error) or type(error).__name__
+    return reason if len(reason) <= REASON_CHARS else reason[:REASON_CHARS] + "…"
+
+
+class _Generation(jinja2.ext.Extension):
+    """The `generation` block, which marks what an assistant wrote: here only its text matters."""
+
+    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        """Parse a block."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_written")
+        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    @staticmethod
+    def _written(caller: Callable[[], str]) -> str:
+        return caller()
+
+
+class _Dict:
+    """`dict` without its attributes."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    @staticmethod
+    def fromkeys(*args: Any) -> dict[Any, Any]:
+        """Make a dict of one value."""
+        return dict.fromkeys(*args)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """A namespace that takes no underscored names, which could reach the interpreter's insides."""
+
+    # The namespace's own argument has no name, so that `namespace(self=1)` works as elsewhere.
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, rest = args[0], args[1:]
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _check_name(name)
+        jinja2.utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+
+
+def _environment(clock: Callable[[], datetime]) -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda format: clock().strftime(format)  # noqa: A006
+    environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = _Namespace
+    return environment
+
+
+def _tojson(
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,98 @@
+"""The process that renders: reads frames from standard input, answers on standard output (one socket).
+
+Started by `prefixstore.process_renderer`, one request at a time. It ends with its input, so that none
+outlives the router, and bounds its own memory and processor time.
+"""
+
+import contextlib
+import math
+import os
+import resource
+import signal
+import sys
+from datetime import UTC, datetime
+from typing import BinaryIO
+
+from prefixstore.render_frame import (
+    LENGTH_BYTES,
+    Begin,
+    Done,
+    Load,
+    Refused,
+    Render,
+    Reply,
+    Request,
+    frame,
+    request_decoder,
+)
+from prefixstore.template import ChatTemplate, RenderLimitError, TemplateError
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    # Ctrl-C is for the router, which closes this process when it has answered.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = sys.stdin.buffer
+    # Nothing but frames goes to the pipe, whatever a library may print.
+    with os.fdopen(os.dup(1), "wb") as replies:
+        os.dup2(2, 1)
+        with contextlib.suppress(BrokenPipeError):
+            serve(requests, replies)
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until there are no more."""
+    templates: dict[str, ChatTemplate] = {}
+    limits = Begin(max_output_bytes=0, max_memory_bytes=0, max_cpu_seconds=0)
+    while (request := _read(requests)) is not None:
+        if isinstance(request, Begin):
+            limits = request
+            _bound_memory(limits.max_memory_bytes)
+        replies.write(frame(_answer(request, templates, limits)))
+        replies.flush()
+
+
+def _read(requests: BinaryIO) -> Request | None:
+    length = int.from_bytes(requests.read(LENGTH_BYTES), "little")
+    body = requests.read(length)
+    # A pipe that closes within a frame is one that closes.
+    return request_decoder.decode(body) if body and len(body) == length else None
+
+
+def _answer(request: Request, templates: dict[str, ChatTemplate], limits: Begin) -> Reply:
+    _bound_time(limits.max_cpu_seconds)
+    try:
+        if isinstance(request, Load):
+            templates[request.template_id] = ChatTemplate.compile(
+                request.source, _now, limits.max_output_bytes
+            )
+        elif isinstance(request, Render):
+            return Done(templates[request.template_id].render_chat(request.chat))
+    except RenderLimitError as error:
+        return Refused(error.problem, error.field, limit=True)
+    except TemplateError as error:
+        return Refused(error.problem, error.field)
+    except MemoryError:
+        return Refused("the chat template needs more memory than it may take", limit=True)
+    return Done()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).astimezone()
+
+
+def _bound_memory(most: int) -> None:
+    # A core file would hold prompts.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if most:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _bound_time(seconds: float) -> None:
+    """Let the kernel end this process once it has worked for `seconds` more, rounded up."""
+    if not seconds:
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))

@@ -1,0 +1,129 @@
+"""One process that renders, seen from the router."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from prefixstore.chat import ModelTemplate
+from prefixstore.render_frame import (
+    LENGTH_BYTES,
+    REPLY_ROOM,
+    Begin,
+    Done,
+    Load,
+    frame,
+    reply_decoder,
+)
+from prefixstore.renderer import RenderCrashedError, RenderTimeoutError
+from prefixstore.template import RenderLimitError, TemplateError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+COMMAND = (
+    # Isolated: nothing of the environment, of the user or of the working directory is imported. The
+    # code is this process's own, also where several versions are installed.
+    "-I",
+    "-c",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); import prefixstore.render_process as p; p.main()",
+)
+
+START_SECONDS = 60.0
+"""Longest wait for each step of a process's start: a busy machine takes a while to start Python."""
+
+
+class RenderWorker:
+    """A process that renders one chat at a time; `start` makes one, `stop` ends it."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        most: int,
+    ) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+        self._most = most + REPLY_ROOM
+        self._loaded: dict[str, ModelTemplate] = {}
+
+    @classmethod
+    async def start(cls, limits: Begin) -> "RenderWorker":
+        """Start a process. Raises what `call` raises, and OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                # Not asyncio's: under uvloop that copies this whole process, index and all, to become
+                # another. `Popen` uses vfork, where that is to be had.
+                process = subprocess.Popen(  # noqa: ASYNC220, S603
+                    [sys.executable, *COMMAND],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    # Templates write the date in local time.
+                    env={"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
+                )
+            except OSError:
+                writer.transport.abort()
+                raise
+        worker = cls(process, reader, writer, limits.max_output_bytes)
+        try:
+            await worker.call(frame(limits), START_SECONDS)
+        except BaseException:
+            await worker.stop()
+            raise
+        return worker
+
+    async def load(self, template_id: str, template: ModelTemplate, seconds: float) -> None:
+        """Hand the process a template, unless it has it; raises what `call` raises."""
+        if self._loaded.get(template_id) is not template:
+            await self.call(frame(Load(template_id, template)), seconds)
+            self._loaded[template_id] = template
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not been seen to end."""
+        return self.process.poll() is None and not self._reader.at_eof()
+
+    async def call(self, request: bytes, seconds: float) -> str:
+        """Send a frame and return the text of the reply.
+
+        Raises TemplateError for a refusal. After any of its subclasses, or a cancellation, the process
+        is in no known state and is to be stopped: RenderLimitError, RenderTimeoutError past `seconds`,
+        RenderCrashedError where the process has ended or does not answer in frames.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                body = await self._exchange(request)
+            reply = reply_decoder.decode(body)
+        except TimeoutError as error:
+            raise RenderTimeoutError(
+                f"the chat template takes longer than {seconds:g} s"
+            ) from error
+        except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RenderCrashedError(f"the process that rendered this ended: {error}") from error
+        if isinstance(reply, Done):
+            return reply.text
+        kind = RenderLimitError if reply.limit else TemplateError
+        raise kind(reply.problem, reply.field)
+
+    async def _exchange(self, request: bytes) -> bytes:
+        self._writer.write(request)
+        await self._writer.drain()
+        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
+        if length > self._most:
+            raise EOFError(f"it announced a reply of {length} bytes; at most {self._most} are due")
+        return await self._reader.readexactly(length)
+
+    async def stop(self) -> None:
+        """End the process, whatever it does, and wait until it has ended."""
+        self._writer.transport.abort()
+        self.process.kill()
+        # In a thread: it takes the kernel a while to free what a large process held.
+        await asyncio.to_thread(self.process.wait)

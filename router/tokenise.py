@@ -1,0 +1,162 @@
+"""From a text or a chat to the tokens of its model, within a caller's time."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from indexer.token import TOKEN_BYTES
+from prefixstore.memo import KeyMemo
+from prefixstore.pool import TokenizerPool
+from prefixstore.remote import ChatEncoder, chat_text
+from prefixstore.renderer import RenderCrashedError, Renderer, RenderTimeoutError
+from prefixstore.template import TemplateError
+from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
+from prefixstore.tokenizer_cache import TokenizerCache
+from router.body import BadPromptError, ChatBody
+from router.models import Model
+from router.time_left import TimeLeft
+from router.trace import Trace
+
+
+class Ids(NamedTuple):
+    """A prompt's tokens."""
+
+    packed: bytes
+    covered_chars: int = 0
+    """Characters of the text that they stand for."""
+    memo: KeyMemo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whose text it is, how much time there is for it, and where what happens is noted."""
+
+    model: Model
+    left: TimeLeft
+    trace: Trace | None = None
+
+    def step(self, name: str) -> None:
+        """Note that a step ended."""
+        if self.trace:
+            self.trace.step(name)
+
+
+class Tokeniser:
+    """Turns texts and chats into tokens; `count` refuses too many of them, of a field."""
+
+    def __init__(
+        self,
+        tokenizers: TokenizerCache,
+        renderer: Renderer,
+        pool: TokenizerPool,
+        count: Callable[[int, str], None],
+    ) -> None:
+        self._tokenizers = tokenizers
+        self._renderer = renderer
+        self._pool = pool
+        self._count = count
+
+    def vocab_size(self, model: Model) -> int:
+        """Return one more than a model's highest token id; 0 where it is not known."""
+        return model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
+
+    async def text(self, text: str, field: str, asked: Asked, *, special: bool) -> Ids:
+        """Return a text's tokens; `special` says whether special tokens are put around it."""
+        model = asked.model
+        if not text:
+            raise BadPromptError(field, "is empty; at least one character is needed")
+        if not model.tokenizer:
+            raise BadPromptError(
+                field, f"model {model.name!r} has no tokenizer configured; send token ids"
+            )
+        tokenizer = await self._tokenizer(asked)
+        if tokenizer is None:
+            return Ids(b"")
+        try:
+            return await self._encode(
+                model.tokenizer, tokenizer, text, field, asked, special=special
+            )
+        except InvalidTextError as error:
+            raise BadPromptError(field, str(error)) from error
+        except TokenizerUnavailableError as error:
+            raise _unavailable(model, error) from error
+
+    async def chat(self, content: ChatBody, asked: Asked) -> Ids:
+        """Return a chat's tokens: the engine's own where it is asked, else through the template."""
+        model, field = asked.model, "prompt.chat_body"
+        if model.tokenizer:
+            tokenizer = await self._tokenizer(asked)
+            if tokenizer is None:
+                return Ids(b"")
+            if isinstance(tokenizer, ChatEncoder):
+                try:
+                    # Beside the model's texts, and no text can be taken for a chat.
+                    name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
+                    return await self._encode(
+                        name, tokenizer.chats, text, field, asked, special=False
+                    )
+                except InvalidTextError as error:
+                    raise BadPromptError(field, str(error)) from error
+                except TokenizerUnavailableError as error:
+                    if not self._renderer.knows(model.name):
+                        raise _unavailable(model, error) from error
+        text = await self._render(content, asked)
+        asked.step("render the chat")
+        return await self.text(text, field, asked, special=content.add_special_tokens)
+
+    async def _render(self, content: ChatBody, asked: Asked) -> str:
+        name = asked.model.name
+        try:
+            return await self._renderer.render(name, content.chat, asked.left.seconds())
+        except KeyError as error:
+            raise BadPromptError(
+                "prompt.chat_body", f"model {name!r} has no chat template; send token ids"
+            ) from error
+        except (RenderCrashedError, RenderTimeoutError):
+            raise
+        except TemplateError as error:
+            field = f"prompt.chat_body.{error.field or 'messages'}"
+            raise BadPromptError(field, error.problem) from error
+
+    async def _tokenizer(self, asked: Asked) -> Tokenizer | None:
+        """Return a model's tokenizer, None where it is not loaded in time."""
+        try:
+            # The load is not the caller's to end: the cache goes on with it.
+            async with asyncio.timeout(asked.left.seconds()):
+                tokenizer = await self._tokenizers.get(asked.model.tokenizer)
+        except TimeoutError:
+            return None
+        except TokenizerUnavailableError as error:
+            raise _unavailable(asked.model, error) from error
+        asked.step("have the tokenizer")
+        return tokenizer
+
+    async def _encode(
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        text: str,
+        field: str,
+        asked: Asked,
+        *,
+        special: bool,
+    ) -> Ids:
+        found = await self._pool.encode(
+            tokenizer_id,
+            tokenizer,
+            text,
+            add_special_tokens=special,
+            timeout=asked.left.seconds(),
+        )
+        if asked.trace:
+            asked.trace.step("tokenise")
+            asked.trace.tokenised(text, found)
+        self._count(len(found.ids) // TOKEN_BYTES, field)
+        return Ids(found.ids, found.covered_chars, found.memo)
+
+
+def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:
+    return TokenizerUnavailableError(
+        f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
+    )

@@ -1,0 +1,339 @@
+"""Renderers: one suite over both, and what only processes can be put through."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from prefixstore import render_worker
+from prefixstore.chat import Chat, ModelTemplate
+from prefixstore.process_renderer import ProcessRenderer, RenderLimits
+from prefixstore.render_frame import Begin, Render, frame
+from prefixstore.renderer import (
+    InlineRenderer,
+    RenderCrashedError,
+    Renderer,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from prefixstore.template import RenderLimitError, TemplateError
+
+MIB = 1 << 20
+NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
+
+TEMPLATES = {
+    name: ModelTemplate(source, {"bos_token": "<s>"})
+    for name, source in {
+        "plain": "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+        "loops": NESTED.replace("%s", ""),
+        "writes": NESTED.replace("%s", "and so on "),
+        "allocates": "{% set ns = namespace(x='x') %}{% for a in range(99) %}"
+        "{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "refuses": "{{ raise_exception('roles must alternate') }}",
+        "recurses": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "surrogate": "{{ messages[0].tool_calls[0].function.arguments.a }}",
+        "year": "{{ strftime_now('%Y') }}",
+    }.items()
+}
+HI = Chat([{"role": "user", "content": "hi"}])
+LIMITS = RenderLimits(
+    seconds=30.0,
+    max_output_bytes=MIB,
+    max_memory_bytes=512 * MIB,
+    max_waiting=100,
+    max_waiting_bytes=16 * MIB,
+)
+
+Start = Callable[..., Awaitable[ProcessRenderer]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Return a function that starts process renderers, which are closed at the end."""
+    started = []
+
+    async def start(
+        limits: RenderLimits = LIMITS,
+        workers: int = 1,
+        templates: dict[str, ModelTemplate] = TEMPLATES,
+    ) -> ProcessRenderer:
+        renderer = ProcessRenderer(workers=workers, limits=limits)
+        for name, template in templates.items():
+            renderer.register(name, template)
+        started.append(renderer)
+        await renderer.start()
+        return renderer
+
+    yield start
+    for renderer in started:
+        await renderer.close()
+
+
+@pytest.fixture(params=["inline", "process"])
+async def renderer(request: pytest.FixtureRequest, start: Start) -> AsyncIterator[Renderer]:
+    if request.param == "inline":
+        inline = InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=MIB)
+        for name, template in TEMPLATES.items():
+            inline.register(name, template)
+        yield inline
+    else:
+        yield await start()
+
+
+def limits(**changed: float) -> RenderLimits:
+    values = {name: getattr(LIMITS, name) for name in RenderLimits.__slots__}
+    return RenderLimits(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def pid(renderer: ProcessRenderer) -> int:
+    return renderer._workers[0].process.pid
+
+
+# What every renderer does.
+
+
+async def test_a_chat_is_rendered_with_the_template_of_its_id(renderer: Renderer) -> None:
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+    assert await renderer.render("year", HI, None) >= "2026"
+
+
+async def test_text_of_all_planes_comes_back_as_it_was(renderer: Renderer) -> None:
+    text = "".join(map(chr, range(0xD7FF))) + "👩‍👩‍👧" * 1000
+    chat = Chat([{"role": "user", "content": text}])
+    assert await renderer.render("plain", chat, None) == f"<s><user>{text}"
+
+
+async def test_an_unknown_template_is_a_key_error(renderer: Renderer) -> None:
+    with pytest.raises(KeyError):
+        await renderer.render("nothing", HI, None)
+
+
+async def test_a_refusal_tells_the_reason_and_the_next_chat_is_rendered(renderer: Renderer) -> None:
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        await renderer.render("refuses", HI, None)
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_a_refusal_names_the_field(renderer: Renderer) -> None:
+    chat = Chat([*HI.messages, {"role": "user", "content": [{"type": "file"}]}])
+    with pytest.raises(TemplateError, match="file") as caught:
+        await renderer.render("plain", chat, None)
+    assert caught.value.field == "messages[1].content[0].type"
+
+
+async def test_endless_recursion_is_refused(renderer: Renderer) -> None:
+    with pytest.raises(TemplateError, match="deeper"):
+        await renderer.render("recurses", HI, None)
+    assert await renderer.render("plain", HI, None)
+
+
+async def test_endless_output_is_cut_off_while_it_is_written(renderer: Renderer) -> None:
+    with pytest.raises(RenderLimitError, match="more than 1048576 bytes"):
+        await renderer.render("writes", HI, None)
+    assert await renderer.render("plain", HI, None)
+
+
+async def test_output_is_bounded_in_bytes(renderer: Renderer) -> None:
+    chat = Chat([{"role": "user", "content": "é" * (MIB // 2)}])
+    with pytest.raises(RenderLimitError):
+        await renderer.render("plain", chat, None)
+
+
+async def test_a_lone_surrogate_that_hides_in_arguments_is_refused(renderer: Renderer) -> None:
+    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+    chat = Chat([{"role": "assistant", "tool_calls": [call]}])
+    with pytest.raises(TemplateError, match="lone surrogate"):
+        await renderer.render("surrogate", chat, None)
+    assert await renderer.render("plain", HI, None)
+
+
+async def test_a_closed_renderer_takes_nothing(renderer: Renderer) -> None:
+    await renderer.close()
+    with pytest.raises(RendererClosedError):
+        await renderer.render("plain", HI, None)
+
+
+async def test_a_template_can_be_registered_late_and_replaced(renderer: Renderer) -> None:
+    assert await renderer.render("plain", HI, None)
+    renderer.register("late", ModelTemplate("one"))
+    assert await renderer.render("late", HI, None) == "one"
+    renderer.register("late", ModelTemplate("two"))
+    assert await renderer.render("late", HI, None) == "two"
+
+
+async def test_a_template_that_is_broken_harms_no_other(renderer: Renderer) -> None:
+
+    async def use() -> None:
+        renderer.register("broken", ModelTemplate("{% for %}"))
+        await renderer.render("broken", HI, None)
+
+    with pytest.raises(TemplateError, match="broken"):
+        await use()
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+# What only processes can do.
+
+
+async def test_an_endless_loop_is_ended_and_the_next_chat_is_rendered(start: Start) -> None:
+    renderer = await start(limits(seconds=0.5))
+    before = pid(renderer)
+    with pytest.raises(RenderTimeoutError, match=r"longer than 0\.5 s"):
+        await renderer.render("loops", HI, None)
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+    assert pid(renderer) != before
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+async def test_endless_allocation_is_ended_and_the_next_chat_is_rendered(start: Start) -> None:
+    renderer = await start(limits(max_memory_bytes=256 * MIB))
+    with pytest.raises(RenderLimitError, match="memory"):
+        await renderer.render("allocates", HI, None)
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_a_process_that_is_killed_fails_only_the_chat_it_had(start: Start) -> None:
+    renderer = await start(workers=2)
+    stuck = asyncio.create_task(renderer.render("loops", HI, None))
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+    for worker in list(renderer._workers.values()):
+        os.kill(worker.process.pid, signal.SIGKILL)
+    with pytest.raises(RenderCrashedError, match="ended"):
+        await stuck
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_a_process_that_was_killed_while_idle_is_not_asked(start: Start) -> None:
+    renderer = await start()
+    worker = renderer._workers[0]
+    os.kill(worker.process.pid, signal.SIGKILL)
+    worker.process.wait()
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff\xff\xff\xff and more", b"\x04\x00\x00\x00what", b"\x01\x00\x00\x00\xc0", b"\x01", b""],
+)
+async def test_a_process_that_answers_garbage_is_a_crash(
+    monkeypatch: pytest.MonkeyPatch, start: Start, garbage: bytes
+) -> None:
+    renderer = await start()
+    command = f"import sys; sys.stdout.buffer.write({garbage!r})"
+    monkeypatch.setattr(render_worker, "COMMAND", ("-I", "-c", command))
+    with pytest.raises(RenderCrashedError):
+        await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
+    os.kill(pid(renderer), signal.SIGKILL)
+    with pytest.raises(RenderCrashedError):
+        await renderer.render("plain", HI, None)
+    monkeypatch.undo()
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_closing_fails_what_is_rendered_and_what_waits_and_leaves_no_process(
+    start: Start,
+) -> None:
+    renderer = await start()
+    process = pid(renderer)
+    running = [asyncio.create_task(renderer.render("loops", HI, None)) for _ in range(3)]
+    while renderer.stats.waiting != 2:
+        await asyncio.sleep(0)
+    await renderer.close()
+    for task in running:
+        with pytest.raises(RendererClosedError):
+            await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+async def test_a_callers_time_ends_its_wait_and_not_the_work(start: Start) -> None:
+    renderer = await start()
+    before = pid(renderer)
+    with pytest.raises(RenderTimeoutError, match="not rendered in time"):
+        await renderer.render("plain", HI, 0.0)
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+    assert pid(renderer) == before
+
+
+async def test_a_caller_that_goes_away_harms_nobody(start: Start) -> None:
+    renderer = await start()
+    gone = asyncio.create_task(renderer.render("refuses", HI, None))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_what_waits_is_bounded(start: Start) -> None:
+    renderer = await start(limits(max_waiting=2))
+    waiting = [asyncio.create_task(renderer.render("loops", HI, None))]
+    while len(waiting) < 3:
+        await asyncio.sleep(0)
+        if renderer.stats.waiting == len(waiting) - 1:
+            waiting.append(asyncio.create_task(renderer.render("plain", HI, None)))
+    await asyncio.sleep(0)
+    with pytest.raises(RendererFullError, match="max-queued-prompts is 2"):
+        await renderer.render("plain", HI, None)
+    await renderer.close()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_the_bytes_that_wait_are_bounded(start: Start) -> None:
+    renderer = await start(limits(max_waiting_bytes=1000))
+    with pytest.raises(RendererFullError, match="max-queued-bytes 1000"):
+        await renderer.render("plain", Chat([{"role": "user", "content": "x" * 1000}]), None)
+
+
+async def test_many_chats_at_once_each_get_their_own_text(start: Start) -> None:
+    renderer = await start(workers=2)
+    chats = [Chat([{"role": "user", "content": f"{n}" * n}]) for n in range(99)]
+    texts = await asyncio.gather(*(renderer.render("plain", chat, None) for chat in chats))
+    assert texts == [f"<s><user>{n}" + f"{n}" * (n - 1) if n else "<s><user>" for n in range(99)]
+    assert renderer.stats.waiting == renderer.stats.waiting_bytes == 0
+    assert renderer.stats.rendered == 99
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{% for %}", {"rag": "x"}, "{{ 9 ** (9 ** 9) }}"],
+    ids=["broken", "no default", "computes for ever while it is compiled"],
+)
+async def test_a_template_that_cannot_be_compiled_is_named_at_the_start(
+    start: Start, source: str | dict[str, str]
+) -> None:
+    with pytest.raises(TemplateError, match="'demo'"):
+        await start(limits(seconds=0.1), templates={"demo": ModelTemplate(source)})
+
+
+async def test_a_template_that_allocates_while_it_is_compiled_harms_nobody(start: Start) -> None:
+    renderer = await start(templates={"demo": ModelTemplate("{{ 'x' * 99999999999 }}")})
+    with pytest.raises(RenderLimitError, match="memory"):
+        await renderer.render("demo", HI, None)
+
+
+async def test_a_process_ends_when_its_renderer_is_gone() -> None:
+    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
+    worker._writer.close()
+    assert await asyncio.to_thread(worker.process.wait) == 0
+    await worker.stop()
+
+
+async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> None:
+    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 0.1))
+    await worker.load("loops", TEMPLATES["loops"], 60.0)
+    with pytest.raises(RenderCrashedError):
+        await worker.call(frame(Render("loops", HI)), 60.0)
+    assert await asyncio.to_thread(worker.process.wait) == -signal.SIGXCPU
+    await worker.stop()
+
+
+async def test_an_integer_beyond_64_bits_is_refused(start: Start) -> None:
+    renderer = await start()
+    with pytest.raises(TemplateError, match="64 bits"):
+        await renderer.render("plain", Chat(HI.messages, kwargs={"n": 1 << 70}), None)

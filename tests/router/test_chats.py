@@ -1,0 +1,132 @@
+"""Chats through the whole router: hostile templates and bad bodies, and the service goes on."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from router.assemble import running
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.read_config import parse
+
+NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
+TEMPLATES = {
+    "loops": NESTED.replace("%s", ""),
+    "writes": NESTED.replace("%s", "and so on"),
+    "allocates": "{% set ns = namespace(x='x') %}{% for a in range(99) %}"
+    "{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "argues": "{{ messages[0].tool_calls[0].function.arguments.a }}",
+    "echoes": "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
+}
+STATUS = grpc.StatusCode
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+async def stub(tmp_path: Path, model_folder: Path) -> AsyncIterator[router_pb2_grpc.RouterStub]:
+    models = ""
+    for name, template in TEMPLATES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        tokenizer = (model_folder / "tokenizer.json").read_text(encoding="utf-8")
+        (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        models += f'[[models]]\nname = "{name}"\ntokenizer = "{name}"\n'
+    config = parse(
+        f"""
+        [server]
+        listen = "127.0.0.1:0"
+        metrics-listen = ""
+        [limits]
+        tokenize-seconds = 30
+        [templates]
+        workers = 1
+        render-seconds = 1
+        max-output-bytes = 100000
+        max-memory-bytes = {256 << 20}
+        {models}
+        [[models]]
+        name = "ids-only"
+        """,
+        "test",
+    )
+    async with (
+        running(config, tmp_path) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+    ):
+        yield router_pb2_grpc.RouterStub(channel)
+
+
+def chat(model: str, **fields: object) -> pb.ScoreRequest:
+    body = json.dumps({"model": model, "messages": HI, **fields})
+    return pb.ScoreRequest(prompt=pb.Prompt(chat_body=body.encode()))
+
+
+async def goes_on(stub: router_pb2_grpc.RouterStub) -> None:
+    assert (await stub.Score(chat("echoes"))).prompt_tokens > 0
+
+
+SURROGATE = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "message"),
+    [
+        (chat("loops"), STATUS.DEADLINE_EXCEEDED, "takes longer than 1 s"),
+        (chat("writes"), STATUS.INVALID_ARGUMENT, "writes more than 100000 bytes"),
+        (chat("allocates"), STATUS.INVALID_ARGUMENT, "more memory than it may take"),
+        (
+            chat("argues", messages=[{"role": "assistant", "tool_calls": [SURROGATE]}]),
+            STATUS.INVALID_ARGUMENT,
+            "lone surrogate",
+        ),
+        (
+            chat("echoes", messages=[{"role": "user", "content": "\ud800"}]),
+            STATUS.INVALID_ARGUMENT,
+            "prompt.chat_body: is not JSON: a string holds a lone surrogate",
+        ),
+        (
+            chat("echoes", chat_template_kwargs={"messages": []}),
+            STATUS.INVALID_ARGUMENT,
+            "prompt.chat_body.chat_template_kwargs.messages: is the engine's to give",
+        ),
+        (
+            chat("echoes", chat_template_kwargs={"chat_template": "x"}),
+            STATUS.INVALID_ARGUMENT,
+            "prompt.chat_body.chat_template_kwargs.chat_template",
+        ),
+        (
+            chat("echoes", chat_template_kwargs={"n": 1 << 70}),
+            STATUS.INVALID_ARGUMENT,
+            "64 bits",
+        ),
+        (
+            chat("echoes", messages=[{"role": "user", "content": [{"type": "file"}]}]),
+            STATUS.INVALID_ARGUMENT,
+            "prompt.chat_body.messages[0].content[0].type: 'file' is not supported",
+        ),
+        (chat("echoes", tools=[]), STATUS.INVALID_ARGUMENT, "prompt.chat_body.tools: is empty"),
+        (chat("ids-only"), STATUS.INVALID_ARGUMENT, "'ids-only' has no chat template"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_cannot_be_rendered_is_refused_by_name_and_the_service_goes_on(
+    stub: router_pb2_grpc.RouterStub, request_: pb.ScoreRequest, code: STATUS, message: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.Score(request_)
+    assert message in (raised.value.details() or "")
+    assert raised.value.code() is code
+    await goes_on(stub)
+
+
+async def test_a_deadline_that_passes_in_the_queue_is_told(
+    stub: router_pb2_grpc.RouterStub,
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.Score(chat("echoes"), timeout=0.001)
+    assert raised.value.code() is STATUS.DEADLINE_EXCEEDED
+    await goes_on(stub)
