@@ -22,8 +22,8 @@ from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.body import ChatBody, parse_chat, parse_completions
-from tests.prefixstore.families import FAMILIES
-from tests.prefixstore.texts import GAPS, PARTS, text
+from families import FAMILIES
+from texts import GAPS, PARTS, text
 
 PROMPTS = 400
 GROWN = 4
