@@ -43,16 +43,18 @@ class TrieStore:
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
         """Remember the entries of a text's leading slices."""
         path = tuple(slices[: len(entries)])
-        known = sum(1 for _ in self._trie.prefixes(path))
-        if known < len(path):
-            self._leaves.pop(path[:known], None)
-            self._leaves[path] = None
-        for end in range(known, len(path)):
-            entry = entries[end]
-            self._trie[path[: end + 1]] = entry
-            entry.is_kept = True
-            self.stats.bytes += _bytes(path[end], entry)
-            self.stats.entries += 1
+        end = 0
+        # What is kept was found on this very path, and is not looked for again.
+        while end < len(path) and entries[end].is_kept:
+            end += 1
+        for entry in entries[end:]:
+            end += 1
+            if self._trie.setdefault(path[:end], entry) is entry:
+                self._leaves.pop(path[: end - 1], None)
+                self._leaves[path] = None
+                entry.is_kept = True
+                self.stats.bytes += _bytes(path[end - 1], entry)
+                self.stats.entries += 1
         if path in self._leaves:
             self._leaves.move_to_end(path)
         self._make_room()

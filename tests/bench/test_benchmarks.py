@@ -7,10 +7,10 @@ from bench import benchmarks
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
-def test_score_is_measured_over_grpc(capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks.main(["score", "--quick", "--json"]) == 0
+def test_score_and_the_way_from_text_are_measured_over_grpc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmarks.main(["score", "tokenize", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert len(figures) == 5
+    assert len(figures) == 16
     assert all(figure["value"] > 0 for figure in figures)
 
 
