@@ -14,7 +14,7 @@ from typing import cast
 
 import xxhash
 
-from prefixstore.store import BrokenInvariantError, Entry, StoreStats
+from prefixstore.store import BrokenInvariantError, Entry, StoreStats, relabel
 
 ENTRY_BYTES = 392
 """What one entry costs beside its tokens and keys.
@@ -61,10 +61,7 @@ class LruStore:
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
         """Remember each entry's block keys."""
-        for entry, own in zip(entries, keys, strict=True):
-            if entry.is_kept:
-                self.stats.bytes += len(own) - len(entry.keys)
-            entry.label, entry.keys = label, own
+        self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 
     def _make_room(self) -> None:

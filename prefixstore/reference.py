@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from prefixstore.store import Entry, StoreStats
+from prefixstore.store import Entry, StoreStats, relabel
 
 
 class ReferenceStore:
@@ -34,8 +34,7 @@ class ReferenceStore:
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
         """Remember each entry's block keys."""
-        for entry, own in zip(entries, keys, strict=True):
-            entry.label, entry.keys = label, own
+        relabel(entries, label, keys)
 
     def check(self) -> None:
         """Do nothing: there is nothing to contradict."""

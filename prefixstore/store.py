@@ -43,6 +43,16 @@ class StoreStats:
     evictions: int = 0
 
 
+def relabel(entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> int:
+    """Give entries other block keys; return by how many bytes what a store keeps grows."""
+    grown = 0
+    for entry, own in zip(entries, keys, strict=True):
+        if entry.is_kept:
+            grown += len(own) - len(entry.keys)
+        entry.label, entry.keys = label, own
+    return grown
+
+
 class PrefixStore(Protocol):
     """What every store promises; `tests/conformance/test_prefix_store.py` runs on all of them.
 

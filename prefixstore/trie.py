@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pygtrie
 
-from prefixstore.store import BrokenInvariantError, Entry, StoreStats
+from prefixstore.store import BrokenInvariantError, Entry, StoreStats, relabel
 
 Path = tuple[bytes, ...]
 
@@ -61,10 +61,7 @@ class TrieStore:
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
         """Remember each entry's block keys."""
-        for entry, own in zip(entries, keys, strict=True):
-            if entry.is_kept:
-                self.stats.bytes += len(own) - len(entry.keys)
-            entry.label, entry.keys = label, own
+        self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 
     def _make_room(self) -> None:

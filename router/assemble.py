@@ -288,7 +288,7 @@ async def _serve_grpc(config: Config, service: RouterService, stack: AsyncExitSt
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", min(largest, (1 << 31) - 1)),
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(config.server.processes > 1)),
         ]
     )
     server.add_generic_rpc_handlers((service.handlers(),))

@@ -16,7 +16,7 @@ import msgspec
 
 from indexer.endpoint import endpoint_problem
 from prefixstore.pin import Pin
-from router.config import Config, Hub, Model, Pod, PodSet, Table
+from router.config import Config, Hub, Model, Pod, PodSet, Server, Table
 from router.toml_lines import find_line
 
 HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
@@ -215,10 +215,31 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
         if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
             yield ("server", "metrics-listen"), "is server.listen; each needs its own port"
+    yield from _shared_ports(server)
     for position, pod in enumerate(config.pods):
         if not _is_address(pod.address) or pod.address.endswith(":0"):
             problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
             yield ("pods", position, "address"), problem
+
+
+def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with addresses that several processes share."""
+    if server.processes == 1 or not _is_address(server.listen):
+        return
+    port = int(server.listen.rpartition(":")[2])
+    if not port:
+        yield ("server", "listen"), "has port 0, which several processes cannot share"
+    if server.metrics_listen and _is_address(server.metrics_listen):
+        first = int(server.metrics_listen.rpartition(":")[2])
+        last = first + server.processes - 1
+        if first and last > 65535:
+            yield (
+                ("server", "metrics-listen"),
+                f"{server.processes} ports from {first} on are past 65535",
+            )
+        if first and first <= port <= last:
+            problem = f"its ports, {first} to {last}, one a process, include server.listen's"
+            yield ("server", "metrics-listen"), problem
 
 
 def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from router.assemble import running
 from router.config import Config
 from router.loop import new_loop
+from router.processes import Processes, check_free, share_of
 from router.read_config import ConfigError, load
 
 
@@ -23,17 +24,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # by `_supervise`
     args = parser.parse_args(argv)
+    name = "" if args.process is None else f"[{args.process}] "
     logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=args.log_level.upper(),
+        format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
     # It says each request that an engine's tokenizer is asked.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
         config = load(args.config)
+        if config.server.processes > 1 and args.process is None:
+            return asyncio.run(_supervise(config, args))
+        if args.process is not None:
+            config = share_of(config, args.process)
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(config, args.config.parent))
+            runner.run(_serve(config, args.config.parent, is_child=args.process is not None))
     except ConfigError as error:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2
@@ -48,11 +56,38 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
-async def _serve(config: Config, folder: Path) -> None:
+async def _supervise(config: Config, args: argparse.Namespace) -> int:
+    """Keep as many processes as are asked for."""
+    server = config.server
+    check_free(server.listen)
+    given = ("-m", "router", "serve", "--config", str(args.config), "--log-level", args.log_level)
+    processes = Processes(
+        server.processes,
+        lambda number: (*given, "--process", str(number)),
+        drain_seconds=server.drain_seconds,
+    )
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, processes.end)
+
+    def ready() -> None:
+        http = f", HTTP from {server.metrics_listen} on" if server.metrics_listen else ""
+        print(
+            f"warmpath serves gRPC on {server.listen}, {server.processes} processes{http}",
+            flush=True,
+        )
+
+    return await processes.run(ready)
+
+
+async def _serve(config: Config, folder: Path, *, is_child: bool) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, ended.set)
+    if is_child:
+        # Nothing is ever written to it: it can be read when whoever started this is gone.
+        loop.add_reader(sys.stdin.fileno(), ended.set)
     async with running(config, folder) as router:
         http = f", HTTP on {router.http_address}" if router.http_address else ""
         print(f"warmpath serves gRPC on {router.address}{http}", flush=True)

@@ -7,7 +7,9 @@ from bench import benchmarks
 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
-def test_score_and_the_way_from_text_are_measured_over_grpc(capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_and_the_way_from_text_are_measured_over_grpc(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert benchmarks.main(["score", "tokenize", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert len(figures) == 16

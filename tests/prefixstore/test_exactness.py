@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import regex
+from families import FAMILIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from texts import GAPS, PARTS, text
 from tokenizers import Tokenizer
 
 from prefixstore import expressions, proof
@@ -22,8 +24,6 @@ from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.body import ChatBody, parse_chat, parse_completions
-from families import FAMILIES
-from texts import GAPS, PARTS, text
 
 PROMPTS = 400
 GROWN = 4

@@ -1,0 +1,130 @@
+"""Several routers behind one port: each process has its own index, and follows the fleet itself.
+
+The kernel deals connections out among them (SO_REUSEPORT). They share nothing, so that none waits for
+another, and one that ends takes down only the calls it had; it is started again. What is kept of calls
+is a process's own, as with replicas: a booking is reported on the connection that it was picked on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from router.config import Config
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 1.0
+"""Pause before a process that ended is started again."""
+GRACE_SECONDS = 10.0
+"""What a process may take beyond `server.drain-seconds` to end."""
+
+
+def share_of(config: Config, number: int) -> Config:
+    """Return the configuration of one process: its own metrics port and state file."""
+    server, index = config.server, config.index
+    host, _, port = server.metrics_listen.rpartition(":")
+    if server.metrics_listen and int(port):
+        server = replace(server, metrics_listen=f"{host}:{int(port) + number}")
+    if index.state_file:
+        index = replace(index, state_file=f"{index.state_file}.{number}")
+    return replace(config, server=server, index=index)
+
+
+def check_free(address: str) -> None:
+    """Raise OSError where somebody listens already: sharing a port would hide it."""
+    host, _, port = address.rpartition(":")
+    found = socket.getaddrinfo(
+        host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, kind, protocol, _, where = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+        except OSError as error:
+            raise OSError(f"server.listen: cannot bind {address}: {error.strerror}") from error
+
+
+class Processes:
+    """Keeps `count` processes running until `end` is called. `command` gives each one's arguments."""
+
+    def __init__(
+        self, count: int, command: Callable[[int], Sequence[str]], *, drain_seconds: float
+    ) -> None:
+        self._count = count
+        self._command = command
+        self._stop_seconds = drain_seconds + GRACE_SECONDS
+        self._ended = asyncio.Event()
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+
+    def end(self) -> None:
+        """End them all."""
+        self._ended.set()
+
+    async def run(self, ready: Callable[[], None]) -> int:
+        """Run until the end; `ready` is called once, when all serve.
+
+        Return 0, or the exit status of a process that ended before all of them served.
+        """
+        try:
+            for status in await asyncio.gather(*map(self._start, range(self._count))):
+                if status is not None:
+                    return status
+            ready()
+            await asyncio.gather(*map(self._keep, range(self._count)))
+        finally:
+            await asyncio.gather(*map(self._stop, list(self._running)))
+        return 0
+
+    async def _start(self, number: int) -> int | None:
+        """Start a process; return its status where it ends before it serves."""
+        process = self._running[number] = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *self._command(number),
+            # Ends with its input, so that none is left where this process is killed.
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            # Ctrl-C is passed on, once.
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        said = asyncio.ensure_future(process.stdout.readline())
+        ended = asyncio.ensure_future(self._ended.wait())
+        await asyncio.wait((said, ended), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not said.done():
+            said.cancel()
+            return None
+        return None if said.result() else await process.wait()
+
+    async def _keep(self, number: int) -> None:
+        while not self._ended.is_set():
+            ended = asyncio.ensure_future(self._ended.wait())
+            gone = asyncio.ensure_future(self._running[number].wait())
+            await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if self._ended.is_set():
+                gone.cancel()
+                return
+            log.error("process %d ended with status %d; it is started again", number, gone.result())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), RESTART_SECONDS)
+                return
+            await self._start(number)
+
+    async def _stop(self, number: int) -> None:
+        process = self._running[number]
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self._stop_seconds)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
