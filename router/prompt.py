@@ -45,8 +45,8 @@ class ReadPrompt(msgspec.Struct, frozen=True):
 
     prompt: TokenPrompt
     covered_chars: int
-    """Characters of the text that the tokens cover; 0 for token ids. A chat that the engine rendered
-    counts as the JSON that it was asked with."""
+    """Characters of the text that the tokens cover; 0 for token ids, and for a chat that the engine
+    rendered."""
 
 
 class PromptReader:

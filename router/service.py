@@ -22,7 +22,7 @@ from router.body import BadPromptError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.wire import parse_request, stream_reply
+from router.wire import parse, parse_request, stream_reply
 
 Reply = TypeVar("Reply")
 
@@ -133,37 +133,41 @@ class RouterService:
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     async def Pick(  # noqa: N802  the contract's name
-        self, request: pb.PickRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.PickResponse:
         """Answer Pick."""
-        answer = self._answerer.pick(request, self._timeout(context))
-        return await self._answer("Pick", answer, context)
+
+        async def answer() -> pb.PickResponse:
+            parsed = parse(pb.PickRequest, request)
+            return await self._answerer.pick(parsed, self._timeout(context))
+
+        return await self._answer("Pick", answer(), context)
 
     async def Report(  # noqa: N802  the contract's name
-        self, request: pb.ReportRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ReportResponse:
         """Answer Report."""
 
         async def answer() -> pb.ReportResponse:
-            return self._answerer.report(request)
+            return self._answerer.report(parse(pb.ReportRequest, request))
 
         return await self._answer("Report", answer(), context)
 
     async def Explain(  # noqa: N802  the contract's name
         self,
-        request: pb.ExplainRequest,  # noqa: ARG002  not served yet
+        request: bytes,  # noqa: ARG002  not served yet
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.ExplainResponse:
         """Refuse: Explain is not served yet."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Explain is not served yet")
 
     async def ListPods(  # noqa: N802  the contract's name
-        self, request: pb.ListPodsRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListPodsResponse:
         """Answer ListPods."""
 
         async def answer() -> pb.ListPodsResponse:
-            return self._answerer.list_pods(request)
+            return self._answerer.list_pods(parse(pb.ListPodsRequest, request))
 
         return await self._answer("ListPods", answer(), context)
 
@@ -201,7 +205,7 @@ class RouterService:
         return max(0.0, min(self._tokenize_seconds, left - REPLY_SECONDS))
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods; those of Score take and give bytes."""
+        """Return the handlers of all methods: they take bytes, and Score's give bytes too."""
         methods: dict[str, Any] = {
             "Score": grpc.unary_unary_rpc_method_handler(self.Score),
             "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
@@ -210,7 +214,6 @@ class RouterService:
             method = SERVICE.methods_by_name[name]
             methods[name] = grpc.unary_unary_rpc_method_handler(
                 getattr(self, name),
-                request_deserializer=GetMessageClass(method.input_type).FromString,
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from indexer.token import TOKEN_BYTES
 from prefixstore.memo import KeyMemo
-from prefixstore.pool import TokenizerPool
+from prefixstore.pool import TokenizerPool, Tokens
 from prefixstore.remote import ChatEncoder, chat_text
 from prefixstore.renderer import RenderCrashedError, Renderer, RenderTimeoutError
 from prefixstore.template import TemplateError
@@ -24,7 +24,7 @@ class Ids(NamedTuple):
 
     packed: bytes
     covered_chars: int = 0
-    """Characters of the text that they stand for."""
+    """Characters of the text that they stand for; 0 where there is no text of ours."""
     memo: KeyMemo | None = None
 
 
@@ -40,6 +40,11 @@ class Asked:
         """Note that a step ended."""
         if self.trace:
             self.trace.step(name)
+
+    def tokenised(self, text: str, tokens: Tokens) -> None:
+        """Note what became of a text; it is empty where an engine rendered it."""
+        if self.trace:
+            self.trace.tokenised(text, tokens)
 
 
 class Tokeniser:
@@ -74,13 +79,15 @@ class Tokeniser:
         if tokenizer is None:
             return Ids(b"")
         try:
-            return await self._encode(
+            found = await self._encode(
                 model.tokenizer, tokenizer, text, field, asked, special=special
             )
         except InvalidTextError as error:
             raise BadPromptError(field, str(error)) from error
         except TokenizerUnavailableError as error:
             raise _unavailable(model, error) from error
+        asked.tokenised(text, found)
+        return Ids(found.ids, found.covered_chars, found.memo)
 
     async def chat(self, content: ChatBody, asked: Asked) -> Ids:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
@@ -93,9 +100,11 @@ class Tokeniser:
                 try:
                     # Beside the model's texts, and no text can be taken for a chat.
                     name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
-                    return await self._encode(
+                    found = await self._encode(
                         name, tokenizer.chats, text, field, asked, special=False
                     )
+                    asked.tokenised("", found)
+                    return Ids(found.ids, 0, found.memo)
                 except InvalidTextError as error:
                     raise BadPromptError(field, str(error)) from error
                 except TokenizerUnavailableError as error:
@@ -141,7 +150,7 @@ class Tokeniser:
         asked: Asked,
         *,
         special: bool,
-    ) -> Ids:
+    ) -> Tokens:
         found = await self._pool.encode(
             tokenizer_id,
             tokenizer,
@@ -149,11 +158,9 @@ class Tokeniser:
             add_special_tokens=special,
             timeout=asked.left.seconds(),
         )
-        if asked.trace:
-            asked.trace.step("tokenise")
-            asked.trace.tokenised(text, found)
+        asked.step("tokenise")
         self._count(len(found.ids) // TOKEN_BYTES, field)
-        return Ids(found.ids, found.covered_chars, found.memo)
+        return found
 
 
 def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:

@@ -23,14 +23,14 @@ class Trace:
         self._last = now
 
     def tokenised(self, text: str, tokens: Tokens) -> None:
-        """Take note of a text and of what became of it."""
+        """Take note of a text and of what became of it; it is empty where an engine rendered it."""
         self._text, self._tokens = text, tokens
 
     def explanation(self, ids: bytes) -> pb.Explanation:
         """Return what was noted; `ids` are the prompt's tokens, packed."""
         explanation = pb.Explanation(text=self._text, token_ids_packed=ids, steps=self._steps)
         if self._tokens:
-            explanation.stored_chars = self._tokens.stored_chars
+            explanation.stored_chars = min(self._tokens.stored_chars, len(self._text))
             explanation.stored_tokens = self._tokens.stored_tokens
             explanation.stored_keys = self._tokens.memo.stored_keys
             explanation.keys = self._tokens.memo.known_keys

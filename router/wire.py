@@ -7,12 +7,14 @@ written by hand, since most of it is the same each time. What is written is what
 
 import struct
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from router.body import BadPromptError
+from router.malformed import malformed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from scorer.match import Match
@@ -21,6 +23,8 @@ try:
     from indexer.compiled.varint import unpack
 except ImportError:  # no Numba: protobuf makes the objects
     unpack = None  # type: ignore[assignment]
+
+Parsed = TypeVar("Parsed", bound=Message)
 
 SCORE_TAG = b"\x19"
 """PodScore.score: field 3, 64 bits."""
@@ -32,12 +36,17 @@ SCORES_TAG = b"\x0a"
 """ScoreResponse.scores: field 1, bytes."""
 
 
-def parse_request(raw: bytes) -> wire.ScoreRequest:
+def parse(kind: type[Parsed], raw: bytes) -> Parsed:
     """Parse a request. Raises BadPromptError where it is none."""
     try:
-        return wire.ScoreRequest.FromString(raw)
+        return kind.FromString(raw)
     except DecodeError as error:
-        raise BadPromptError("request", "is no ScoreRequest") from error
+        raise BadPromptError(*malformed(raw, kind.DESCRIPTOR)) from error
+
+
+def parse_request(raw: bytes) -> wire.ScoreRequest:
+    """Parse a request to score. Raises BadPromptError where it is none."""
+    return parse(wire.ScoreRequest, raw)
 
 
 def listed_ids(message: wire.TokenIds, field: str) -> bytes:
