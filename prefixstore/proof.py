@@ -8,8 +8,9 @@ step keeps the two sides apart:
   swallows what follows a letter at its end (`rstrip`); a token that needs a word boundary where the
   cut is (`single_word`) could see the cut as one. A definition with such a token has no cuts.
 - **Normalisers** that work a character, or a cluster of characters, at a time do the same on both
-  sides: none of the letters combines with a space, a line end or a comma after it. What the others do
-  is known only for `" "` to `"▁"` and runs of spaces, all of which lie behind the cut.
+  sides: none of the letters combines with a space, a line end or a comma after it. Which of them a
+  split allows is said beside each set. What the others do is known only for `" "` to `"▁"` and runs of
+  spaces, all of which lie behind the cut.
 - **Pre-tokenizers** split the text into stretches that are tokenised apart:
 
   - Regular expressions (`Split`, `ByteLevel`). Of the alternatives in `prefixstore.expressions` none
@@ -34,19 +35,12 @@ from prefixstore.expressions import BREAKS, KNOWN, LETTERS, alternatives, match_
 
 _LETTER = re.compile(f"[{LETTERS}]")
 
-_LOCAL_NORMALIZERS = frozenset(
-    {
-        "NFC",
-        "NFD",
-        "NFKC",
-        "NFKD",
-        "Lowercase",
-        "StripAccents",
-        "Nmt",
-        "BertNormalizer",
-        "Precompiled",
-    }
-)
+_COMPOSING = frozenset({"NFC", "NFKC", "Lowercase"})
+"""Normalisers that leave each of `LETTERS` one letter, and what follows it what it is."""
+_WITHOUT_SPACES = _COMPOSING | {"NFD", "NFKD", "StripAccents"}
+"""Normalisers that put no space where there was none."""
+_LOCAL = _WITHOUT_SPACES | {"BertNormalizer", "Nmt", "Precompiled"}
+"""Normalisers that work a character or a cluster of them at a time, and keep white space apart."""
 _BY_WHITE_SPACE = frozenset({"WhitespaceSplit", "Whitespace", "BertPreTokenizer"})
 SPACE_MARK = "▁"
 
@@ -69,22 +63,19 @@ def cuts_of(definition: Mapping[str, Any]) -> Cuts | None:
         "dropout"
     ):
         return None
-    normalized = _normalizers(definition.get("normalizer"))
-    if normalized is None:
+    normal = _normal(definition.get("normalizer"))
+    if normal is None:
         return None
-    marks, prepends = normalized
-    before = _split_before(_flat(definition.get("pre_tokenizer"), "pretokenizers"), marks=marks)
-    if before is None:
-        return None
-    if before and prepends:
+    before = _split_before(_flat(definition.get("pre_tokenizer"), "pretokenizers"), normal)
+    if before is None or (before and normal.prepends):
         return None
     if not before:
-        if not _keeps_spaces_in_front(definition, marks=marks):
+        if not _keeps_spaces_in_front(definition, normal):
             return None
         before = " "
-    cuts = Cuts(before, drops_space=prepends)
+    cuts = Cuts(before, drops_space=normal.prepends)
     added = definition.get("added_tokens") or ()
-    return None if any(_reaches_over(token, cuts, marks=marks) for token in added) else cuts
+    return None if any(_reaches_over(token, cuts, normal) for token in added) else cuts
 
 
 def _flat(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
@@ -96,29 +87,49 @@ def _flat(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
     return [one for part in step.get(name) or () for one in _flat(part, name)]
 
 
-def _normalizers(definition: Mapping[str, Any] | None) -> tuple[bool, bool] | None:
-    """Return whether spaces become marks, and whether one is put in front; None: not known."""
-    marks = prepends = False
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """What a tokenizer's normalisers do to a text."""
+
+    kinds: frozenset[str]
+    marks: bool
+    """Whether each space becomes `SPACE_MARK`."""
+    marks_runs: bool
+    """Whether several spaces become one."""
+    prepends: bool
+    """Whether one is put in front of the text."""
+
+
+def _normal(definition: Mapping[str, Any] | None) -> Normal | None:
+    """Return what the normalisers do; None where it is not known."""
+    kinds = set()
+    marks = marks_runs = prepends = False
     for step in _flat(definition, "normalizers"):
-        kind = step.get("type")
-        pattern = step.get("pattern") or {}
-        if kind in _LOCAL_NORMALIZERS or (kind == "Strip" and not step.get("strip_left", True)):
-            continue
-        if kind == "Replace" and pattern == {"String": " "} and step.get("content") == SPACE_MARK:
+        kind = str(step.get("type"))
+        pattern, content = step.get("pattern") or {}, step.get("content")
+        if kind in _LOCAL:
+            kinds.add(kind)
+        elif kind == "Strip" and not step.get("strip_left", True):
+            continue  # what is cut off begins with white space, and never ends with it
+        elif kind == "Replace" and pattern == {"String": " "} and content == SPACE_MARK:
             marks = True
+        elif kind == "Replace" and pattern == {"Regex": " {2,}"} and content in (" ", SPACE_MARK):
+            marks_runs = content == SPACE_MARK
         elif kind == "Prepend" and step.get("prepend") == SPACE_MARK and not marks:
             prepends = True
-        elif not (kind == "Replace" and pattern == {"Regex": " {2,}"}):
+        else:
             return None
-    return None if prepends and not marks else (marks, prepends)
+    if prepends and not marks:
+        return None
+    return Normal(frozenset(kinds), marks, marks_runs, prepends)
 
 
-def _split_before(steps: Iterable[Mapping[str, Any]], *, marks: bool) -> str | None:
+def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | None:
     """Return the characters before which the text is split after a letter; None: not known."""
     before = ""
     for step in steps:
         kind = step.get("type")
-        if kind == "Split" and marks and step.get("pattern") == {"String": " "}:
+        if kind == "Split" and normal.marks and step.get("pattern") == {"String": " "}:
             continue  # there is none left
         if kind == "ByteLevel":
             found = BREAKS if step.get("use_regex", True) else ""
@@ -144,21 +155,32 @@ def _split_before(steps: Iterable[Mapping[str, Any]], *, marks: bool) -> str | N
             found = ""
         else:
             return None
-        if marks and found:
-            return None  # its spaces are none any more
+        if found and not before and not _splits_still(str(kind), normal):
+            return None
         before = before or found
     return before
 
 
-def _keeps_spaces_in_front(definition: Mapping[str, Any], *, marks: bool) -> bool:
+def _splits_still(kind: str, normal: Normal) -> bool:
+    """Whether a step that splits texts splits what the normalisers leave of them."""
+    if kind == "Metaspace":
+        return not normal.marks
+    if normal.marks or normal.marks_runs:
+        return False
+    return kind in _BY_WHITE_SPACE or normal.kinds <= _COMPOSING
+
+
+def _keeps_spaces_in_front(definition: Mapping[str, Any], normal: Normal) -> bool:
     """Whether no token of a BPE vocabulary has a space behind another character."""
     model = definition["model"]
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
     kinds = {step.get("type") for step in steps}
     space = "Ġ" if "ByteLevel" in kinds else " "
-    if marks or "Metaspace" in kinds:
+    if normal.marks or "Metaspace" in kinds:
         space = SPACE_MARK
     if model["type"] != "BPE" or model.get("ignore_merges") or space not in model["vocab"]:
+        return False
+    if not normal.kinds <= _WITHOUT_SPACES or (normal.marks_runs and space != SPACE_MARK):
         return False
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return False
@@ -167,10 +189,10 @@ def _keeps_spaces_in_front(definition: Mapping[str, Any], *, marks: bool) -> boo
     return not any(behind.search(token) for token in model["vocab"] if token not in added)
 
 
-def _reaches_over(token: Mapping[str, Any], cuts: Cuts, *, marks: bool) -> bool:
+def _reaches_over(token: Mapping[str, Any], cuts: Cuts, normal: Normal) -> bool:
     """Whether an added token could lie on both sides of a cut, or see it."""
     content = str(token.get("content", ""))
-    breaks = cuts.before + (SPACE_MARK if marks else "")
+    breaks = cuts.before + (SPACE_MARK if normal.marks or normal.marks_runs else "")
     if not content or re.search(f"[{LETTERS}][{breaks}]", content):
         return True
     if token.get("rstrip") and _LETTER.match(content[-1]):

@@ -23,10 +23,18 @@ def field(number: int, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "kind", "expected"),
     [
-        (field(1, field(1, b"m") + field(2, BAD)), pb.ScoreRequest, ("prompt.text", "is not UTF-8")),
+        (
+            field(1, field(1, b"m") + field(2, BAD)),
+            pb.ScoreRequest,
+            ("prompt.text", "is not UTF-8"),
+        ),
         (field(1, field(1, BAD)), pb.PickRequest, ("prompt.model", "is not UTF-8")),
         (field(2, b"pod") + field(2, BAD), pb.ScoreRequest, ("pods", "is not UTF-8")),
-        (field(1, field(9, field(1, BAD))), pb.ScoreRequest, ("prompt.multimodal.hash", "is not UTF-8")),
+        (
+            field(1, field(9, field(1, BAD))),
+            pb.ScoreRequest,
+            ("prompt.multimodal.hash", "is not UTF-8"),
+        ),
         (field(15, BAD) + b"\xff", pb.ScoreRequest, ("request", "is no ScoreRequest")),
         (b"\x0a\x05", pb.ScoreRequest, ("request", "is no ScoreRequest")),
         (b"\xff" * 20, pb.PickRequest, ("request", "is no PickRequest")),
