@@ -51,8 +51,9 @@ class Engine:
         timeout: float,
         skip_for: float,
         clock: Callable[[], float],
+        key: str = "",
     ) -> None:
-        """`model` is the name the engines serve it as."""
+        """`model` is the name the engines serve it as, `key` what they ask for (`--api-key`)."""
         self.name = f"the engine at {', '.join(urls)}"
         self.stats = EngineStats()
         self._model = model
@@ -62,7 +63,12 @@ class Engine:
         self._skip_for = skip_for
         self._clock = clock
         # No proxy and no credentials from the environment: engines are neighbours.
-        self._client = httpx2.Client(timeout=timeout, trust_env=False, follow_redirects=False)
+        self._client = httpx2.Client(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=timeout,
+            trust_env=False,
+            follow_redirects=False,
+        )
 
     def tokenize(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Return a text's ids, packed.

@@ -181,6 +181,8 @@ class Model(Table, frozen=True):
     """Engines whose own /tokenize is asked, in turn; a folder or the hub is then the fall-back."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
+    tokenizer_key_file: str = ""
+    """File with the API key that these engines ask for, relative to this file; empty: none."""
     placeholders: Placeholders = Placeholders()
 
 

@@ -50,12 +50,23 @@ def located(path: Path, text: str, at: tuple[str | int, ...], problem: str) -> s
     return f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}"
 
 
+def _has_key(path: Path) -> bool:
+    try:
+        return len(path.read_text(encoding="ascii").split()) == 1
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the files and folders that are named and not there."""
     for position, model in enumerate(config.models):
         if model.tokenizer and not (folder / model.tokenizer / "tokenizer.json").is_file():
             problem = f"{folder / model.tokenizer} has no tokenizer.json"
             yield ("models", position, "tokenizer"), problem
+        key_file = model.tokenizer_key_file
+        if key_file and not _has_key(folder / key_file):
+            problem = f"there is no key in {folder / key_file}: one line of ASCII"
+            yield ("models", position, "tokenizer-key-file"), problem
         if model.hub.token_file and not (folder / model.hub.token_file).is_file():
             problem = f"there is no file {folder / model.hub.token_file}"
             yield ("models", position, "hub", "token-file"), problem

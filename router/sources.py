@@ -53,6 +53,7 @@ class Sources:
             timeout=self._settings.remote_seconds,
             skip_for=self._settings.skip_seconds,
             clock=self._clock,
+            key=self._key(model),
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats
@@ -61,6 +62,13 @@ class Sources:
         source = FallbackSource(engine, local, vocab_size=model.vocab_size)
         self.fallbacks[model.name] = source.stats
         return source
+
+    def _key(self, model: Model) -> str:
+        """Return the engines' API key. Raises OSError and UnicodeDecodeError."""
+        if not model.tokenizer_key_file:
+            return ""
+        path = self._folder / model.tokenizer_key_file
+        return path.read_text(encoding="ascii").strip()
 
     def local(self, model: Model) -> TokenizerSource | None:
         """Return the source that needs no engine, None where there is none."""

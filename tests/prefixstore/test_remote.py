@@ -70,6 +70,17 @@ def test_the_engine_is_asked_for_its_model_without_special_tokens(
     assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
 
 
+@pytest.mark.parametrize("key", ["", "sesame"])
+def test_the_engine_is_given_its_key_where_it_has_one(
+    fake: FakeEngine, clock: Clock, key: str
+) -> None:
+    engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
+    engine.tokenize(PROMPT, add_special_tokens=False)
+    engine.close()
+    headers = fake.asked[-1].headers
+    assert headers.get("Authorization") == (f"Bearer {key}" if key else None)
+
+
 def test_a_suffix_is_found_too(engine: Engine, fake: FakeEngine) -> None:
     fake.answer = lambda asked: listed(
         [1, 97, 2] if json.loads(asked.body)["add_special_tokens"] else [97]
