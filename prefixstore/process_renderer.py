@@ -102,7 +102,8 @@ class ProcessRenderer:
 
     async def _warm(self, slot: int) -> None:
         worker = self._workers[slot] = await RenderWorker.start(self._begin)
-        for name, template in self._templates.items():
+        # More may become known while these are being loaded.
+        for name, template in list(self._templates.items()):
             try:
                 # Here the process's own limit of its work is the one that counts.
                 await worker.load(name, template, START_SECONDS)

@@ -186,10 +186,12 @@ def _models(
 ) -> ModelTable:
     """Return every model; templates are made known as the tokenizers they come with are loaded."""
     table = ModelTable()
+    # Tokenizers are loaded in threads; this runs before whoever waits for one goes on.
+    register = partial(asyncio.get_running_loop().call_soon_threadsafe, renderer.register)
     for model in config.models:
         source = sources.of(model)
         if source is not None:
-            tokenizers.register(model.name, TemplateSource(source, model, renderer.register))
+            tokenizers.register(model.name, TemplateSource(source, model, register))
         known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
     return table
