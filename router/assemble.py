@@ -24,6 +24,7 @@ from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
+from prefixstore.chat import ModelTemplate
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.process_renderer import ProcessRenderer, RenderLimits
@@ -186,8 +187,12 @@ def _models(
 ) -> ModelTable:
     """Return every model; templates are made known as the tokenizers they come with are loaded."""
     table = ModelTable()
-    # Tokenizers are loaded in threads; this runs before whoever waits for one goes on.
-    register = partial(asyncio.get_running_loop().call_soon_threadsafe, renderer.register)
+    loop = asyncio.get_running_loop()
+
+    def register(name: str, template: ModelTemplate) -> None:
+        # From the thread that loads; done before whoever waits for the tokenizer goes on.
+        loop.call_soon_threadsafe(renderer.register, name, template)
+
     for model in config.models:
         source = sources.of(model)
         if source is not None:

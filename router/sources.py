@@ -110,7 +110,7 @@ class TemplateSource:
         self,
         source: TokenizerSource,
         model: Model,
-        register: Callable[[str, ModelTemplate], object],
+        register: Callable[[str, ModelTemplate], None],
     ) -> None:
         self.name = source.name
         self._source = source
