@@ -15,6 +15,9 @@ from prefixstore.proof import Cuts
 SLICE = 512
 """Bytes of a slice. What is encoded anew when a text grows is about half of one."""
 
+CUT_BYTES = 8
+"""The letter before a cut and what stands after it have no more."""
+
 FindCut = Callable[[bytes, int, int], int]
 """Returns the last cut in raw[begin:end], more than `begin`; `begin` where there is none."""
 

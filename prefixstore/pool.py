@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from prefixstore.boundary import slices_of
+from prefixstore.boundary import CUT_BYTES, slices_of
 from prefixstore.memo import KeyMemo
 from prefixstore.store import Entry, PrefixStore
 from prefixstore.tokenizer import Tokenizer, TokenizerUnavailableError, check_text
@@ -214,11 +214,14 @@ def _encode(text: Text) -> list[Entry]:
     end = sum(map(len, text.slices[: len(text.known)]))
     for piece in text.slices[len(text.known) : -1]:
         end += len(piece)
-        cut = text.tokenizer.cut(text.raw, begin, end)
-        if cut > begin:
+        # Where the last slice ended without a cut there is none before this one.
+        since = max(begin, end - len(piece) - CUT_BYTES)
+        cut = text.tokenizer.cut(text.raw, since, end)
+        has_part = cut > since
+        if has_part:
             parts.append(text.raw[begin:cut])
-        entries.append((cut > begin, end - cut))
-        begin = cut
+            begin = cut
+        entries.append((has_part, end - begin))
     parts.append(text.raw[begin:])
     tokens = iter(text.tokenizer.encode(parts, at_start=not text.covered))
     return [

@@ -4,14 +4,16 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from prefixstore.boundary import SLICE
+from prefixstore.boundary import CUT_BYTES, SLICE
 from prefixstore.lru import LruStore
 from prefixstore.pool import PoolClosedError, PoolFullError, TokenizerPool, Tokens
 from prefixstore.tokenizer import (
     ByteTokenizer,
+    FolderTokenizer,
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,
@@ -249,3 +251,36 @@ async def test_keys_after_a_begin_token_are_not_those_without_it(pool: Tokenizer
     tokens.memo.keep(7, 16, bytes(8 * (len(LONG) // 16)))
     assert (await encode(pool, ByteTokenizer(), LONG)).memo.keys(7)
     assert not (await encode(pool, ByteTokenizer(), LONG, special=False)).memo.keys(7)
+
+
+class Seamless(ByteTokenizer):
+    """A tokenizer that finds no cut, and keeps how far it was let look."""
+
+    def __init__(self) -> None:
+        self.farthest = 0
+
+    def cut(self, raw: bytes, begin: int, end: int) -> int:  # noqa: ARG002
+        self.farthest = max(self.farthest, end - begin)
+        return begin
+
+
+async def test_a_text_without_cuts_is_looked_through_once(pool: TokenizerPool) -> None:
+    seamless = Seamless()
+    assert (await encode(pool, seamless, LONG)).ids == whole(LONG)
+    assert SLICE <= seamless.farthest <= SLICE + CUT_BYTES
+
+
+@pytest.mark.parametrize("lone", [SLICE - 1, SLICE, SLICE + 1, 3 * SLICE, 3 * SLICE + 2])
+async def test_a_cut_that_lies_across_the_end_of_a_slice_is_found_with_the_next(
+    pool: TokenizerPool, lone: int, tmp_path: Path, shared: Path
+) -> None:
+    definition = (shared / "vllm-cpu" / "tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(definition, encoding="utf-8")
+    tokenizer = FolderTokenizer(tmp_path)
+    text = "x" * lone + "，" + "1" * 3 * SLICE
+    await encode(pool, tokenizer, text)
+    known = await encode(pool, tokenizer, text + "2")
+    assert known.stored_chars == lone
+    assert (
+        known.ids == tokenizer.prefix + tokenizer.encode([(text + "2").encode()], at_start=True)[0]
+    )
