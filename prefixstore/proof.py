@@ -19,21 +19,21 @@ step keeps the two sides apart:
     there. The look-ahead `(?!\S)` follows white space and reads one character.
   - By white space (`Metaspace` that splits, `WhitespaceSplit`, `Whitespace`, BERT's).
 - **The model** of a tokenizer that does not split (Llama 2, Gemma) merges over the cut only if some
-  token has a space behind another character. Where a BPE vocabulary has none, no sequence of merges
-  leads over it, and merges on one side do not depend on the other. This does not hold for Unigram:
-  its choice among equally good segmentations depends on the rounding of all scores before.
+  merge makes a token with a space behind another character. Where a BPE has none, nothing leads over
+  it, and merges on one side do not depend on the other. This does not hold for Unigram: its choice
+  among equally good segmentations depends on the rounding of all scores before.
 
 For every other definition there are no cuts, and a text is encoded whole.
 """
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prefixstore.expressions import BREAKS, KNOWN, LETTERS, alternatives, match_every_letter
-
-_LETTER = re.compile(f"[{LETTERS}]")
+from prefixstore.expressions import BREAKS, KNOWN, alternatives, match_every_letter
 
 _COMPOSING = frozenset({"NFC", "NFKC", "Lowercase"})
 """Normalisers that leave each of `LETTERS` one letter, and what follows it what it is."""
@@ -41,6 +41,7 @@ _WITHOUT_SPACES = _COMPOSING | {"NFD", "NFKD", "StripAccents"}
 """Normalisers that put no space where there was none."""
 _LOCAL = _WITHOUT_SPACES | {"BertNormalizer", "Nmt", "Precompiled"}
 """Normalisers that work a character or a cluster of them at a time, and keep white space apart."""
+_REWRITING = frozenset({"ByteLevel", "Metaspace"})
 _BY_WHITE_SPACE = frozenset({"WhitespaceSplit", "Whitespace", "BertPreTokenizer"})
 SPACE_MARK = "▁"
 
@@ -56,8 +57,11 @@ class Cuts:
     itself: a part that begins with it is encoded without it."""
 
 
-def cuts_of(definition: Mapping[str, Any]) -> Cuts | None:
-    """Return where a tokenizer with this tokenizer.json may be cut; None where nothing is proven."""
+def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str) -> Cuts | None:
+    """Return where a tokenizer with this tokenizer.json may be cut; None where nothing is proven.
+
+    `normalise` is what its normalisers do, together.
+    """
     model = definition.get("model") or {}
     if model.get("type") not in ("BPE", "WordPiece", "Unigram", "WordLevel") or model.get(
         "dropout"
@@ -74,8 +78,13 @@ def cuts_of(definition: Mapping[str, Any]) -> Cuts | None:
             return None
         before = " "
     cuts = Cuts(before, drops_space=normal.prepends)
-    added = definition.get("added_tokens") or ()
-    return None if any(_reaches_over(token, cuts, normal) for token in added) else cuts
+    for token in definition.get("added_tokens") or ():
+        content = str(token.get("content", ""))
+        # As it is looked for in the text, or in what the normalisers make of it.
+        forms = {content, normalise(content)}
+        if any(_reaches_over(token, form, cuts, normal.breaks) for form in forms):
+            return None
+    return cuts
 
 
 def _flat(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
@@ -98,6 +107,14 @@ class Normal:
     """Whether several spaces become one."""
     prepends: bool
     """Whether one is put in front of the text."""
+
+    @property
+    def breaks(self) -> frozenset[str]:
+        """What a character of `BREAKS` is or becomes."""
+        become = "," if self.kinds & {"NFKC", "NFKD", "Precompiled"} else ""
+        if self.marks or self.marks_runs:
+            become += SPACE_MARK
+        return frozenset(BREAKS + become)
 
 
 def _normal(definition: Mapping[str, Any] | None) -> Normal | None:
@@ -127,6 +144,7 @@ def _normal(definition: Mapping[str, Any] | None) -> Normal | None:
 def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | None:
     """Return the characters before which the text is split after a letter; None: not known."""
     before = ""
+    is_rewritten = False
     for step in steps:
         kind = step.get("type")
         if kind == "Split" and normal.marks and step.get("pattern") == {"String": " "}:
@@ -146,6 +164,8 @@ def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | N
                 return None
             found = BREAKS if match_every_letter(parts) else ""
         elif kind == "Metaspace":
+            if step.get("replacement", SPACE_MARK) != SPACE_MARK:
+                return None
             found = " " if step.get("split", True) else ""
         elif kind in _BY_WHITE_SPACE:
             found = " \n"
@@ -155,9 +175,11 @@ def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | N
             found = ""
         else:
             return None
-        if found and not before and not _splits_still(str(kind), normal):
+        if found and not before and (is_rewritten or not _splits_still(str(kind), normal)):
             return None
         before = before or found
+        # What comes after it sees other characters for spaces.
+        is_rewritten |= kind in _REWRITING
     return before
 
 
@@ -171,32 +193,44 @@ def _splits_still(kind: str, normal: Normal) -> bool:
 
 
 def _keeps_spaces_in_front(definition: Mapping[str, Any], normal: Normal) -> bool:
-    """Whether no token of a BPE vocabulary has a space behind another character."""
+    """Whether no merge of a BPE leads to a token that has a space behind another character."""
     model = definition["model"]
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
-    kinds = {step.get("type") for step in steps}
-    space = "Ġ" if "ByteLevel" in kinds else " "
-    if normal.marks or "Metaspace" in kinds:
+    rewriting = [step.get("type") for step in steps if step.get("type") in _REWRITING]
+    space = "Ġ" if "ByteLevel" in rewriting else " "
+    if normal.marks or "Metaspace" in rewriting:
         space = SPACE_MARK
-    if model["type"] != "BPE" or model.get("ignore_merges") or space not in model["vocab"]:
+    if len(rewriting) + normal.marks > 1 or not normal.kinds <= _WITHOUT_SPACES:
         return False
-    if not normal.kinds <= _WITHOUT_SPACES or (normal.marks_runs and space != SPACE_MARK):
+    if normal.marks_runs and space != SPACE_MARK:
+        return False
+    if model["type"] != "BPE" or model.get("ignore_merges") or space not in model["vocab"]:
         return False
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return False
-    added = {str(token.get("content")) for token in definition.get("added_tokens") or ()}
     behind = re.compile(f"[^{space}]{space}")
-    return not any(behind.search(token) for token in model["vocab"] if token not in added)
+    for merge in model.get("merges") or ():
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or behind.search("".join(parts)):
+            return False
+    return True
 
 
-def _reaches_over(token: Mapping[str, Any], cuts: Cuts, normal: Normal) -> bool:
-    """Whether an added token could lie on both sides of a cut, or see it."""
-    content = str(token.get("content", ""))
-    breaks = cuts.before + (SPACE_MARK if normal.marks or normal.marks_runs else "")
-    if not content or re.search(f"[{LETTERS}][{breaks}]", content):
+def _reaches_over(
+    token: Mapping[str, Any], content: str, cuts: Cuts, breaks: frozenset[str]
+) -> bool:
+    """Whether an added token, looked for as `content`, could lie on both sides of a cut, or see it."""
+    if not content:
         return True
-    if token.get("rstrip") and _LETTER.match(content[-1]):
+    if any(_is_word(one) and other in breaks for one, other in itertools.pairwise(content)):
+        return True
+    if token.get("rstrip") and _is_word(content[-1]):
         return True
     if token.get("single_word") and content[0] in breaks:
         return True
-    return cuts.drops_space and bool(_LETTER.match(content[0]))
+    return cuts.drops_space and _is_word(content[0])
+
+
+def _is_word(character: str) -> bool:
+    """Whether a letter of a text can become this character, or end with it."""
+    return unicodedata.category(character)[0] in "LM"

@@ -60,7 +60,7 @@ class RemoteTokenizer(Uncut):
             whole = engine.tokenize(PROBE, add_special_tokens=True)
         except InvalidTextError as error:
             raise TokenizerUnavailableError(f"{engine.name}: {PROBE!r} {error}") from error
-        at = _find(whole, plain)
+        at = _find(whole, plain) if plain else -1
         if at < 0:
             problem = "special tokens are not put around the text"
             raise TokenizerUnavailableError(f"{engine.name}: {problem}")

@@ -134,7 +134,8 @@ class FolderTokenizer:
             int(model_config.get("vocab_size") or 0),
         )
         self.prefix, self.suffix = self._affixes(folder)
-        cuts = cuts_of(parsed)
+        normalizer = self._tokenizer.normalizer
+        cuts = cuts_of(parsed, normalizer.normalize_str if normalizer else str)
         self.has_cuts = cuts is not None
         if cuts:
             self._find_cut = cut_finder(cuts)
@@ -154,11 +155,18 @@ class FolderTokenizer:
 
     def _affixes(self, folder: Path) -> tuple[bytes, bytes]:
         """Find out what is put around a text."""
-        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
-        whole = self._tokenizer.encode("a", add_special_tokens=True).ids
+        encode = self._tokenizer.encode
+        # A vocabulary may lack any of these characters, and a tokenizer then drop them.
+        probes = itertools.chain(("a", "0", "A"), self._tokenizer.get_vocab())
+        pairs = (
+            (encode(probe, add_special_tokens=False).ids, encode(probe).ids) for probe in probes
+        )
+        tried = list(itertools.islice((pair for pair in pairs if pair[0]), 3))
+        plain, whole = tried[0] if tried else ([], [])
         for start in range(len(whole) - len(plain) + 1):
-            if whole[start : start + len(plain)] == plain:
-                return _pack(whole[:start]), _pack(whole[start + len(plain) :])
+            before, after = whole[:start], whole[start + len(plain) :]
+            if tried and all(all_ids == before + ids + after for ids, all_ids in tried):
+                return _pack(before), _pack(after)
         raise TokenizerUnavailableError(f"{folder}: special tokens are not put around the text")
 
     @property

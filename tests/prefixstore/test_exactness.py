@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from families import FAMILIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from texts import GAPS, PARTS, text
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, processors
 
 from prefixstore import expressions, proof
 from prefixstore.boundary import SLICE, cut_finder, slices_of
@@ -156,7 +157,31 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "\\s+|\\p{L}+"}, "behavior": "Iso
     [
         {"model": {"type": "Unigram"}, "pre_tokenizer": None},
         {"model": {"type": "BPE", "vocab": {"x": 0}}, "pre_tokenizer": None},
-        {"model": {"type": "BPE", "vocab": {" ": 0, "x ": 1}}, "pre_tokenizer": None},
+        {
+            "model": {"type": "BPE", "vocab": {" ": 0, "x ": 1}, "merges": [["x", " "]]},
+            "pre_tokenizer": None,
+        },
+        {
+            "model": {"type": "BPE", "vocab": {"Ġ": 0, "tĠ": 1}, "merges": ["t Ġ"]},
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [BYTE_LEVEL | {"use_regex": False}, SPLIT],
+            },
+        },
+        {
+            "model": {"type": "BPE", "vocab": {"▁": 0, "_": 1}},
+            "pre_tokenizer": {"type": "Metaspace", "split": False, "replacement": "_"},
+        },
+        {
+            "model": {"type": "BPE", "vocab": {"▁": 0, "Ġ": 1}},
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    BYTE_LEVEL | {"use_regex": False},
+                    {"type": "Metaspace", "split": False},
+                ],
+            },
+        },
         {"model": {"type": "BPE", "vocab": {" ": 0}, "ignore_merges": True}, "pre_tokenizer": None},
         {"model": {"type": "BPE", "dropout": 0.1}},
         {"model": {"type": "Strange"}},
@@ -221,10 +246,47 @@ def test_what_else_is_proven(change: dict[str, Any], before: str) -> None:
     assert proof.cuts_of(good | change) == proof.Cuts(before)
 
 
+@pytest.mark.parametrize(
+    ("content", "more"),
+    [
+        ("New\u00a0York", {"normalized": True}),
+        ("new\tyork", {"normalized": True}),
+    ],
+)
+def test_an_added_token_is_looked_at_as_the_normalisers_leave_it(
+    content: str, more: dict[str, Any]
+) -> None:
+    token = {"content": content, **more}
+    definition = {
+        "model": {"type": "BPE", "vocab": {}},
+        "normalizer": {"type": "NFKC"},
+        "pre_tokenizer": BYTE_LEVEL,
+        "added_tokens": [token],
+    }
+    assert proof.cuts_of(definition)
+
+    def normalise(text: str) -> str:
+        return unicodedata.normalize("NFKC", text).replace("\t", " ")
+
+    assert not proof.cuts_of(definition, normalise)
+
+
+def test_what_is_put_around_a_text_is_found_where_the_vocabulary_has_few_characters(
+    tmp_path: Path,
+) -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"<s>": 0, "C": 1, "G": 2}, merges=[]))
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    ours = save(tmp_path, tokenizer)
+    assert (ids(ours.prefix), ids(ours.suffix)) == ([0], [])
+
+
 def test_cuts_that_prove_wrong_when_a_tokenizer_is_loaded_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shared: Path
 ) -> None:
-    monkeypatch.setattr("prefixstore.tokenizer.cuts_of", lambda _: proof.Cuts(" "))
+    monkeypatch.setattr("prefixstore.tokenizer.cuts_of", lambda *_: proof.Cuts(" "))
     ours = save(tmp_path, FAMILIES["unsplittable bpe"](shared))
     assert not ours.has_cuts
     assert "none is cut" in caplog.text

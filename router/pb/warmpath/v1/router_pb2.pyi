@@ -205,7 +205,7 @@ class ScoreResponse(_message.Message):
     """Tokens of the prompt, as far as it was tokenised."""
     covered_chars: _builtins.int
     """Characters of a text prompt that the scores cover; less than the whole where the deadline came
-    before the tokenizer was done. 0 for token ids.
+    before the tokenizer was done. 0 for token ids, and for a chat that an engine rendered.
     """
     request_id: _builtins.int
     @_builtins.property
