@@ -36,8 +36,6 @@ class FallbackTokenizer(Uncut):
     rendering it is the caller's.
     """
 
-    waits = True
-
     def __init__(self, engine: Engine, local: FolderTokenizer, stats: FallbackStats) -> None:
         self.vocab_size = local.vocab_size
         self.prefix, self.suffix = local.prefix, local.suffix

@@ -8,7 +8,7 @@ that leaves text as it is. Values are plain JSON here, so nothing has to be made
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import jinja2
@@ -44,6 +44,17 @@ class TemplateError(Exception):
 
 class RenderLimitError(TemplateError):
     """A rendering takes more output or memory than it may."""
+
+
+def check_syntax(source: str) -> None:
+    """Raise TemplateError for what is no template.
+
+    Nothing of it is run, as compiling it would: Jinja computes constants then, however large.
+    """
+    try:
+        _environment(lambda: datetime.now(UTC)).parse(source)
+    except (jinja2.TemplateError, RecursionError, ValueError) as error:
+        raise TemplateError(f"the chat template is broken: {_reason(error)}") from error
 
 
 class JinjaTemplate:

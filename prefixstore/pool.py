@@ -123,7 +123,8 @@ class TokenizerPool:
         entries: list[Entry] | None = known
         if len(known) < len(slices):
             job = Text(tokenizer, store, raw, slices, known, stored)
-            if len(raw) - stored <= INLINE_BYTES and not tokenizer.waits:
+            # What is proven of a tokenizer also bounds its time; any other may hang.
+            if len(raw) - stored <= INLINE_BYTES and tokenizer.has_cuts:
                 entries = self._keep(job, _encode(job))
             else:
                 entries = await self._wait(tokenizer_id, job, timeout)
@@ -164,6 +165,8 @@ class TokenizerPool:
         if not done:
             self.stats.timeouts += 1
             return None
+        if job.cancelled():
+            raise PoolClosedError("the tokenizer pool was closed")
         return job.result()
 
     def _start(self, name: bytes, tokenizer_id: str, text: Text) -> asyncio.Task[list[Entry]]:
@@ -199,10 +202,13 @@ class TokenizerPool:
             del self._jobs[name]
 
     async def close(self) -> None:
-        """Take nothing more and await what is being worked on."""
+        """Take nothing more, and wait for nothing: a thread may hang. Callers are told."""
         self._closed = True
-        if self._jobs:
-            await asyncio.wait(self._jobs.values())
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel()
+        if jobs:
+            await asyncio.wait(jobs)
         self.workers.close()
 
 

@@ -69,6 +69,8 @@ class ProcessRenderer:
     def __init__(self, *, workers: int, limits: RenderLimits) -> None:
         self.stats = RenderStats()
         self._templates: dict[str, ModelTemplate] = {}
+        self._broken: dict[str, tuple[ModelTemplate, str]] = {}
+        """Templates that could not be compiled, and why: none costs a second process."""
         self._limits = limits
         self._begin = Begin(limits.max_output_bytes, limits.max_memory_bytes, limits.seconds)
         self._count = workers
@@ -89,8 +91,8 @@ class ProcessRenderer:
     async def start(self) -> None:
         """Start all processes at once, and compile the templates that are known by now.
 
-        Where there are none, the processes start with the first chats. Raises TemplateError for a
-        template that is broken, and OSError where there can be no process.
+        Where there are none, the processes start with the first chats. A template that is broken is
+        logged. Raises OSError and TemplateError where there can be no process.
         """
         slots = range(self._count if self._templates else 0)
         started = await asyncio.gather(*map(self._warm, slots), return_exceptions=True)
@@ -106,9 +108,12 @@ class ProcessRenderer:
         for name, template in list(self._templates.items()):
             try:
                 # Here the process's own limit of its work is the one that counts.
-                await worker.load(name, template, START_SECONDS)
+                await self._load(worker, name, template, START_SECONDS)
             except TemplateError as error:
-                raise type(error)(f"model {name!r}: {error}") from error
+                log.error("model %r: %s", name, error)  # noqa: TRY400  says all
+                if type(error) is not TemplateError:
+                    await worker.stop()
+                    worker = self._workers[slot] = await RenderWorker.start(self._begin)
 
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
         """Return a chat's text, waiting at most `timeout` seconds.
@@ -160,7 +165,7 @@ class ProcessRenderer:
                 continue
             try:
                 worker = await self._worker(slot)
-                await worker.load(job.template_id, job.template, self._limits.seconds)
+                await self._load(worker, job.template_id, job.template, self._limits.seconds)
                 text = await worker.call(job.request, self._limits.seconds)
             except Exception as error:  # noqa: BLE001  it is the caller's, who awaits it
                 self._fail(job, error)
@@ -174,6 +179,21 @@ class ProcessRenderer:
                 self.stats.rendered += 1
                 if not job.done.done():
                     job.done.set_result(text)
+
+    async def _load(
+        self, worker: RenderWorker, template_id: str, template: ModelTemplate, seconds: float
+    ) -> None:
+        """Let a process have a template; remember one that cannot be compiled."""
+        broken = self._broken.get(template_id)
+        if broken and broken[0] is template:
+            raise TemplateError(broken[1])
+        try:
+            await worker.load(template_id, template, seconds)
+        except RenderCrashedError:
+            raise  # which may be nobody's fault
+        except TemplateError as error:
+            self._broken[template_id] = template, str(error)
+            raise
 
     async def _worker(self, slot: int) -> RenderWorker:
         """Return a process that runs."""

@@ -45,8 +45,6 @@ def chat_text(body: Mapping[str, Any]) -> str:
 class RemoteTokenizer(Uncut):
     """One model's engines, asked for each text."""
 
-    waits = True
-
     def __init__(self, engine: Engine, *, vocab_size: int = 0) -> None:
         """Ask the engine what it puts around a text. Raises TokenizerUnavailableError.
 
@@ -78,7 +76,6 @@ class RemoteTokenizer(Uncut):
 class Chats(Uncut):
     """Chats as texts, so that the pool bounds, shares and keeps them as it does texts."""
 
-    waits = True
     prefix = suffix = b""
 
     def __init__(self, encode_chat: "EncodeChat", vocab_size: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,10 @@ COMMAND = (
 
 START_SECONDS = 60.0
 """Longest wait for each step of a process's start: a busy machine takes a while to start Python."""
+
+
+ENDING_SECONDS = 1.0
+"""Longest wait for a process that hung up to be gone."""
 
 
 class RenderWorker:
@@ -107,11 +112,22 @@ class RenderWorker:
                 f"the chat template takes longer than {seconds:g} s"
             ) from error
         except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            if await asyncio.to_thread(self._worked_too_long):
+                raise RenderTimeoutError(
+                    "the chat template takes more processor time than it may"
+                ) from error
             raise RenderCrashedError(f"the process that rendered this ended: {error}") from error
         if isinstance(reply, Done):
             return reply.text
         kind = RenderLimitError if reply.limit else TemplateError
         raise kind(reply.problem, reply.field)
+
+    def _worked_too_long(self) -> bool:
+        """Whether the kernel ended the process for the time that it worked."""
+        try:
+            return self.process.wait(ENDING_SECONDS) == -signal.SIGXCPU
+        except subprocess.TimeoutExpired:
+            return False
 
     async def _exchange(self, request: bytes) -> bytes:
         self._writer.write(request)

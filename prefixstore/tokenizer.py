@@ -60,10 +60,6 @@ class Tokenizer(Protocol):
     def has_cuts(self) -> bool:
         """Whether there are places where a text may be cut."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether encoding waits for something else than this process."""
-
     def cut(self, raw: bytes, begin: int, end: int) -> int:
         """Return the last cut in raw[begin:end], more than `begin`; `begin` where there is none.
 
@@ -85,7 +81,6 @@ class ByteTokenizer:
     prefix = (256).to_bytes(4, "little")
     suffix = b""
     has_cuts = True
-    waits = False
 
     def cut(self, raw: bytes, begin: int, end: int) -> int:
         """Return the last cut in raw[begin:end]."""
@@ -111,8 +106,6 @@ class Uncut:
 
 class FolderTokenizer:
     """A model's tokenizer from its folder: tokenizer.json, tokenizer_config.json, chat template."""
-
-    waits = False
 
     def __init__(self, folder: Path) -> None:
         """Load a folder. Raises TokenizerUnavailableError."""
@@ -191,7 +184,11 @@ class FolderTokenizer:
             texts = [
                 text if at_start and not number else text[1:] for number, text in enumerate(texts)
             ]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:
+            # `tokenizers` raises plain Exception: the vocabulary lacks its own unknown token, say.
+            raise TokenizerUnavailableError(f"it fails on this text: {error}") from error
         return [_pack(encoding.ids) for encoding in encodings]
 
 

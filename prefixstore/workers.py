@@ -6,6 +6,7 @@ bounded: past that no new ones are started.
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
@@ -46,15 +47,45 @@ class Workers:
         """Threads that hang and were given up."""
         self._hang_seconds = hang_seconds
         self._most_lost = most_lost
-        self._idle: asyncio.Queue[Worker] = asyncio.Queue()
         self._wanted = self._count = count
         self._begun = 0
+        self._idle: deque[Worker] = deque()
+        self._waiting: deque[asyncio.Future[Worker]] = deque()
         for _ in range(count):
             self._start()
 
     def _start(self) -> None:
         self._begun += 1
-        self._idle.put_nowait(Worker(f"tokenizer-{self._begun}"))
+        self._free(Worker(f"tokenizer-{self._begun}"))
+
+    def _free(self, worker: Worker) -> None:
+        """Let a worker do what has waited longest."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(worker)
+                return
+        self._idle.append(worker)
+
+    async def _take(self) -> Worker:
+        if self._idle:
+            return self._idle.popleft()
+        if not self._count:
+            raise WorkFailedError(f"all threads hang; {self.lost} were given up")
+        waiting: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and not waiting.exception():
+                self._free(waiting.result())
+            raise
+
+    def _fail_waiting(self, reason: str) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(WorkFailedError(reason))
+        self._waiting.clear()
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Do something on a thread.
@@ -62,20 +93,13 @@ class Workers:
         Raises what it raises, and WorkFailedError where it breaks down, takes longer than
         `hang_seconds`, or no thread is left to do it.
         """
-        if not self._count:
-            raise WorkFailedError(f"all threads hang; {self.lost} were given up")
-        worker = await self._idle.get()
+        worker = await self._take()
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Result] = loop.create_future()
 
         def finish(result: Result | None, error: BaseException | None) -> None:
             if ended.cancelled():
-                self.lost -= 1
-                if self._count < self._wanted:
-                    self._count += 1
-                    self._idle.put_nowait(worker)
-                else:
-                    worker.end()
+                self._return(worker)
             elif error is not None:
                 ended.set_exception(error)
             else:
@@ -85,30 +109,49 @@ class Workers:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, error)
 
-        def do() -> None:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001  passed on
-                tell(None, error)
-            except BaseException as error:  # noqa: BLE001  what a crash in Rust raises
-                tell(None, WorkFailedError(f"it crashed: {type(error).__name__}"))
-            else:
-                tell(result, None)
-
-        worker.give(do)
-        done, _ = await asyncio.wait((ended,), timeout=self._hang_seconds)
+        worker.give(lambda: tell(*_outcome(work)))
+        try:
+            done, _ = await asyncio.wait((ended,), timeout=self._hang_seconds)
+        except asyncio.CancelledError:
+            self._give_up(ended)
+            raise
         if done:
-            self._idle.put_nowait(worker)
+            self._free(worker)
             return ended.result()
+        self._give_up(ended)
+        raise WorkFailedError(f"it took longer than {self._hang_seconds:g} s")
+
+    def _give_up(self, ended: "asyncio.Future[Result]") -> None:
+        """Wait no longer for a thread; another takes its place, where not too many are lost."""
         ended.cancel()
         self.lost += 1
         if self.lost <= self._most_lost:
             self._start()
+            return
+        self._count -= 1
+        if not self._count:
+            self._fail_waiting(f"all threads hang; {self.lost} were given up")
+
+    def _return(self, worker: Worker) -> None:
+        """Take back a worker that was given up and has ended its work after all."""
+        self.lost -= 1
+        if self._count < self._wanted:
+            self._count += 1
+            self._free(worker)
         else:
-            self._count -= 1
-        raise WorkFailedError(f"it took longer than {self._hang_seconds:g} s")
+            worker.end()
 
     def close(self) -> None:
-        """End the threads that do nothing."""
-        while not self._idle.empty():
-            self._idle.get_nowait().end()
+        """End the threads that do nothing, and fail what waits for one."""
+        self._fail_waiting("the threads end")
+        while self._idle:
+            self._idle.popleft().end()
+
+
+def _outcome(work: Callable[[], Result]) -> tuple[Result | None, BaseException | None]:
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001  passed on
+        return None, error
+    except BaseException as error:  # noqa: BLE001  what a crash in Rust raises
+        return None, WorkFailedError(f"it crashed: {type(error).__name__}")

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -11,10 +10,10 @@ from prefixstore.chat import ModelTemplate
 from prefixstore.engine import Engine, EngineStats
 from prefixstore.fallback import FallbackSource, FallbackStats, FallbackTokenizer
 from prefixstore.hub import HubSource
+from prefixstore.jinja_template import TemplateError, check_syntax
 from prefixstore.pin import Pin
 from prefixstore.remote import RemoteSource
 from prefixstore.source import FolderSource, TokenizerSource
-from prefixstore.template import ChatTemplate, TemplateError
 from prefixstore.tokenizer import FolderTokenizer, Tokenizer
 from router.config import Hub, Model, Tokenizers
 
@@ -88,16 +87,18 @@ class Sources:
 
 
 def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
-    """Return the template that came with a tokenizer. Raises TemplateError where it is broken."""
+    """Return the template that came with a tokenizer. Raises TemplateError where it is none.
+
+    It is compiled where it is rendered: a template is a program.
+    """
     if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
         return None
     if not tokenizer.chat_template:
         return None
-    template = ModelTemplate(
-        tokenizer.chat_template, dict(tokenizer.special_tokens), model.placeholders.given()
-    )
-    ChatTemplate.compile(template, lambda: datetime.now(UTC), None)
-    return template
+    source = tokenizer.chat_template
+    for one in [source] if isinstance(source, str) else source.values():
+        check_syntax(one)
+    return ModelTemplate(source, dict(tokenizer.special_tokens), model.placeholders.given())
 
 
 class TemplateSource:
