@@ -135,6 +135,14 @@ class FolderTokenizer:
             self._drops_space = cuts.drops_space
             self._check_cuts(folder)
 
+    def _plain_and_whole(self, text: str) -> tuple[list[int], list[int]]:
+        """Return a text's ids without and with special tokens; nothing where there are none."""
+        try:
+            plain = self._tokenizer.encode(text, add_special_tokens=False).ids
+            return plain, self._tokenizer.encode(text, add_special_tokens=True).ids
+        except Exception:  # noqa: BLE001  `tokenizers` raises nothing else
+            return [], []
+
     def _check_cuts(self, folder: Path) -> None:
         raw = PROBE.encode()
         places = [0]
@@ -142,18 +150,21 @@ class FolderTokenizer:
             places.append(self.cut(raw, places[-1], end))
         places.append(len(raw))
         parts = [raw[one:other] for one, other in itertools.pairwise(places)]
-        if b"".join(self.encode(parts, at_start=True)) != self.encode([raw], at_start=True)[0]:
-            log.error("%s: cut texts have other tokens than whole ones; none is cut", folder)
-            self.has_cuts = False
+        try:
+            cut = b"".join(self.encode(parts, at_start=True))
+            is_whole = cut == self.encode([raw], at_start=True)[0]
+        except TokenizerUnavailableError:
+            is_whole = False  # it fails on some texts, and is not to be trusted with less
+        else:
+            if not is_whole:
+                log.error("%s: cut texts have other tokens than whole ones; none is cut", folder)
+        self.has_cuts = is_whole
 
     def _affixes(self, folder: Path) -> tuple[bytes, bytes]:
         """Find out what is put around a text."""
-        encode = self._tokenizer.encode
-        # A vocabulary may lack any of these characters, and a tokenizer then drop them.
+        # A vocabulary may lack any of these characters; a tokenizer then drops them, or fails.
         probes = itertools.chain(("a", "0", "A"), self._tokenizer.get_vocab())
-        pairs = (
-            (encode(probe, add_special_tokens=False).ids, encode(probe).ids) for probe in probes
-        )
+        pairs = map(self._plain_and_whole, probes)
         tried = list(itertools.islice((pair for pair in pairs if pair[0]), 3))
         plain, whole = tried[0] if tried else ([], [])
         for start in range(len(whole) - len(plain) + 1):
