@@ -28,3 +28,7 @@ class ModelTemplate(msgspec.Struct, frozen=True):
     placeholders: dict[str, str] = {}
     """Text that stands for a medium in templates that take text, by `image`, `audio` and `video`;
     `{i}` in it is the medium's number, from 1."""
+
+    def texts(self) -> list[str]:
+        """Return the template, or all of them."""
+        return [self.source] if isinstance(self.source, str) else list(self.source.values())

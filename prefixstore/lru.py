@@ -16,7 +16,7 @@ import xxhash
 
 from prefixstore.store import BrokenInvariantError, Entry, StoreStats, relabel
 
-ENTRY_BYTES = 392
+ENTRY_BYTES = 480
 """What one entry costs beside its tokens and keys.
 
 Measured on CPython 3.11 as the growth of the process's memory over a million entries

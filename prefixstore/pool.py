@@ -10,13 +10,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import xxhash
-
 from prefixstore.boundary import CUT_BYTES, slices_of
 from prefixstore.memo import KeyMemo
 from prefixstore.store import Entry, PrefixStore
-from prefixstore.tokenizer import Tokenizer, TokenizerUnavailableError, check_text
-from prefixstore.workers import Workers, WorkFailedError
+from prefixstore.tokenizer import (
+    InvalidTextError,
+    Tokenizer,
+    TokenizerUnavailableError,
+    check_text,
+)
+from prefixstore.workers import Workers, WorkFailedError, outcome
 
 INLINE_BYTES = 4096
 """An unknown rest up to this length is tokenised on the loop, in about a millisecond.
@@ -60,6 +63,10 @@ class PoolStats:
     failed: int = 0
 
 
+Name = tuple[Tokenizer, bytes]
+"""Of a text that is being tokenised: by whom, and the text itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A text, and what is known of it."""
@@ -89,11 +96,13 @@ class TokenizerPool:
     ) -> None:
         self.stats = PoolStats()
         self.stores: dict[str, PrefixStore] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+        """Whose texts they are."""
         self._new_store = new_store
         self.workers = workers
         self._max_prompts = max_prompts
         self._max_bytes = max_bytes
-        self._jobs: dict[bytes, asyncio.Task[list[Entry]]] = {}
+        self._jobs: dict[Name, asyncio.Task[list[Entry]]] = {}
         self._closed = False
 
     async def encode(
@@ -114,9 +123,7 @@ class TokenizerPool:
         if self._closed:
             raise PoolClosedError("the tokenizer pool is closed")
         raw = check_text(text)
-        store = self.stores.get(tokenizer_id)
-        if store is None:
-            store = self.stores[tokenizer_id] = self._new_store()
+        store = self._store(tokenizer_id, tokenizer)
         slices = slices_of(raw) if tokenizer.has_cuts else [raw]
         known = store.find(slices)
         stored = sum(map(len, slices[: len(known)])) - known[-1].tail if known else 0
@@ -125,7 +132,10 @@ class TokenizerPool:
             job = Text(tokenizer, store, raw, slices, known, stored)
             # What is proven of a tokenizer also bounds its time; any other may hang.
             if len(raw) - stored <= INLINE_BYTES and tokenizer.has_cuts:
-                entries = self._keep(job, _encode(job))
+                found, error = outcome(lambda: _encode(job))
+                if error is not None:
+                    raise self._failure(tokenizer_id, error)
+                entries = self._keep(job, found or [])
             else:
                 entries = await self._wait(tokenizer_id, job, timeout)
         tokens = [entry.tokens for entry in (known if entries is None else entries)]
@@ -146,6 +156,13 @@ class TokenizerPool:
             memo=memo,
         )
 
+    def _store(self, tokenizer_id: str, tokenizer: Tokenizer) -> PrefixStore:
+        """Return a tokenizer's store: a new one where another has taken the id."""
+        if self._tokenizers.get(tokenizer_id) is not tokenizer:
+            self._tokenizers[tokenizer_id] = tokenizer
+            self.stores[tokenizer_id] = self._new_store()
+        return self.stores[tokenizer_id]
+
     def _keep(self, text: Text, more: list[Entry]) -> list[Entry]:
         entries = text.known + more
         self.stats.encoded_bytes += len(text.raw) - text.covered
@@ -156,7 +173,7 @@ class TokenizerPool:
         self, tokenizer_id: str, text: Text, timeout: float | None
     ) -> list[Entry] | None:
         """Return the entries of the whole text, None where the time is over."""
-        name = xxhash.xxh3_128_digest(tokenizer_id.encode() + b"\0" + text.raw)
+        name = text.tokenizer, text.raw
         job = self._jobs.get(name)
         if job is None:
             job = self._start(name, tokenizer_id, text)
@@ -169,7 +186,7 @@ class TokenizerPool:
             raise PoolClosedError("the tokenizer pool was closed")
         return job.result()
 
-    def _start(self, name: bytes, tokenizer_id: str, text: Text) -> asyncio.Task[list[Entry]]:
+    def _start(self, name: Name, tokenizer_id: str, text: Text) -> asyncio.Task[list[Entry]]:
         stats = self.stats
         size = len(text.raw)
         if (
@@ -190,16 +207,24 @@ class TokenizerPool:
         self._jobs[name] = job
         return job
 
-    async def _work(self, name: bytes, tokenizer_id: str, text: Text) -> list[Entry]:
+    async def _work(self, name: Name, tokenizer_id: str, text: Text) -> list[Entry]:
         try:
             return self._keep(text, await self.workers.run(lambda: _encode(text)))
-        except WorkFailedError as error:
-            self.stats.failed += 1
-            raise TokenizerUnavailableError(f"the tokenizer of {tokenizer_id}: {error}") from error
+        except Exception as error:
+            raise self._failure(tokenizer_id, error) from error
         finally:
             self.stats.waiting_prompts -= 1
             self.stats.waiting_bytes -= len(text.raw)
             del self._jobs[name]
+
+    def _failure(self, tokenizer_id: str, error: BaseException) -> BaseException:
+        """Return what a caller is told of an error."""
+        if isinstance(error, InvalidTextError):
+            return error
+        self.stats.failed += 1
+        if not isinstance(error, TokenizerUnavailableError | WorkFailedError):
+            error = WorkFailedError(f"it fails on this text: {type(error).__name__}: {error}")
+        return TokenizerUnavailableError(f"the tokenizer of {tokenizer_id}: {error}")
 
     async def close(self) -> None:
         """Take nothing more, and wait for nothing: a thread may hang. Callers are told."""

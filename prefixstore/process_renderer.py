@@ -9,7 +9,7 @@ than letting it finish within its limit.
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from prefixstore.chat import Chat, ModelTemplate
@@ -77,7 +77,9 @@ class ProcessRenderer:
         self._workers: dict[int, RenderWorker] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._jobs: deque[_Job] = deque()
-        self._more = asyncio.Semaphore(0)
+        self._at_work: Counter[str] = Counter()
+        """Processes that render with each template."""
+        self._changed = asyncio.Event()
         self._closed = False
 
     def register(self, template_id: str, template: ModelTemplate) -> None:
@@ -110,7 +112,6 @@ class ProcessRenderer:
                 # Here the process's own limit of its work is the one that counts.
                 await self._load(worker, name, template, START_SECONDS)
             except TemplateError as error:
-                log.error("model %r: %s", name, error)  # noqa: TRY400  says all
                 if type(error) is not TemplateError:
                     await worker.stop()
                     worker = self._workers[slot] = await RenderWorker.start(self._begin)
@@ -151,18 +152,32 @@ class ProcessRenderer:
         stats.waiting += 1
         stats.waiting_bytes += len(request)
         self._jobs.append(job)
-        self._more.release()
+        self._changed.set()
         return job
+
+    async def _next(self) -> _Job:
+        """Return the chat that waited longest, of a template that has not all processes but one.
+
+        So a template that hangs does not keep the chats of other models from being rendered.
+        """
+        while True:
+            most = max(1, self._count - 1) if len(self._templates) > 1 else self._count
+            for job in self._jobs:
+                if self._at_work[job.template_id] < most:
+                    self._jobs.remove(job)
+                    return job
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _serve(self, slot: int) -> None:
         while True:
-            await self._more.acquire()
-            job = self._jobs.popleft()
+            job = await self._next()
             self.stats.waiting -= 1
             self.stats.waiting_bytes -= len(job.request)
             # Its caller may have gone.
             if job.done.done():
                 continue
+            self._at_work[job.template_id] += 1
             try:
                 worker = await self._worker(slot)
                 await self._load(worker, job.template_id, job.template, self._limits.seconds)
@@ -179,6 +194,9 @@ class ProcessRenderer:
                 self.stats.rendered += 1
                 if not job.done.done():
                     job.done.set_result(text)
+            finally:
+                self._at_work[job.template_id] -= 1
+                self._changed.set()
 
     async def _load(
         self, worker: RenderWorker, template_id: str, template: ModelTemplate, seconds: float
@@ -193,6 +211,7 @@ class ProcessRenderer:
             raise  # which may be nobody's fault
         except TemplateError as error:
             self._broken[template_id] = template, str(error)
+            log.error("model %r: %s", template_id, error)  # noqa: TRY400  says all
             raise
 
     async def _worker(self, slot: int) -> RenderWorker:

@@ -87,6 +87,14 @@ def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str
     return cuts
 
 
+def puts_space_in_front(definition: Mapping[str, Any]) -> bool | None:
+    """Whether a byte-level tokenizer puts a space before a text; None for any other one."""
+    for step in _flat(definition.get("pre_tokenizer"), "pretokenizers"):
+        if step.get("type") == "ByteLevel":
+            return bool(step.get("add_prefix_space", True))
+    return None
+
+
 def _flat(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
     """Return the steps of a sequence, or of sequences of them."""
     if step is None:

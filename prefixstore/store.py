@@ -17,13 +17,17 @@ class BrokenInvariantError(Exception):
 class Entry:
     """What is known where a slice ends. The store owns it once it was put."""
 
-    __slots__ = ("is_kept", "keys", "label", "tail", "tokens")
+    __slots__ = ("children", "is_kept", "keys", "label", "piece", "tail", "tokens")
 
     def __init__(self, tokens: bytes, tail: int) -> None:
         self.tokens = tokens
         """Packed ids from the cut before to this slice's."""
         self.tail = tail
         """Bytes of text at the slice's end that no tokens stand for yet."""
+        self.piece = b""
+        """The slice, for a store that keeps texts."""
+        self.children = 0
+        """Entries right behind it, for a store that counts them."""
         self.label: object = None
         self.keys = b""
         """Block keys that are complete with these tokens and not before, 8 bytes each."""

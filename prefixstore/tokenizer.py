@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 import tokenizers
 
+from prefixstore.added_tokens import add_missing, described
 from prefixstore.boundary import cut_finder
-from prefixstore.proof import cuts_of
+from prefixstore.proof import cuts_of, puts_space_in_front
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,10 @@ PROBE = (
     "e\u0301 \U0001f469\u200d\U0001f469\u200d\U0001f467 end of the probe "
 ) * 4
 """What is encoded whole and cut when a tokenizer is loaded: a proof is good, a look is better."""
+
+
+PROBED_TOKENS = 1000
+"""Tokens of the vocabulary that are looked at too."""
 
 
 class TokenizerUnavailableError(Exception):
@@ -109,16 +114,27 @@ class FolderTokenizer:
 
     def __init__(self, folder: Path) -> None:
         """Load a folder. Raises TokenizerUnavailableError."""
+        reading = "tokenizer.json"
         try:
-            definition = (folder / "tokenizer.json").read_text(encoding="utf-8")
+            definition = (folder / reading).read_text(encoding="utf-8")
             self._tokenizer = tokenizers.Tokenizer.from_str(definition)
             parsed = json.loads(definition)
-            self._config = _optional_json(folder / "tokenizer_config.json")
-            model_config = _optional_json(folder / "config.json")
+            reading = "config.json"
+            model_config = _optional_json(folder / reading)
+            reading = "tokenizer_config.json"
+            self._config = _optional_json(folder / reading)
+            add_missing(self._tokenizer, self._config)
             self.chat_template = _template(folder, self._config)
         except Exception as error:
             # `tokenizers` raises plain Exception for a broken definition.
-            raise TokenizerUnavailableError(f"{folder}: {error}") from error
+            raise TokenizerUnavailableError(f"{folder}: {reading}: {error}") from error
+        wanted = self._config.get("add_prefix_space")
+        if wanted is not None and puts_space_in_front(parsed) not in (None, wanted):
+            log.warning(
+                "%s: tokenizer_config.json has add_prefix_space = %s and tokenizer.json the opposite, "
+                "which is used; an engine may do the other",
+                folder, wanted,
+            )  # fmt: skip
         # What a request may be cut or filled to is the engine's business.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -128,7 +144,10 @@ class FolderTokenizer:
         )
         self.prefix, self.suffix = self._affixes(folder)
         normalizer = self._tokenizer.normalizer
-        cuts = cuts_of(parsed, normalizer.normalize_str if normalizer else str)
+        cuts = cuts_of(
+            {**parsed, "added_tokens": described(self._tokenizer)},
+            normalizer.normalize_str if normalizer else str,
+        )
         self.has_cuts = cuts is not None
         if cuts:
             self._find_cut = cut_finder(cuts)
@@ -144,7 +163,9 @@ class FolderTokenizer:
             return [], []
 
     def _check_cuts(self, folder: Path) -> None:
-        raw = PROBE.encode()
+        vocab = list(self._tokenizer.get_vocab(with_added_tokens=False))
+        words = "".join(vocab[:: len(vocab) // PROBED_TOKENS + 1])
+        raw = (PROBE + words.replace("Ġ", " ").replace("▁", " ")).encode()
         places = [0]
         for end in range(64, len(raw), 64):
             places.append(self.cut(raw, places[-1], end))

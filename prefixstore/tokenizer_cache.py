@@ -92,7 +92,9 @@ class TokenizerCache:
         self.stats.loads += 1
         try:
             tokenizer = await asyncio.wrap_future(in_own_thread(source.load, "load"))
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a crash in Rust is no Exception
             self.stats.failures += 1
             reason = str(error)
             if not isinstance(error, TokenizerUnavailableError):

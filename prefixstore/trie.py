@@ -18,6 +18,10 @@ NODE_BYTES = 460
 """What a node costs beside its slice, tokens and keys; measured like `lru.ENTRY_BYTES`."""
 
 
+LEAF_BYTES = 260
+"""What the end of a path costs, beside 8 bytes a slice."""
+
+
 class TrieStore:
     """Holds at most `max_bytes`; past it, the ends of the paths that were used least recently go."""
 
@@ -43,20 +47,33 @@ class TrieStore:
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
         """Remember the entries of a text's leading slices."""
         path = tuple(slices[: len(entries)])
-        end = 0
-        # What is kept was found on this very path, and is not looked for again.
-        while end < len(path) and entries[end].is_kept:
-            end += 1
-        for entry in entries[end:]:
-            end += 1
-            if self._trie.setdefault(path[:end], entry) is entry:
-                self._leaves.pop(path[: end - 1], None)
-                self._leaves[path] = None
-                entry.is_kept = True
-                self.stats.bytes += _bytes(path[end - 1], entry)
+        if not path:
+            return
+        # At once, since each walk begins at the root; what lies on the way gets its entry after.
+        self._trie.setdefault(path, entries[-1])
+        steps = iter(self._trie.walk_towards(path))
+        next(steps)
+        above: Entry | None = None
+        own: list[bytes] = []
+        for step, piece, entry in zip(steps, path, entries, strict=True):
+            known = step.setdefault(entry)
+            if not known.is_kept:
+                if above is not None:
+                    if not above.children:
+                        self._drop_leaf(tuple(own))
+                    above.children += 1
+                known.piece, known.children, known.is_kept = piece, 0, True
+                self.stats.bytes += _bytes(known)
                 self.stats.entries += 1
-        if path in self._leaves:
-            self._leaves.move_to_end(path)
+            # Of the slices that the trie has, so that texts share them as they share nodes.
+            own.append(known.piece)
+            above = known
+        leaf = tuple(own)
+        if above is not None and not above.children:
+            if leaf not in self._leaves:
+                self.stats.bytes += _leaf_bytes(leaf)
+            self._leaves[leaf] = None
+            self._leaves.move_to_end(leaf)
         self._make_room()
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
@@ -68,20 +85,33 @@ class TrieStore:
         stats = self.stats
         while stats.bytes > self._max_bytes:
             path, _ = self._leaves.popitem(last=False)
-            while path and stats.bytes > self._max_bytes and not self._trie.has_subtrie(path):
-                entry = self._trie.pop(path)
+            stats.bytes -= _leaf_bytes(path)
+            entries = [step.value for step in self._trie.prefixes(path)]
+            while entries and not entries[-1].children:
+                if len(entries) < len(path) and stats.bytes <= self._max_bytes:
+                    break
+                entry = entries.pop()
                 entry.is_kept = False
-                stats.bytes -= _bytes(path[-1], entry)
+                stats.bytes -= _bytes(entry)
                 stats.entries -= 1
                 stats.evictions += 1
-                path = path[:-1]
-            if path and not self._trie.has_subtrie(path):
-                self._leaves[path] = None
-                self._leaves.move_to_end(path, last=False)
+                if entries:
+                    entries[-1].children -= 1
+            del self._trie[path[: len(entries) + 1] :]
+            if entries and not entries[-1].children:
+                rest = path[: len(entries)]
+                self._leaves[rest] = None
+                self._leaves.move_to_end(rest, last=False)
+                stats.bytes += _leaf_bytes(rest)
+
+    def _drop_leaf(self, path: Path) -> None:
+        if path in self._leaves:
+            del self._leaves[path]
+            self.stats.bytes -= _leaf_bytes(path)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where bytes or leaves do not add up, or the bound is broken."""
-        total = sum(_bytes(path[-1], entry) for path, entry in self._trie.items())
+        total = sum(map(_bytes, self._trie.values())) + sum(map(_leaf_bytes, self._leaves))
         if total != self.stats.bytes or len(self._trie) != self.stats.entries:
             raise BrokenInvariantError("the store's bytes do not add up")
         leaves = {path for path in self._trie.keys() if not self._trie.has_subtrie(path)}  # noqa: SIM118  its own type
@@ -91,5 +121,9 @@ class TrieStore:
             raise BrokenInvariantError("the store is past its bound")
 
 
-def _bytes(piece: bytes, entry: Entry) -> int:
-    return NODE_BYTES + len(piece) + len(entry.tokens) + len(entry.keys)
+def _bytes(entry: Entry) -> int:
+    return NODE_BYTES + len(entry.piece) + len(entry.tokens) + len(entry.keys)
+
+
+def _leaf_bytes(path: Path) -> int:
+    return LEAF_BYTES + 8 * len(path)

@@ -109,7 +109,7 @@ class Workers:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, error)
 
-        worker.give(lambda: tell(*_outcome(work)))
+        worker.give(lambda: tell(*outcome(work)))
         try:
             done, _ = await asyncio.wait((ended,), timeout=self._hang_seconds)
         except asyncio.CancelledError:
@@ -148,9 +148,12 @@ class Workers:
             self._idle.popleft().end()
 
 
-def _outcome(work: Callable[[], Result]) -> tuple[Result | None, BaseException | None]:
+def outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+    """Do something; return what comes of it, or how it failed."""
     try:
         return work(), None
+    except (KeyboardInterrupt, SystemExit):
+        raise
     except Exception as error:  # noqa: BLE001  passed on
         return None, error
     except BaseException as error:  # noqa: BLE001  what a crash in Rust raises

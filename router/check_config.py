@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from prefixstore.template import TemplateError
+from prefixstore.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizer import TokenizerUnavailableError
 from router.config import Config
 from router.read_config import ConfigError, load, located
@@ -42,7 +42,9 @@ def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int,
             source = sources.local(model)
             assert source is not None
             try:
-                template_of(source.load(), model)
+                template = template_of(source.load(), model)
+                for text in template.texts() if template else ():
+                    check_syntax(text)
             except (TokenizerUnavailableError, TemplateError) as error:
                 key = "tokenizer" if model.tokenizer else "hub"
                 yield ("models", position, key), str(error)

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -148,8 +148,23 @@ def _misformed(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str
             int(part[1:-1]) if part.startswith("[") else part
             for part in re.findall(r"\[\d+\]|[^.\[\]`]+", where)
         )
+        if problem.startswith("Invalid enum value"):
+            problem += f"; one of {', '.join(_choices(path))}"
         missing = re.search(r"missing required field `([^`]+)`", problem)
         yield path, f"has no {missing[1]!r}" if missing else problem
+
+
+def _choices(path: tuple[str | int, ...]) -> list[str]:
+    """Return what a key may be that is one of several texts."""
+    hint: Any = Config
+    for part in path:
+        if isinstance(part, int):
+            continue
+        names = dict(zip(hint.__struct_encode_fields__, hint.__struct_fields__, strict=True))
+        hint = get_type_hints(hint)[names[part]]
+        if get_origin(hint) is list:
+            (hint,) = get_args(hint)
+    return [str(choice) for choice in get_args(hint)]
 
 
 def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
@@ -172,6 +187,10 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
     yield from _addresses(config)
     yield from _endpoints(config)
     yield from _sources(config)
+    limits = config.limits
+    if limits.max_prompt_bytes > limits.max_queued_bytes:
+        problem = f"is {limits.max_queued_bytes}, less than one prompt of max-prompt-bytes may have"
+        yield ("limits", "max-queued-bytes"), problem
     if not config.models:
         yield ("models",), "is empty; at least one model is needed"
     names: set[str] = set()

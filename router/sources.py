@@ -1,6 +1,5 @@
 """Where a configured model's tokenizer and chat template come from."""
 
-import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,14 +9,11 @@ from prefixstore.chat import ModelTemplate
 from prefixstore.engine import Engine, EngineStats
 from prefixstore.fallback import FallbackSource, FallbackStats, FallbackTokenizer
 from prefixstore.hub import HubSource
-from prefixstore.jinja_template import TemplateError, check_syntax
 from prefixstore.pin import Pin
 from prefixstore.remote import RemoteSource
 from prefixstore.source import FolderSource, TokenizerSource
 from prefixstore.tokenizer import FolderTokenizer, Tokenizer
 from router.config import Hub, Model, Tokenizers
-
-log = logging.getLogger(__name__)
 
 
 class Sources:
@@ -87,7 +83,7 @@ class Sources:
 
 
 def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
-    """Return the template that came with a tokenizer. Raises TemplateError where it is none.
+    """Return the template that came with a tokenizer, if any.
 
     It is compiled where it is rendered: a template is a program.
     """
@@ -95,17 +91,13 @@ def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
         return None
     if not tokenizer.chat_template:
         return None
-    source = tokenizer.chat_template
-    for one in [source] if isinstance(source, str) else source.values():
-        check_syntax(one)
-    return ModelTemplate(source, dict(tokenizer.special_tokens), model.placeholders.given())
+    return ModelTemplate(
+        tokenizer.chat_template, dict(tokenizer.special_tokens), model.placeholders.given()
+    )
 
 
 class TemplateSource:
-    """A source that makes the template known that comes with its tokenizer.
-
-    A template that is broken is logged and is as none: the model's texts need none.
-    """
+    """A source that makes the template known that comes with its tokenizer."""
 
     def __init__(
         self,
@@ -121,11 +113,7 @@ class TemplateSource:
     def load(self) -> Tokenizer:
         """Load the tokenizer."""
         tokenizer = self._source.load()
-        try:
-            template = template_of(tokenizer, self._model)
-        except TemplateError as error:
-            log.error("model %r, %s: %s", self._model.name, self.name, error)  # noqa: TRY400  says all
-            template = None
+        template = template_of(tokenizer, self._model)
         if template is not None:
             self._register(self._model.name, template)
         return tokenizer

@@ -10,12 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from prefixstore.lru import ENTRY_BYTES, LruStore
 from prefixstore.reference import ReferenceStore
 from prefixstore.store import Entry, PrefixStore
-from prefixstore.trie import NODE_BYTES, TrieStore
+from prefixstore.trie import LEAF_BYTES, NODE_BYTES, TrieStore
 
 STORES: dict[str, Callable[[int], PrefixStore]] = {
     "reference": lambda _: ReferenceStore(),
     "lru": lambda entries: LruStore(entries * (ENTRY_BYTES + 8), b"secret"),
-    "trie": lambda entries: TrieStore(entries * (NODE_BYTES + 10)),
+    "trie": lambda entries: TrieStore(entries * (NODE_BYTES + 10) + 3 * (LEAF_BYTES + 32)),
 }
 BOUNDED = sorted(STORES.keys() - {"reference"})
 

@@ -20,6 +20,7 @@ from prefixstore.tokenizer import (
 )
 from prefixstore.workers import Workers
 
+BYTES = ByteTokenizer()
 LONG = "some words of a long prompt " * 200
 
 
@@ -74,7 +75,7 @@ async def encode(
 
 
 def whole(text: str) -> bytes:
-    tokenizer = ByteTokenizer()
+    tokenizer = BYTES
     return tokenizer.prefix + b"".join(tokenizer.encode([text.encode()], at_start=True))
 
 
@@ -83,16 +84,16 @@ async def test_tokens_are_the_whole_texts_now_and_from_the_store(
     pool: TokenizerPool, text: str
 ) -> None:
     for stored in (0, len(text)):
-        tokens = await encode(pool, ByteTokenizer(), text)
+        tokens = await encode(pool, BYTES, text)
         assert tokens.ids == whole(text)
         assert tokens.covered_chars == len(text)
         assert tokens.stored_chars == stored
 
 
 async def test_only_what_is_new_of_a_grown_prompt_is_tokenised(pool: TokenizerPool) -> None:
-    await encode(pool, ByteTokenizer(), LONG)
+    await encode(pool, BYTES, LONG)
     before = pool.stats.encoded_bytes
-    grown = await encode(pool, ByteTokenizer(), LONG + "more")
+    grown = await encode(pool, BYTES, LONG + "more")
     assert grown.ids == whole(LONG + "more")
     assert pool.stats.encoded_bytes - before < 600
 
@@ -153,7 +154,7 @@ async def test_a_tokenizer_that_fails_fails_its_callers_and_nothing_else(
 ) -> None:
     gated.error = RuntimeError("broken")
     gated.gate.set()
-    with pytest.raises(RuntimeError, match="broken"):
+    with pytest.raises(TokenizerUnavailableError, match="fails on this text: RuntimeError: broken"):
         await encode(pool, gated, LONG)
     assert pool.stats.waiting_prompts == 0
     assert pool.stats.waiting_bytes == 0
@@ -164,20 +165,27 @@ async def test_a_tokenizer_that_fails_fails_its_callers_and_nothing_else(
 
 async def test_a_lone_surrogate_is_named_with_its_place(pool: TokenizerPool) -> None:
     with pytest.raises(InvalidTextError, match="surrogate at character 3"):
-        await encode(pool, ByteTokenizer(), "abc\ud800")
+        await encode(pool, BYTES, "abc\ud800")
 
 
 async def test_a_closed_pool_takes_nothing() -> None:
     pool = new_pool()
     await pool.close()
     with pytest.raises(PoolClosedError):
-        await encode(pool, ByteTokenizer(), "a")
+        await encode(pool, BYTES, "a")
 
 
 async def test_two_tokenizers_never_share(pool: TokenizerPool, gated: Gated) -> None:
     gated.gate.set()
-    await encode(pool, ByteTokenizer(), LONG)
+    await encode(pool, BYTES, LONG)
     assert (await encode(pool, gated, LONG)).stored_chars == 0
+
+
+async def test_another_tokenizer_of_the_same_name_knows_nothing_of_the_ones_texts(
+    pool: TokenizerPool,
+) -> None:
+    await encode(pool, BYTES, LONG)
+    assert (await encode(pool, ByteTokenizer(), LONG)).stored_chars == 0
 
 
 class Crash(BaseException):
@@ -196,12 +204,42 @@ async def test_a_crash_fails_its_callers_and_the_worker_goes_on(gated: Gated) ->
     await pool.close()
 
 
+async def test_a_crash_on_a_short_text_is_an_answer_too(pool: TokenizerPool, gated: Gated) -> None:
+    gated.gate.set()
+    gated.error = Crash()
+    with pytest.raises(TokenizerUnavailableError, match="crashed: Crash"):
+        await encode(pool, gated, "short")
+    gated.error = None
+    assert (await encode(pool, gated, "short")).ids == whole("short")
+
+
+async def test_a_pool_ends_whatever_its_threads_do(gated: Gated) -> None:
+    pool = new_pool(hang_seconds=600, workers=1)
+    waiting = [asyncio.create_task(encode(pool, gated, name + LONG)) for name in "ab"]
+    while not gated.calls:
+        await asyncio.sleep(0)
+    await pool.close()
+    for task in waiting:
+        with pytest.raises(PoolClosedError):
+            await task
+    gated.gate.set()
+
+
+async def test_what_waits_for_the_last_thread_is_told_when_it_is_lost(gated: Gated) -> None:
+    pool = new_pool(hang_seconds=0.01, workers=1)
+    asked = [encode(pool, gated, "a" + LONG), encode(pool, gated, "b" + LONG)]
+    for found in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(found, TokenizerUnavailableError)
+    assert pool.stats.waiting_prompts == 0
+    gated.gate.set()
+
+
 async def test_a_worker_that_hangs_is_replaced_and_comes_back_when_it_is_done(gated: Gated) -> None:
     pool = new_pool(hang_seconds=0.01, workers=1)
     with pytest.raises(TokenizerUnavailableError, match=r"longer than 0\.01 s"):
         await encode(pool, gated, LONG)
     assert pool.workers.lost == 1
-    ready = partial(encode, pool, ByteTokenizer())
+    ready = partial(encode, pool, BYTES)
     assert (await ready(LONG)).ids == whole(LONG)
     gated.gate.set()
     while pool.workers.lost:
@@ -218,39 +256,39 @@ async def test_so_many_lost_workers_are_not_replaced_any_more_and_short_texts_st
         with pytest.raises(TokenizerUnavailableError, match="longer"):
             await encode(pool, gated, letter + LONG)
     with pytest.raises(TokenizerUnavailableError, match="2 were given up"):
-        await encode(pool, ByteTokenizer(), LONG)
-    assert (await encode(pool, ByteTokenizer(), "short")).ids == whole("short")
+        await encode(pool, BYTES, LONG)
+    assert (await encode(pool, BYTES, "short")).ids == whole("short")
     gated.gate.set()
     while pool.workers.lost:
         await asyncio.sleep(0)
-    assert (await encode(pool, ByteTokenizer(), LONG)).ids == whole(LONG)
+    assert (await encode(pool, BYTES, LONG)).ids == whole(LONG)
     await pool.close()
 
 
 async def test_block_keys_are_kept_with_the_text_and_found_with_its_beginning(
     pool: TokenizerPool,
 ) -> None:
-    first = await encode(pool, ByteTokenizer(), LONG)
+    first = await encode(pool, BYTES, LONG)
     assert first.memo.keys(7) == b""
     keys = bytes(range(256)) * 8 * 2
     blocks = (len(LONG) + 1) // 16
     first.memo.keep(7, 16, keys[: 8 * blocks])
-    again = await encode(pool, ByteTokenizer(), LONG)
+    again = await encode(pool, BYTES, LONG)
     assert again.memo.keys(7) == keys[: 8 * blocks]
     assert again.memo.keys(8) == b""
-    grown = await encode(pool, ByteTokenizer(), LONG + "more")
+    grown = await encode(pool, BYTES, LONG + "more")
     found = grown.memo.keys(7)
     assert found == keys[: len(found)]
     assert blocks - len(found) // 8 <= SLICE // 16 + 1
     grown.memo.keep(7, 16, keys[: 8 * (blocks - 1)])
-    assert (await encode(pool, ByteTokenizer(), LONG + "more")).memo.keys(7).startswith(found)
+    assert (await encode(pool, BYTES, LONG + "more")).memo.keys(7).startswith(found)
 
 
 async def test_keys_after_a_begin_token_are_not_those_without_it(pool: TokenizerPool) -> None:
-    tokens = await encode(pool, ByteTokenizer(), LONG)
+    tokens = await encode(pool, BYTES, LONG)
     tokens.memo.keep(7, 16, bytes(8 * (len(LONG) // 16)))
-    assert (await encode(pool, ByteTokenizer(), LONG)).memo.keys(7)
-    assert not (await encode(pool, ByteTokenizer(), LONG, special=False)).memo.keys(7)
+    assert (await encode(pool, BYTES, LONG)).memo.keys(7)
+    assert not (await encode(pool, BYTES, LONG, special=False)).memo.keys(7)
 
 
 class Seamless(ByteTokenizer):

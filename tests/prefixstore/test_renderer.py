@@ -347,3 +347,13 @@ async def test_an_integer_beyond_64_bits_is_refused(start: Start) -> None:
     renderer = await start()
     with pytest.raises(TemplateError, match="64 bits"):
         await renderer.render("plain", Chat(HI.messages, kwargs={"n": 1 << 70}), None)
+
+
+async def test_a_template_that_hangs_leaves_a_process_to_the_others(start: Start) -> None:
+    renderer = await start(limits(seconds=600), workers=2)
+    stuck = [asyncio.create_task(renderer.render("loops", HI, None)) for _ in range(3)]
+    for _ in range(3):
+        assert await renderer.render("plain", HI, None) == "<s><user>hi"
+    for task in stuck:
+        task.cancel()
+    await asyncio.gather(*stuck, return_exceptions=True)
