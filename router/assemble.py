@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -24,18 +23,10 @@ from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
-from prefixstore.chat import ModelTemplate
-from prefixstore.lru import LruStore
-from prefixstore.pool import TokenizerPool
-from prefixstore.process_renderer import ProcessRenderer, RenderLimits
-from prefixstore.store import PrefixStore
-from prefixstore.tokenizer_cache import TokenizerCache
-from prefixstore.trie import TrieStore
-from prefixstore.workers import Workers
 from router import state_file
 from router.answer import Answerer
 from router.book import Bookings
-from router.config import Config, IndexTable, PrefixStoreTable, Watch
+from router.config import Config, IndexTable, Watch
 from router.discover import Found, PodSource, Reconciler
 from router.discover_dns import DnsSource
 from router.discover_file import FileSource
@@ -45,13 +36,11 @@ from router.follow import Follower
 from router.health import Component, Health
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
-from router.models import Model, ModelTable
 from router.pods import PodTable
-from router.preload import preload
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
-from router.sources import Sources, TemplateSource
+from router.texts import texts
 
 log = logging.getLogger(__name__)
 
@@ -82,30 +71,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     """
     async with AsyncExitStack() as stack:
         health = Health({"draining": Component(ok=True, reason="serving")})
-        # Outlives the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, config.tokenizers, time.monotonic))
-        pool = TokenizerPool(
-            partial(_new_store, config.prefix_store),
-            Workers(
-                config.prefix_store.workers,
-                hang_seconds=config.prefix_store.hang_seconds,
-                most_lost=config.prefix_store.workers,
-            ),
-            max_prompts=config.limits.max_queued_prompts,
-            max_bytes=config.limits.max_queued_bytes,
-        )
-        stack.push_async_callback(pool.close)
-        tokenizers = TokenizerCache(
-            most=config.tokenizers.most,
-            retry_after=config.tokenizers.retry_seconds,
-            clock=time.monotonic,
-        )
-        stack.push_async_callback(tokenizers.close)
-        renderer = _renderer(config)
-        stack.push_async_callback(renderer.close)
-        models = _models(config, sources, tokenizers, renderer)
-        await preload(config, tokenizers, stack)
-        await renderer.start()
+        read = await stack.enter_async_context(texts(config, folder))
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
@@ -125,19 +91,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        registry.register(
-            PartsCollector(
-                ingest,
-                pool=pool,
-                tokenizers=tokenizers,
-                sources=sources,
-                renderer=renderer,
-                bookings=bookings,
-            )
-        )
+        registry.register(PartsCollector(ingest, read, bookings))
         limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         answerer = Answerer(
-            PromptReader(models, tokenizers, renderer, pool, limits),
+            PromptReader(read, limits),
             Scorer(ingest, config.index.hash_seed),
             pods,
             bookings,
@@ -151,12 +108,6 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         address = await _serve_grpc(config, service, stack)
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
-
-
-def _new_store(table: PrefixStoreTable) -> PrefixStore:
-    if table.kind == "trie":
-        return TrieStore(table.max_bytes)
-    return LruStore(table.max_bytes, secrets.token_bytes(16))
 
 
 @asynccontextmanager
@@ -180,38 +131,6 @@ async def _following(
         ticking = watched(_tick(ingest), "the index's housekeeping")
         stack.callback(ticking.cancel)
         yield
-
-
-def _models(
-    config: Config, sources: Sources, tokenizers: TokenizerCache, renderer: ProcessRenderer
-) -> ModelTable:
-    """Return every model; templates are made known as the tokenizers they come with are loaded."""
-    table = ModelTable()
-    loop = asyncio.get_running_loop()
-
-    def register(name: str, template: ModelTemplate) -> None:
-        # From the thread that loads; done before whoever waits for the tokenizer goes on.
-        loop.call_soon_threadsafe(renderer.register, name, template)
-
-    for model in config.models:
-        source = sources.of(model)
-        if source is not None:
-            tokenizers.register(model.name, TemplateSource(source, model, register))
-        known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
-        table.add(known, model.aliases, model.adapters)
-    return table
-
-
-def _renderer(config: Config) -> ProcessRenderer:
-    table = config.templates
-    limits = RenderLimits(
-        seconds=table.render_seconds,
-        max_output_bytes=table.max_output_bytes,
-        max_memory_bytes=table.max_memory_bytes,
-        max_waiting=config.limits.max_queued_prompts,
-        max_waiting_bytes=config.limits.max_queued_bytes,
-    )
-    return ProcessRenderer(workers=table.workers, limits=limits)
 
 
 async def _find(

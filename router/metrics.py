@@ -12,11 +12,8 @@ from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
 from indexer.trust import Level
-from prefixstore.pool import TokenizerPool
-from prefixstore.process_renderer import ProcessRenderer
-from prefixstore.tokenizer_cache import TokenizerCache
 from router.book import Bookings
-from router.sources import Sources
+from router.texts import Texts
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -94,18 +91,11 @@ class PartsCollector(Collector):
     def __init__(
         self,
         ingest: Ingest,
-        *,
-        pool: TokenizerPool,
-        tokenizers: TokenizerCache,
-        sources: Sources,
-        renderer: ProcessRenderer,
+        texts: Texts,
         bookings: Bookings,
     ) -> None:
         self._ingest = ingest
-        self._pool = pool
-        self._tokenizers = tokenizers
-        self._sources = sources
-        self._renderer = renderer
+        self._texts = texts
         self._bookings = bookings
 
     def describe(self) -> Iterable[Metric]:
@@ -122,7 +112,7 @@ class PartsCollector(Collector):
         yield _gauge("warmpath_index_bytes", "Bytes that the index takes.", stats.bytes)
         yield _gauge("warmpath_index_max_bytes", "The most that it may take.", stats.max_bytes)
         yield _counter("warmpath_index_evicted_keys", "Given up for want of room.", stats.evicted)
-        stores = [store.stats for store in self._pool.stores.values()]
+        stores = [store.stats for store in self._texts.pool.stores.values()]
         for name, help_text, field, make in (
             ("bytes", "Bytes held by the prefix stores.", "bytes", _gauge),
             ("hit_bytes", "Bytes of text found.", "hit_bytes", _counter),
@@ -131,17 +121,17 @@ class PartsCollector(Collector):
         ):
             total = sum(getattr(stats, field) for stats in stores)
             yield make(f"warmpath_prefix_store_{name}", help_text, total)
-        pool = self._pool.stats
+        pool = self._texts.pool.stats
         yield _gauge("warmpath_tokenizer_waiting_prompts", "Prompts waiting.", pool.waiting_prompts)
         yield _gauge("warmpath_tokenizer_waiting_bytes", "Their bytes.", pool.waiting_bytes)
         yield _counter("warmpath_tokenizer_encoded_bytes", "Bytes of text.", pool.encoded_bytes)
         yield _counter("warmpath_tokenizer_timeouts", "Waits cut short.", pool.timeouts)
         yield _counter("warmpath_tokenizer_refused", "Prompts refused: queue full.", pool.refused)
         yield _counter("warmpath_tokenizer_failed", "Texts a tokenizer failed on.", pool.failed)
-        lost = self._pool.workers.lost
+        lost = self._texts.pool.workers.lost
         yield _gauge("warmpath_tokenizer_lost_threads", "Threads that hang.", lost)
         yield from self._loads()
-        renders = self._renderer.stats
+        renders = self._texts.renderer.stats
         yield _gauge("warmpath_renderer_waiting_chats", "Chats waiting.", renders.waiting)
         yield _gauge("warmpath_renderer_waiting_bytes", "Their bytes.", renders.waiting_bytes)
         yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
@@ -151,8 +141,8 @@ class PartsCollector(Collector):
         yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
 
     def _loads(self) -> Iterator[Metric]:
-        stats = self._tokenizers.stats
-        loaded = len(self._tokenizers.loaded())
+        stats = self._texts.tokenizers.stats
+        loaded = len(self._texts.tokenizers.loaded())
         yield _gauge("warmpath_tokenizers_loaded", "Tokenizers in memory.", loaded)
         yield _counter("warmpath_tokenizer_loads", "Attempts to load one.", stats.loads)
         yield _counter("warmpath_tokenizer_load_failures", "Failed attempts.", stats.failures)
@@ -166,10 +156,10 @@ class PartsCollector(Collector):
         fallbacks = CounterMetricFamily(
             "warmpath_tokenizer_fallbacks", "Answered locally instead.", labels=["model"]
         )
-        for model, engine in self._sources.engines.items():
+        for model, engine in self._texts.sources.engines.items():
             asked.add_metric([model], engine.asked)
             failed.add_metric([model], engine.failures)
-        for model, fallback in self._sources.fallbacks.items():
+        for model, fallback in self._texts.sources.fallbacks.items():
             fallbacks.add_metric([model], fallback.fallbacks)
         yield from (asked, failed, fallbacks)
 

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 import msgspec
 
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
-from prefixstore.pool import TokenizerPool
-from prefixstore.renderer import Renderer
-from prefixstore.tokenizer_cache import TokenizerCache
 from router.body import (
     BadPromptError,
     Body,
@@ -17,10 +14,11 @@ from router.body import (
     parse_completions,
 )
 from router.items import read_items
-from router.models import Model, ModelTable
+from router.models import Model
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.score import TokenPrompt
+from router.texts import Texts
 from router.time_left import TimeLeft
 from router.tokenise import Asked, Ids, Tokeniser
 from router.trace import Trace
@@ -54,15 +52,12 @@ class PromptReader:
 
     def __init__(
         self,
-        models: ModelTable,
-        tokenizers: TokenizerCache,
-        renderer: Renderer,
-        pool: TokenizerPool,
+        texts: Texts,
         limits: Limits,
     ) -> None:
-        self._models = models
+        self._models = texts.models
         self._limits = limits
-        self._tokeniser = Tokeniser(tokenizers, renderer, pool, self._count)
+        self._tokeniser = Tokeniser(texts.tokenizers, texts.renderer, texts.pool, self._count)
 
     @staticmethod
     def waits(message: AnyPrompt) -> bool:
