@@ -248,6 +248,50 @@ async def test_every_request_is_predicted_both_ways_as_the_engine_then_reports(
     assert all(predicted > cached for predicted, cached in wrong)
 
 
+async def test_our_tokens_and_the_engines_own_are_the_same(engine: Engine) -> None:
+    await engine.up()
+    chat = [
+        {"role": "system", "content": "Answer briefly, naïvely: 日本語 👩‍👩‍👧."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],
+        },
+        {"role": "user", "content": "  and\r\n\r\nthree <|end|> "},
+    ]
+    asked: list[dict[str, object]] = [body for body, _ in bodies(3)]
+    asked += [
+        {"messages": chat[:2]},
+        {"messages": chat, "add_generation_prompt": False},
+        {"messages": chat[:2], "add_special_tokens": True},
+        {"prompt": "It's naïve: 日本語、と。 👩‍👩‍👧 <s>x</s>\r\n\tdef f(x):  return x  "},
+        {"prompt": "plain", "add_special_tokens": False},
+    ]
+    sources = ('tokenizer = "tiny-llama"', f'tokenizer-urls = ["{engine.base}"]')
+    told: list[list[bytes]] = []
+    for source in sources:
+        config = (
+            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+            "[limits]\ntokenize-seconds = 60\n[tokenizers]\nremote-seconds = 30\n"
+            f'[[models]]\nname = "tiny"\n{source}\nadapters = ["tuned"]\n'
+        )
+        async with (
+            running(parse(config, "test"), FOLDER) as router,
+            grpc.aio.insecure_channel(router.address) as channel,
+        ):
+            stub = router_pb2_grpc.RouterStub(channel)
+            found = []
+            for body in asked:
+                field = "chat_body" if "messages" in body else "completions_body"
+                whole = json.dumps({"model": "tiny"} | body).encode()
+                prompt = pb.Prompt(**{field: whole})  # type: ignore[arg-type]
+                request = pb.ScoreRequest(prompt=prompt, explain=True)
+                response = await stub.Score(request, timeout=90)
+                found.append(response.explanation.token_ids_packed)
+            told.append(found)
+    assert all(told[0])
+    assert told[0] == told[1]
+
+
 async def test_a_recording_of_it_verifies(engine: Engine, tmp_path: Path) -> None:
     await engine.up()
     out = tmp_path / "live.jsonl.gz"
