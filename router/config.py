@@ -63,7 +63,7 @@ class PrefixStoreTable(Table, frozen=True):
     """[prefix-store]: text to tokens."""
 
     kind: Literal["lru", "trie"] = "lru"
-    """lru: beginnings by their digest, about 1.8 bytes for a byte of text. trie: the texts themselves,
+    """lru: beginnings by their digest, about 2 bytes for a byte of text. trie: the texts themselves,
     compared byte for byte, about 3."""
     max_bytes: Positive = 256 * MIB
     """What may be kept of each model's texts, tokens and block keys; past it the texts used least
