@@ -7,6 +7,7 @@ for the next one.
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,8 +97,8 @@ class TokenizerPool:
     ) -> None:
         self.stats = PoolStats()
         self.stores: dict[str, PrefixStore] = {}
-        self._tokenizers: dict[str, Tokenizer] = {}
-        """Whose texts they are."""
+        self._tokenizers: dict[str, weakref.ref[Tokenizer]] = {}
+        """Whose texts they are; how long a tokenizer is kept is not decided here."""
         self._new_store = new_store
         self.workers = workers
         self._max_prompts = max_prompts
@@ -147,7 +148,8 @@ class TokenizerPool:
             len(prefix) // 4,
             is_special=add_special_tokens,
         )
-        stored_chars = stored if len(raw) == len(text) else len(raw[:stored].decode())
+        is_plain = stored == len(raw) or len(raw) == len(text)
+        stored_chars = min(stored, len(text)) if is_plain else len(raw[:stored].decode())
         return Tokens(
             ids=b"".join((prefix, *tokens, suffix)),
             covered_chars=stored_chars if entries is None else len(text),
@@ -158,8 +160,9 @@ class TokenizerPool:
 
     def _store(self, tokenizer_id: str, tokenizer: Tokenizer) -> PrefixStore:
         """Return a tokenizer's store: a new one where another has taken the id."""
-        if self._tokenizers.get(tokenizer_id) is not tokenizer:
-            self._tokenizers[tokenizer_id] = tokenizer
+        known = self._tokenizers.get(tokenizer_id)
+        if known is None or known() is not tokenizer:
+            self._tokenizers[tokenizer_id] = weakref.ref(tokenizer)
             self.stores[tokenizer_id] = self._new_store()
         return self.stores[tokenizer_id]
 

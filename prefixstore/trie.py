@@ -1,8 +1,8 @@
 """The trie store: texts as paths of slices, compared byte for byte.
 
 It keeps the text, so nothing rests on a digest, and what is given up at the bound are always ends of
-paths: nothing is ever kept that cannot be found. It takes about twice the room of `prefixstore.lru`
-and more time a slice.
+paths: nothing is ever kept that cannot be found. It takes half as much room again as
+`prefixstore.lru`, and more time a slice.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,6 @@ Path = tuple[bytes, ...]
 
 NODE_BYTES = 460
 """What a node costs beside its slice, tokens and keys; measured like `lru.ENTRY_BYTES`."""
-
 
 LEAF_BYTES = 260
 """What the end of a path costs, beside 8 bytes a slice."""
