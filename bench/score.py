@@ -12,7 +12,7 @@ from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, MODEL, prompt_of
 from bench.index import PACE
 from bench.look_up import BLOCKS, TOKENS
-from bench.servers import Fleet, h2load, order, release, until
+from bench.servers import Fleet, framed, h2load, order, release, until
 from indexer.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -61,9 +61,8 @@ class Client:
         assert list(fleet.stub.Score(listed, timeout=10).scores) == list(scores)
         self._bodies = {}
         for name, message in (("packed", self.packed), ("listed", listed)):
-            raw = message.SerializeToString()
             self._bodies[name] = folder / name
-            self._bodies[name].write_bytes(b"\0" + len(raw).to_bytes(4, "big") + raw)
+            self._bodies[name].write_bytes(framed(message))
         self._query = folder / "query"
         self._query.write_bytes(peer.query_body(prompt, MODEL))
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 import grpc
+from google.protobuf.message import Message
 
 from bench import peer, words
 from bench.fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
@@ -190,6 +191,12 @@ def _config(port: int, events: Sequence[str], tokenizer: str) -> str:
             'address = "127.0.0.1:1"', f'events = "{endpoint}"',
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def framed(message: Message) -> bytes:
+    """Return a message as gRPC sends it: not compressed, its length, and its bytes."""
+    raw = message.SerializeToString()
+    return b"\0" + len(raw).to_bytes(4, "big") + raw
 
 
 def h2load(url: str, body: Path, *options: str) -> tuple[float, float, float]:

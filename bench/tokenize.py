@@ -20,9 +20,8 @@ from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, MODEL, prompt_of
 from bench.look_up import BLOCKS, TOKENS, no_collector
 from bench.score import GRPC
-from bench.servers import Fleet, h2load, order, release, until
+from bench.servers import Fleet, framed, h2load, order, release, until
 from bench.words import text_of
-from indexer.key import chain
 from indexer.token import pack_tokens
 from indexer.word import pack_words
 from prefixstore.lru import LruStore
@@ -32,6 +31,7 @@ from prefixstore.tokenizer import FolderTokenizer
 from prefixstore.trie import TrieStore
 from prefixstore.workers import Workers
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.score import TokenPrompt
 
 PROMPT_BYTES = 40_000
 NEW_BYTES = 2_000
@@ -100,15 +100,7 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
 
     async def keyed(text: str) -> bytes:
         found = await pool.encode("m", ours, text, add_special_tokens=True, timeout=None)
-        blocks = len(found.ids) // 4 // BLOCK_SIZE
-        made = found.memo.keys(1)[: 8 * blocks]
-        done = len(made) // 8
-        if done < blocks:
-            parent = int.from_bytes(made[-8:], "little") if done else 1
-            rest = found.ids[done * BLOCK_SIZE * 4 : blocks * BLOCK_SIZE * 4]
-            made += pack_words(chain(parent, rest, BLOCK_SIZE))
-            found.memo.keep(1, BLOCK_SIZE, made)
-        return made
+        return TokenPrompt("m", found.ids, memo=found.memo).chain(BLOCK_SIZE, "").made
 
     def note(name: str, begun: float) -> None:
         taken.setdefault(name, []).append((time.perf_counter() - begun) * 1e6)
@@ -134,8 +126,8 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
             begun = time.perf_counter()
             assert await keyed(text) == keys
             note("known", begun)
-            ids = pack_tokens(whole)
-            assert keys == pack_words(chain(1, ids[: len(keys) // 8 * BLOCK_SIZE * 4], BLOCK_SIZE))
+            expected = TokenPrompt("m", pack_tokens(whole)).chain(BLOCK_SIZE, "")
+            assert keys == pack_words(expected.keys())
     await pool.close()
     us = {name: statistics.median(times) for name, times in taken.items()}
     stats = pool.stores["m"].stats
@@ -180,8 +172,7 @@ def _scored(*, quick: bool) -> list[Figure]:
             answers.append(
                 [one.matched_tokens for one in fleet.stub.Score(request, timeout=30).scores]
             )
-            raw = request.SerializeToString()
-            (Path(name) / form).write_bytes(b"\0" + len(raw).to_bytes(4, "big") + raw)
+            (Path(name) / form).write_bytes(framed(request))
         assert answers[0] == answers[1]
         assert min(answers[0]) > 0
         url = f"http://127.0.0.1:{fleet.port}/warmpath.v1.Router/Score"

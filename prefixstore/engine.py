@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from prefixstore.ids import IdsError, pack
+from prefixstore.ids import ID_BYTES, IdsError, pack
 from prefixstore.tokenizer import InvalidTextError, TokenizerUnavailableError, check_text
 
 log = logging.getLogger(__name__)
@@ -160,8 +160,9 @@ def _ids(url: str, answer: bytes) -> bytes:
         if not isinstance(value, dict):
             raise IdsError("is no object")
         packed = pack(value.get("tokens"))
-        if value.get("count", len(packed) // 4) != len(packed) // 4:
-            raise IdsError(f"holds {len(packed) // 4} tokens and counts {value['count']}")
+        count = len(packed) // ID_BYTES
+        if value.get("count", count) != count:
+            raise IdsError(f"holds {count} tokens and counts {value['count']}")
     except (ValueError, RecursionError) as error:
         # A decoder's message may quote what it decoded.
         problem = str(error) if isinstance(error, IdsError) else "is not JSON"

@@ -42,9 +42,7 @@ class LruStore:
         count = looked.index(None) if None in looked else len(looked)
         found = cast("list[Entry]", looked[:count])
         self._touch(digests[:count])
-        known = sum(map(len, slices[:count]))
-        self.stats.hit_bytes += known
-        self.stats.missed_bytes += sum(map(len, slices)) - known
+        self.stats.looked_up(slices, count)
         return found
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from prefixstore.ids import ID_BYTES
 from prefixstore.store import Entry, PrefixStore
 
-TOKEN_BYTES = 4
 KEY_BYTES = 8
 
 
@@ -48,7 +48,7 @@ class KeyMemo:
         done = 0
         entries, shares = [], []
         for entry in self._entries:
-            tokens += len(entry.tokens) // TOKEN_BYTES
+            tokens += len(entry.tokens) // ID_BYTES
             end = tokens // block_size * KEY_BYTES
             if end > len(keys):
                 break  # its last key is not among them

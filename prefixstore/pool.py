@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from prefixstore.boundary import CUT_BYTES, slices_of
+from prefixstore.ids import ID_BYTES
 from prefixstore.memo import KeyMemo
 from prefixstore.store import Entry, PrefixStore
 from prefixstore.tokenizer import (
@@ -145,7 +146,7 @@ class TokenizerPool:
         memo = KeyMemo(
             store,
             known if entries is None else entries,
-            len(prefix) // 4,
+            len(prefix) // ID_BYTES,
             is_special=add_special_tokens,
         )
         is_plain = stored == len(raw) or len(raw) == len(text)
@@ -154,7 +155,7 @@ class TokenizerPool:
             ids=b"".join((prefix, *tokens, suffix)),
             covered_chars=stored_chars if entries is None else len(text),
             stored_chars=stored_chars,
-            stored_tokens=sum(map(len, tokens[: len(known)])) // 4,
+            stored_tokens=sum(map(len, tokens[: len(known)])) // ID_BYTES,
             memo=memo,
         )
 

@@ -112,7 +112,7 @@ class Normal:
     marks: bool
     """Whether each space becomes `SPACE_MARK`."""
     marks_runs: bool
-    """Whether several spaces become one."""
+    """Whether several spaces become one `SPACE_MARK`."""
     prepends: bool
     """Whether one is put in front of the text."""
 

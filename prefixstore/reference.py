@@ -20,9 +20,7 @@ class ReferenceStore:
             if entry is None:
                 break
             found.append(entry)
-        known = sum(map(len, slices[: len(found)]))
-        self.stats.hit_bytes += known
-        self.stats.missed_bytes += sum(map(len, slices)) - known
+        self.stats.looked_up(slices, len(found))
         return found
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from prefixstore.engine import Engine
+from prefixstore.ids import ID_BYTES
 from prefixstore.tokenizer import (
     InvalidTextError,
     Tokenizer,
@@ -109,7 +110,7 @@ class RemoteSource:
 
 def _find(whole: bytes, part: bytes) -> int:
     """Return where ids lie in others, -1 where they do not; both packed."""
-    for at in range(0, len(whole) - len(part) + 1, 4):
+    for at in range(0, len(whole) - len(part) + 1, ID_BYTES):
         if whole[at : at + len(part)] == part:
             return at
     return -1

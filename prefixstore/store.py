@@ -5,7 +5,7 @@ store remembers the tokens up to the last cut before its end; and the block keys
 complete, under a label that says whose keys they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +45,12 @@ class StoreStats:
     """Bytes of text that were looked up and known."""
     missed_bytes: int = 0
     evictions: int = 0
+
+    def looked_up(self, slices: Sequence[Sized], found: int) -> None:
+        """Count a text of which the first `found` slices were known."""
+        known = sum(map(len, slices[:found]))
+        self.hit_bytes += known
+        self.missed_bytes += sum(map(len, slices)) - known
 
 
 def relabel(entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> int:

@@ -8,9 +8,7 @@ import itertools
 import json
 import logging
 import os
-import sys
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +16,7 @@ import tokenizers
 
 from prefixstore.added_tokens import add_missing, described
 from prefixstore.boundary import cut_finder
+from prefixstore.ids import pack_ids
 from prefixstore.proof import cuts_of, puts_space_in_front
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ PROBE = (
     "e\u0301 \U0001f469\u200d\U0001f469\u200d\U0001f467 end of the probe "
 ) * 4
 """What is encoded whole and cut when a tokenizer is loaded: a proof is good, a look is better."""
-
 
 PROBED_TOKENS = 1000
 """Tokens of the vocabulary that are looked at too."""
@@ -96,7 +94,7 @@ class ByteTokenizer:
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  alike everywhere
         """Return each part's ids."""
-        return [_pack(list(part)) for part in parts]
+        return [pack_ids(list(part)) for part in parts]
 
 
 class Uncut:
@@ -138,11 +136,12 @@ class FolderTokenizer:
         # What a request may be cut or filled to is the engine's business.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        vocab = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(
-            max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+            max(vocab.values(), default=-1) + 1,
             int(model_config.get("vocab_size") or 0),
         )
-        self.prefix, self.suffix = self._affixes(folder)
+        self.prefix, self.suffix = self._affixes(folder, vocab)
         normalizer = self._tokenizer.normalizer
         cuts = cuts_of(
             {**parsed, "added_tokens": described(self._tokenizer)},
@@ -152,7 +151,7 @@ class FolderTokenizer:
         if cuts:
             self._find_cut = cut_finder(cuts)
             self._drops_space = cuts.drops_space
-            self._check_cuts(folder)
+            self._check_cuts(folder, list(vocab))
 
     def _plain_and_whole(self, text: str) -> tuple[list[int], list[int]]:
         """Return a text's ids without and with special tokens; nothing where there are none."""
@@ -162,8 +161,7 @@ class FolderTokenizer:
         except Exception:  # noqa: BLE001  `tokenizers` raises nothing else
             return [], []
 
-    def _check_cuts(self, folder: Path) -> None:
-        vocab = list(self._tokenizer.get_vocab(with_added_tokens=False))
+    def _check_cuts(self, folder: Path, vocab: Sequence[str]) -> None:
         words = "".join(vocab[:: len(vocab) // PROBED_TOKENS + 1])
         raw = (PROBE + words.replace("Ġ", " ").replace("▁", " ")).encode()
         places = [0]
@@ -181,17 +179,17 @@ class FolderTokenizer:
                 log.error("%s: cut texts have other tokens than whole ones; none is cut", folder)
         self.has_cuts = is_whole
 
-    def _affixes(self, folder: Path) -> tuple[bytes, bytes]:
+    def _affixes(self, folder: Path, vocab: Iterable[str]) -> tuple[bytes, bytes]:
         """Find out what is put around a text."""
         # A vocabulary may lack any of these characters; a tokenizer then drops them, or fails.
-        probes = itertools.chain(("a", "0", "A"), self._tokenizer.get_vocab())
+        probes = itertools.chain(("a", "0", "A"), vocab)
         pairs = map(self._plain_and_whole, probes)
         tried = list(itertools.islice((pair for pair in pairs if pair[0]), 3))
         plain, whole = tried[0] if tried else ([], [])
         for start in range(len(whole) - len(plain) + 1):
             before, after = whole[:start], whole[start + len(plain) :]
             if tried and all(all_ids == before + ids + after for ids, all_ids in tried):
-                return _pack(before), _pack(after)
+                return pack_ids(before), pack_ids(after)
         raise TokenizerUnavailableError(f"{folder}: special tokens are not put around the text")
 
     @property
@@ -221,7 +219,7 @@ class FolderTokenizer:
         except Exception as error:
             # `tokenizers` raises plain Exception: the vocabulary lacks its own unknown token, say.
             raise TokenizerUnavailableError(f"it fails on this text: {error}") from error
-        return [_pack(encoding.ids) for encoding in encodings]
+        return [pack_ids(encoding.ids) for encoding in encodings]
 
 
 def check_text(text: str) -> bytes:
@@ -234,13 +232,6 @@ def check_text(text: str) -> bytes:
 
 def _lone_surrogate(error: UnicodeEncodeError) -> str:
     return f"is not Unicode text: a lone surrogate at character {error.start}"
-
-
-def _pack(ids: list[int]) -> bytes:
-    packed = array("I", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -38,9 +38,7 @@ class TrieStore:
         end = path[: len(found)]
         if end in self._leaves:
             self._leaves.move_to_end(end)
-        known = sum(map(len, end))
-        self.stats.hit_bytes += known
-        self.stats.missed_bytes += sum(map(len, path)) - known
+        self.stats.looked_up(path, len(found))
         return found
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:

@@ -115,11 +115,16 @@ def _problems(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]
     yield from _contradictions(msgspec.convert(raw, Config))
 
 
+def _names(table: type[Table]) -> dict[str, str]:
+    """Return a table's fields by its keys."""
+    return dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
+
+
 def _unknown(
     raw: dict[str, Any], table: type[Table], at: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the keys that no table has."""
-    names = dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
+    names = _names(table)
     hints = get_type_hints(table)
     for key, value in raw.items():
         if key not in names:
@@ -160,8 +165,7 @@ def _choices(path: tuple[str | int, ...]) -> list[str]:
     for part in path:
         if isinstance(part, int):
             continue
-        names = dict(zip(hint.__struct_encode_fields__, hint.__struct_fields__, strict=True))
-        hint = get_type_hints(hint)[names[part]]
+        hint = get_type_hints(hint)[_names(hint)[part]]
         if get_origin(hint) is list:
             (hint,) = get_args(hint)
     return [str(choice) for choice in get_args(hint)]

@@ -145,9 +145,9 @@ class Scorer:
         for block_size, lookahead in forms:
             if not block_size:
                 continue
-            blocks = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
+            sought = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
             held: dict[Rank, list[Held]] = {}
-            for place, start, stop in self._ingest.match(blocks, leading=leading):
+            for place, start, stop in self._ingest.match(sought, leading=leading):
                 holder = self._ingest.rank(place.pod, place.rank)
                 if holder is not None:
                     held.setdefault(holder, []).append((place.group, start, stop, place.tier))
@@ -160,7 +160,7 @@ class Scorer:
                 is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
                 match = alike.get(pieces[0]) if is_simple else None
                 if match is None:
-                    match = _match(pieces, layout, blocks.blocks)
+                    match = _match(pieces, layout, sought.blocks)
                     if is_simple:
                         alike[pieces[0]] = match
                 matches[rank] = match
