@@ -13,16 +13,18 @@ import zmq
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from simworker.engine import Engine, EngineShell
-from simworker.hashing import DEFAULT_SEED, none_hash
-from simworker.kv_cache_manager import KVCacheManager
+from simworker.emit import encode_batch
 from simworker.latency import LatencyModel
 from simworker.metrics import EngineCollector
 from simworker.publish import Publisher
-from simworker.request import Hasher
-from simworker.scheduler import Scheduler
 from simworker.serve import Identity, WorkerServer
+from simworker.shell import EngineShell
 from simworker.text import FolderText, NoText
+from simworker.v1.block_hash import DEFAULT_SEED, none_hash
+from simworker.v1.engine import V1Engine
+from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.request import Hasher
+from simworker.v1.scheduler import Scheduler
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,21 +90,20 @@ async def _serve(args: argparse.Namespace, host: str, port: int) -> None:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
     )
-    engine = Engine(
+    engine = V1Engine(
         manager,
         scheduler,
         LatencyModel(),
+        Hasher(args.block_size, none_hash(args.hash_seed)),
         max_model_len=args.max_model_len,
         vocab_size=vocab_size,
     )
     publisher = Publisher(args.events_endpoint, args.replay_endpoint, args.topic, args.buffer_steps)
     shell = EngineShell(
         engine,
-        publisher.publish,
+        lambda events: publisher.publish(encode_batch(time.time(), events, 0)),
         speed=args.speed,
-        rank=0,
         clock=time.monotonic,
-        wall=time.time,
         sleep=asyncio.sleep,
     )
     registry = CollectorRegistry()
@@ -110,8 +111,7 @@ async def _serve(args: argparse.Namespace, host: str, port: int) -> None:
     identity = Identity(
         args.model, frozenset(args.adapter), vocab_size, args.max_model_len, args.stream_interval
     )
-    hasher = Hasher(args.block_size, none_hash(args.hash_seed))
-    server = WorkerServer(shell, text, hasher, identity, registry)
+    server = WorkerServer(shell, text, identity, registry)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
     tasks = [asyncio.create_task(shell.run()), asyncio.create_task(publisher.serve_replay())]
     try:

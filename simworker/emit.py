@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from simworker.event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
-from simworker.hashing import wire_hash
+from simworker.v1.block_hash import wire_hash
+from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 
 _encode = msgspec.msgpack.Encoder().encode
 

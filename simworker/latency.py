@@ -8,7 +8,19 @@ tensor parallel 4: 20 ms a step, 70 us an uncached token, 1.3 ns a token and con
 0.15 ms a sequence and 35 ns a context token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class StepWork:
+    """What one step computes, of whichever engine."""
+
+    prefills: list[tuple[int, int]] = field(default_factory=list)
+    """(new tokens, tokens before them) of each request whose prompt is being computed."""
+    decoding: int = 0
+    """Sequences that get one more token."""
+    decoding_context: int = 0
+    """Tokens before it, of all of them together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +33,10 @@ class LatencyModel:
     decode: float = 0.15e-3
     decode_context: float = 35e-9
 
-    def step(self, prefills: list[tuple[int, int]], decoding: int, decoding_context: int) -> float:
-        """Return a step's seconds.
-
-        `prefills` are (new tokens, tokens before them) of each request that is being prefilled.
-        """
-        seconds = self.base + decoding * self.decode + decoding_context * self.decode_context
-        for new, before in prefills:
+    def step(self, work: StepWork) -> float:
+        """Return a step's seconds."""
+        seconds = self.base + work.decoding * self.decode
+        seconds += work.decoding_context * self.decode_context
+        for new, before in work.prefills:
             seconds += new * (self.prefill + self.context * (before + new / 2))
         return seconds

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from simworker.engine import EngineShell
+from simworker.shell import EngineShell
+from simworker.v1.kv_cache_event import CacheEvent
 
 
 class EngineCollector(Collector):
     """vLLM's series for load and cache. One label, the model's name."""
 
-    def __init__(self, shell: EngineShell, model: str) -> None:
+    def __init__(self, shell: EngineShell[CacheEvent], model: str) -> None:
         self._shell = shell
         self._model = model
 
@@ -21,17 +22,16 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the engine."""
-        engine = self._shell.engine
-        scheduler, manager = engine.scheduler, engine.manager
+        load = self._shell.engine.load()
         gauges = {
-            "num_requests_running": len(scheduler.running),
-            "num_requests_waiting": len(scheduler.waiting),
-            "kv_cache_usage_perc": manager.block_pool.get_usage(),
+            "num_requests_running": load.running,
+            "num_requests_waiting": load.waiting,
+            "kv_cache_usage_perc": load.kv_cache_usage,
         }
         counters = {
-            "prefix_cache_queries": manager.stats.queries,
-            "prefix_cache_hits": manager.stats.hits,
-            "num_preemptions": scheduler.num_preemptions,
+            "prefix_cache_queries": load.prefix_cache_queries,
+            "prefix_cache_hits": load.prefix_cache_hits,
+            "num_preemptions": load.preemptions,
         }
         for name, value in gauges.items():
             gauge = GaugeMetricFamily(f"vllm:{name}", name, labels=["model_name"])

@@ -15,9 +15,10 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from simworker.engine import EngineShell, RefusedError
-from simworker.request import Hasher, Request
+from simworker.engine import Generation, RefusedError
+from simworker.shell import EngineShell
 from simworker.text import TextCodec, TextError
+from simworker.v1.kv_cache_event import CacheEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,13 @@ class WorkerServer:
 
     def __init__(
         self,
-        shell: EngineShell,
+        shell: EngineShell[CacheEvent],
         text: TextCodec,
-        hasher: Hasher,
         identity: Identity,
         registry: CollectorRegistry,
     ) -> None:
         self._shell = shell
         self._text = text
-        self._hasher = hasher
         self._identity = identity
         self._registry = registry
         self._numbers = itertools.count(1)
@@ -103,15 +102,15 @@ class WorkerServer:
         chat: bool,
         default_tokens: int,
     ) -> web.StreamResponse:
-        generation = self._start(body, ids, default_tokens)
+        generation, stream = self._start(body, ids, default_tokens)
         answer = _Answer(generation, body, self._text, chat=chat)
         try:
             if not body.get("stream"):
-                tokens = [token async for chunk in generation.chunks(1 << 30) for token in chunk]
+                tokens = [token async for chunk in stream.chunks(1 << 30) for token in chunk]
                 return web.json_response(answer.whole(tokens))
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(request)
-            async for chunk in generation.chunks(self._identity.stream_interval):
+            async for chunk in stream.chunks(self._identity.stream_interval):
                 await response.write(_event(answer.chunk(chunk)))
             if (body.get("stream_options") or {}).get("include_usage"):
                 await response.write(_event(answer.closing()))
@@ -119,9 +118,11 @@ class WorkerServer:
             return response
         finally:
             # The client has gone where this is not done yet.
-            self._shell.engine.abort(generation.request.request_id)
+            self._shell.engine.abort(generation.request_id)
 
-    def _start(self, body: dict[str, Any], ids: list[int], default_tokens: int) -> "_Generation":
+    def _start(
+        self, body: dict[str, Any], ids: list[int], default_tokens: int
+    ) -> "tuple[Generation, _TokenStream]":
         identity = self._identity
         model = body.get("model", identity.model)
         if not isinstance(model, str):
@@ -138,21 +139,22 @@ class WorkerServer:
         max_tokens = default_tokens if wanted is None else wanted
         if not isinstance(max_tokens, int) or max_tokens < 1:
             raise BadRequestError("max_tokens: at least 1")
-        request = Request(
+        stream = _TokenStream()
+        generation = Generation(
             f"{'lora' if model != identity.model else 'base'}-{next(self._numbers)}",
             ids,
-            hasher=self._hasher,
-            max_tokens=max_tokens,
+            max_tokens,
+            stream.take,
             cache_salt=str(body.get("cache_salt") or ""),
             lora_name=model if model != identity.model else "",
+            lora_path=model if model != identity.model else "",
             skip_reading_prefix_cache=body.get("prompt_logprobs") is not None,
         )
-        generation = _Generation(request)
         try:
-            self._shell.submit(request, generation.take)
+            self._shell.submit(generation)
         except RefusedError as error:
             raise BadRequestError(str(error)) from error
-        return generation
+        return generation, stream
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Serve /tokenize."""
@@ -169,7 +171,7 @@ class WorkerServer:
 
     async def reset(self, _: web.Request) -> web.Response:
         """Serve /reset_prefix_cache; the clear is announced with the next step."""
-        return web.json_response({"success": self._shell.engine.manager.reset_prefix_cache()})
+        return web.json_response({"success": self._shell.engine.reset_prefix_cache()})
 
     async def models(self, _: web.Request) -> web.Response:
         """Serve /v1/models."""
@@ -191,11 +193,10 @@ class WorkerServer:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class _Generation:
+class _TokenStream:
     """One request's tokens on their way from the engine to the handler."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self) -> None:
         self._tokens: list[int] = []
         self._finished = False
         self._first_sent = False
@@ -226,14 +227,14 @@ class _Answer:
     """OpenAI's answer objects for one request."""
 
     def __init__(
-        self, generation: _Generation, body: dict[str, Any], text: TextCodec, *, chat: bool
+        self, generation: Generation, body: dict[str, Any], text: TextCodec, *, chat: bool
     ) -> None:
-        self._request = generation.request
+        self._generation = generation
         self._text = text
         self._chat = chat
         self._with_ids = bool(body.get("return_token_ids"))
         self._head = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{self._request.request_id}",
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{self._generation.request_id}",
             "created": int(time.time()),
             "model": body.get("model"),
         }
@@ -259,13 +260,13 @@ class _Answer:
 
     def _add_prompt(self, answer: dict[str, Any], choice: dict[str, Any]) -> None:
         """Say the prompt's tokens where vLLM does: a chat's in the answer, else in the choice."""
-        prompt = self._request.token_ids[: self._request.num_prompt_tokens]
+        prompt = list(self._generation.prompt)
         (answer if self._chat else choice)["prompt_token_ids"] = prompt
 
     def chunk(self, tokens: list[int]) -> dict[str, Any]:
         """Return one chunk of a streamed answer."""
         text = self._text.decode(tokens)
-        last = self._sent + len(tokens) >= self._request.max_tokens
+        last = self._sent + len(tokens) >= self._generation.max_tokens
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length" if last else None}
         if self._chat:
             role = {} if self._sent else {"role": "assistant"}
@@ -289,11 +290,11 @@ class _Answer:
         return "chat.completion.chunk" if self._chat else "text_completion"
 
     def _usage(self) -> dict[str, Any]:
-        request = self._request
+        request = self._generation
         return {
             "prompt_tokens": request.num_prompt_tokens,
             "completion_tokens": request.num_output_tokens,
-            "total_tokens": request.num_tokens,
+            "total_tokens": request.num_prompt_tokens + request.num_output_tokens,
             "prompt_tokens_details": {"cached_tokens": max(request.num_cached_tokens, 0)},
         }
 

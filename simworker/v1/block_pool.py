@@ -5,13 +5,10 @@ Source: `vllm/v1/core/block_pool.py` of 0.32 (`shared/engine-events.md`, 4.1 and
 
 from collections.abc import Sequence
 
-from simworker.block import FreeBlockQueue, KVCacheBlock
-from simworker.event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
-from simworker.request import Request
-
-
-class BrokenInvariantError(Exception):
-    """A stateful part contradicts itself: a bug of ours."""
+from simworker.engine import BrokenInvariantError
+from simworker.v1.block import FreeBlockQueue, KVCacheBlock
+from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.request import Request
 
 
 class BlockPool:

@@ -4,10 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simworker.event import AllBlocksCleared, BlockRemoved, BlockStored
-from simworker.hashing import none_hash
-from simworker.kv_cache_manager import KVCacheManager
-from simworker.request import Hasher, Request
+from simworker.v1.block_hash import none_hash
+from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored
+from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.request import Hasher, Request
 
 SIZE = 4
 HASHER = Hasher(SIZE, none_hash())

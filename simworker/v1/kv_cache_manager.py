@@ -6,10 +6,11 @@ Source: `vllm/v1/core/kv_cache_manager.py` of 0.32, one group with full attentio
 
 from dataclasses import dataclass
 
-from simworker.block import KVCacheBlock
-from simworker.block_pool import BlockPool, BrokenInvariantError
-from simworker.event import CacheEvent
-from simworker.request import Request
+from simworker.engine import BrokenInvariantError
+from simworker.v1.block import KVCacheBlock
+from simworker.v1.block_pool import BlockPool
+from simworker.v1.kv_cache_event import CacheEvent
+from simworker.v1.request import Request
 
 
 @dataclass(slots=True)

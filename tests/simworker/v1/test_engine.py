@@ -1,11 +1,12 @@
 """The scheduler and the engine, on a clock of their own."""
 
-from simworker.engine import Engine
-from simworker.hashing import none_hash
-from simworker.kv_cache_manager import KVCacheManager
-from simworker.latency import LatencyModel
-from simworker.request import Hasher, Request
-from simworker.scheduler import Scheduler
+from simworker.engine import Generation
+from simworker.latency import LatencyModel, StepWork
+from simworker.v1.block_hash import none_hash
+from simworker.v1.engine import V1Engine
+from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.request import Hasher
+from simworker.v1.scheduler import Scheduler
 
 HASHER = Hasher(4, none_hash())
 
@@ -16,24 +17,24 @@ class Bench:
     def __init__(self, blocks: int = 100, budget: int = 32, seqs: int = 8) -> None:
         self.manager = KVCacheManager(blocks, 4, 1000)
         self.scheduler = Scheduler(self.manager, max_num_seqs=seqs, max_num_batched_tokens=budget)
-        self.engine = Engine(
-            self.manager, self.scheduler, LatencyModel(), max_model_len=1000, vocab_size=500
+        self.engine = V1Engine(
+            self.manager, self.scheduler, LatencyModel(), HASHER, max_model_len=1000, vocab_size=500
         )
         self.answers: dict[str, list[int]] = {}
         self.seconds = 0.0
 
-    def submit(self, name: str, prompt: list[int], tokens: int) -> Request:
-        one = Request(name, prompt, hasher=HASHER, max_tokens=tokens)
+    def submit(self, name: str, prompt: list[int], tokens: int) -> Generation:
         answer = self.answers.setdefault(name, [])
-        self.engine.submit(one, lambda new, _: answer.extend(new))
+        one = Generation(name, prompt, tokens, lambda new, _: answer.extend(new))
+        self.engine.submit(one)
         return one
 
     def step(self) -> int:
-        step, seconds = self.engine.begin_step()
-        self.seconds += seconds
-        self.engine.end_step(step)
+        self.seconds += self.engine.begin_step()
+        work = self.engine.work
+        self.engine.end_step()
         self.manager.check()
-        return sum(step.tokens.values())
+        return sum(new for new, _ in work.prefills) + work.decoding
 
     def run(self) -> None:
         for _ in range(10_000):
@@ -105,6 +106,6 @@ def test_cached_tokens_take_no_time() -> None:
 
 def test_the_latency_model_adds_up_as_stated() -> None:
     model = LatencyModel(base=1, prefill=10, context=100, decode=1000, decode_context=10000)
-    assert model.step([], 0, 0) == 1
-    assert model.step([(2, 3)], 0, 0) == 1 + 2 * (10 + 100 * (3 + 1))
-    assert model.step([], 2, 5) == 1 + 2 * 1000 + 5 * 10000
+    assert model.step(StepWork()) == 1
+    assert model.step(StepWork([(2, 3)])) == 1 + 2 * (10 + 100 * (3 + 1))
+    assert model.step(StepWork([], 2, 5)) == 1 + 2 * 1000 + 5 * 10000

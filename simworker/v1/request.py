@@ -6,7 +6,7 @@ Source: `vllm/v1/request.py`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simworker.hashing import Extra, block_hash
+from simworker.v1.block_hash import Extra, block_hash
 
 
 @dataclass(frozen=True, slots=True)

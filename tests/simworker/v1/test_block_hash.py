@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simworker.hashing import Extra, block_hash, none_hash, wire_hash
+from simworker.v1.block_hash import Extra, block_hash, none_hash, wire_hash
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 VECTORS = [
     vector
     for vector in json.loads((SHARED / "vectors" / "vllm-hashes.json").read_text())["vectors"]

@@ -7,8 +7,9 @@ Source: `vllm/v1/core/sched/scheduler.py` of 0.32, first come first served, chun
 from collections import deque
 from dataclasses import dataclass, field
 
-from simworker.kv_cache_manager import KVCacheManager
-from simworker.request import Request
+from simworker.latency import StepWork
+from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.request import Request
 
 
 @dataclass(slots=True)
@@ -17,10 +18,7 @@ class Step:
 
     tokens: dict[str, int] = field(default_factory=dict)
     """New tokens of each scheduled request."""
-    prefills: list[tuple[int, int]] = field(default_factory=list)
-    """(new tokens, tokens before them) of each request whose prompt is being computed."""
-    decoding: int = 0
-    decoding_context: int = 0
+    work: StepWork = field(default_factory=StepWork)
 
 
 class Scheduler:
@@ -105,10 +103,10 @@ class Scheduler:
         step.tokens[request.request_id] = new
         before = request.num_computed_tokens
         if before < request.num_prompt_tokens:
-            step.prefills.append((new, before))
+            step.work.prefills.append((new, before))
         else:
-            step.decoding += 1
-            step.decoding_context += before
+            step.work.decoding += 1
+            step.work.decoding_context += before
         request.num_computed_tokens = before + new
 
     def finish(self, request: Request) -> None:

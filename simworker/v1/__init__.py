@@ -1,0 +1,1 @@
+"""vLLM v1: the KV cache manager and the unified scheduler, as of 0.32."""
