@@ -88,10 +88,19 @@ class Recording:
     """Whether any answer says how many tokens were cached."""
 
 
+def is_trace_of_operations(path: Path) -> bool:
+    """Whether a file's first line is an operation on a cache manager. Raises as `read_recording`."""
+    for _, first in _objects(path, Recording()):
+        return isinstance(first.get("op"), str)
+    return False
+
+
 def read_recording(path: Path) -> Recording:
     """Read a recording. Raises BadRecordingError or OSError."""
     recording = Recording()
-    for number, raw in _json_lines(path, recording):
+    for number, raw in _objects(path, recording):
+        if not isinstance(raw.get("kind"), str):
+            raise BadRecordingError(f"is no recording: line {number} is no object with a kind")
         try:
             _take(recording, raw)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -107,7 +116,7 @@ def read_recording(path: Path) -> Recording:
     return recording
 
 
-def _json_lines(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the lines' objects by number; a recording that was cut off ends with its last whole line."""
     number = 0
     try:
@@ -122,10 +131,8 @@ def _json_lines(path: Path, recording: Recording) -> Iterator[tuple[int, dict[st
                         recording.cut_after = number
                         return
                     raise
-                if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-                    raise BadRecordingError(
-                        f"is no recording: line {number} is no object with a kind"
-                    )
+                if not isinstance(value, dict):
+                    raise BadRecordingError(f"is no recording: line {number} is no object")
                 yield number, value
     except EOFError:
         recording.cut_after = number + 1

@@ -7,16 +7,25 @@ request it predicts the cached tokens and compares them with what the engine rep
 A prediction is made from the batches before the one that announces the request's own blocks: the
 last moment at which a router could have known. Where a request waits in the engine's queue that is
 later than its arrival; what would have been said on arrival is counted beside it.
+
+A trace of operations on vLLM's `KVCacheManager` (`kvm_trace.jsonl.gz` there) is taken too: each is
+done on the simulated worker's manager, and every outcome compared.
 """
 
 import argparse
+import importlib.metadata
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from router.predict import Conditions, Outcome, verify
-from router.recording import BadRecordingError, read_recording
+from router.recording import BadRecordingError, is_trace_of_operations, read_recording
+
+TRACE_GROUP = "warmpath.trace_verifiers"
+"""Entry points that replay traces of operations; the router imports no other process."""
+FOLLOWING = ("start_at", "drop", "no_replay")
+"""Options that say how a recording's events are followed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,11 +58,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{option.replace('_', '-')}: from 0 to 1")
     conditions = Conditions(args.start_at, not args.no_replay, args.drop, args.seed)
     try:
+        if is_trace_of_operations(args.recording):
+            for option in FOLLOWING:
+                if getattr(args, option):
+                    parser.error(
+                        f"--{option.replace('_', '-')}: a trace of operations has no events"
+                    )
+            return _verify_operations(args.recording, as_json=args.json)
         outcome = verify(read_recording(args.recording), conditions)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {args.recording}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
+    return 0
+
+
+def _verify_operations(path: Path, *, as_json: bool) -> int:
+    """Replay a trace of operations. Raises BadRecordingError or OSError."""
+    [point] = importlib.metadata.entry_points(group=TRACE_GROUP, name="kv-cache-manager")
+    try:
+        outcome = point.load()(path)
+    except ValueError as error:
+        raise BadRecordingError(str(error)) from error
+    if as_json:
+        print(json.dumps(outcome))
+        return 0
+    print(f"{outcome['operations']} operations, {outcome['differences']} differences")
+    for miss in outcome["first_differences"]:
+        print(
+            f"  line {miss['line']} {miss['op']}: {miss['field']}: expected {miss['expected']}, "
+            f"got {miss['got']}"
+        )
     return 0
 
 
