@@ -17,7 +17,7 @@ class Slot(NamedTuple):
     """A place in a pool: level 0 is the primary pool, 1 the secondary."""
 
     level: int
-    index: int
+    number: int
 
 
 @dataclass(slots=True, eq=False)

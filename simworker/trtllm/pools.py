@@ -34,8 +34,8 @@ class BlockPools:
             raise ValueError(f"num_primary is {self.num_primary}; at least 1 block is needed")
         if self.num_secondary < 0:
             raise ValueError(f"num_secondary is {self.num_secondary}; it is 0 or more")
-        slots = [Slot(PRIMARY_LEVEL, index) for index in range(self.num_primary)]
-        slots += [Slot(SECONDARY_LEVEL, index) for index in range(self.num_secondary)]
+        slots = [Slot(PRIMARY_LEVEL, number) for number in range(self.num_primary)]
+        slots += [Slot(SECONDARY_LEVEL, number) for number in range(self.num_secondary)]
         self.blocks = [KVCacheBlock(block_id, slot) for block_id, slot in enumerate(slots)]
 
     def offload(self, block: KVCacheBlock, target: KVCacheBlock) -> None:
@@ -55,8 +55,8 @@ class BlockPools:
     def check(self) -> None:
         """Raise BrokenInvariantError unless the blocks' slots are all slots, each once."""
         slots = {block.slot for block in self.blocks}
-        wanted = {Slot(PRIMARY_LEVEL, index) for index in range(self.num_primary)}
-        wanted |= {Slot(SECONDARY_LEVEL, index) for index in range(self.num_secondary)}
+        wanted = {Slot(PRIMARY_LEVEL, number) for number in range(self.num_primary)}
+        wanted |= {Slot(SECONDARY_LEVEL, number) for number in range(self.num_secondary)}
         if slots != wanted or len(self.blocks) != len(wanted):
             raise BrokenInvariantError("the blocks' slots are not the pools' slots, each once")
 
