@@ -117,7 +117,7 @@ class BlockCache:
                     self._events.enqueue_priority_event(
                         found, retention.priority, self._window_size
                     )
-                block = self._reuse_part(found, key, retention) if partial else found
+                block = self._reuse_part(found, key, matched, retention) if partial else found
                 if not partial:
                     self.eviction_policy.claim_block(
                         block, retention.priority, retention.duration_ms
@@ -128,16 +128,16 @@ class BlockCache:
             yield block, matched
 
     def _reuse_part(
-        self, found: KVCacheBlock, key: BlockKey, retention: BlockRetention
+        self, found: KVCacheBlock, key: BlockKey, matched: int, retention: BlockRetention
     ) -> KVCacheBlock:
-        """Return a block of one's own that begins with the tokens shared with `found`.
+        """Return a block of one's own that begins with the `matched` tokens shared with `found`.
 
         That is a copy where `found` is in use or has children, and else the block itself, which
         leaves the tree: it will be written over.
         """
         if found.ref_count or not found.is_leaf:
-            block = self.take(found.priority, found.duration_ms)
-            self.pools.copy_part()
+            block = self._take_beside(found)
+            self.pools.copy_part(found, block, matched)
             block.set_key(key, self.tokens_per_block)
             return block
         if self._events and self._announces_detached:
@@ -146,6 +146,24 @@ class BlockCache:
         self.eviction_policy.claim_block(found, retention.priority, retention.duration_ms)
         self._given_away(found)
         return found
+
+    def _take_beside(self, found: KVCacheBlock) -> KVCacheBlock:
+        """Take a block without losing what `found` holds.
+
+        The source does not look out for it: where `found` is the next to go on the host, the block
+        that is offloaded to make room overwrites what is about to be copied.
+        """
+        is_next = (
+            not found.is_primary
+            and not found.ref_count
+            and (self.eviction_policy.get_free_block(SECONDARY_LEVEL)[0] is found)
+        )
+        if is_next:
+            self.eviction_policy.claim_block(found, None, found.duration_ms)
+        block = self.take(found.priority, found.duration_ms)
+        if is_next:
+            self.eviction_policy.release_block(found)
+        return block
 
     def take(self, priority: int, duration_ms: int | None) -> KVCacheBlock:
         """Claim the next free primary block, whatever it held.

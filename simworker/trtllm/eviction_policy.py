@@ -16,12 +16,15 @@ from collections.abc import Callable, Sequence
 from simworker.engine import BrokenInvariantError
 from simworker.trtllm.block import ROOT_ID, KVCacheBlock
 from simworker.trtllm.pools import PRIMARY_LEVEL, SECONDARY_LEVEL
-from simworker.trtllm.retention import DEFAULT_PRIORITY, MAX_PRIORITY
+from simworker.trtllm.retention import DEFAULT_PRIORITY
 
 DEFAULT_SECONDARY_OFFLOAD_MIN_PRIORITY = 30
 """Below it a block is not worth a place in the secondary pool."""
 
 LEVELS = (PRIMARY_LEVEL, SECONDARY_LEVEL)
+
+Queue = OrderedDict[int, KVCacheBlock]
+"""Free blocks by id, the one to give up next first."""
 
 
 class NoFreeBlocksError(RuntimeError):
@@ -43,11 +46,10 @@ class LRUEvictionPolicy:
             if secondary_offload_min_priority is None
             else secondary_offload_min_priority
         )
-        self._queues: list[list[OrderedDict[int, KVCacheBlock]]] = [
-            [OrderedDict() for _ in range(MAX_PRIORITY + 1)] for _ in LEVELS
-        ]
-        self._places: dict[int, OrderedDict[int, KVCacheBlock]] = {}
-        """The queue that each free block is in: where it was put, whatever it is now."""
+        self._queues: tuple[dict[int, Queue], dict[int, Queue]] = ({}, {})
+        """Of each level, by priority; none is empty."""
+        self._places: dict[int, tuple[int, int]] = {}
+        """The level and priority of the queue that each free block is in."""
         self._num_free = [0, 0]
         self._expiring: dict[int, KVCacheBlock] = {}
         self._heap: list[tuple[float, int]] = []
@@ -60,11 +62,12 @@ class LRUEvictionPolicy:
 
         Raises NoFreeBlocksError.
         """
-        for priority, queue in enumerate(self._queues[level]):
-            for block in queue.values():
-                worth = level == PRIMARY_LEVEL and priority >= self._offload_min_priority
-                return block, worth
-        raise NoFreeBlocksError(f"no free block on level {level}")
+        queues = self._queues[level]
+        if not queues:
+            raise NoFreeBlocksError(f"no free block on level {level}")
+        priority = min(queues)
+        worth_offloading = level == PRIMARY_LEVEL and priority >= self._offload_min_priority
+        return next(iter(queues[priority].values())), worth_offloading
 
     def get_num_free_blocks(self, level: int) -> int:
         """Return how many blocks of a level nobody uses, cached ones among them."""
@@ -109,31 +112,37 @@ class LRUEvictionPolicy:
             self._add(block, to_front=False)
 
     def _add(self, block: KVCacheBlock, *, to_front: bool) -> None:
-        queue = self._queues[block.slot.level][block.priority]
+        level = block.slot.level
+        queue = self._queues[level].setdefault(block.priority, OrderedDict())
         queue[block.block_id] = block
         if to_front:
             queue.move_to_end(block.block_id, last=False)
-        self._places[block.block_id] = queue
-        self._num_free[block.slot.level] += 1
+        self._places[block.block_id] = level, block.priority
+        self._num_free[level] += 1
 
     def _remove(self, block: KVCacheBlock) -> None:
-        queue = self._places.pop(block.block_id, None)
-        if queue is not None:
-            del queue[block.block_id]
-            self._num_free[block.slot.level] -= 1
-            self._expiring.pop(block.block_id, None)
+        place = self._places.pop(block.block_id, None)
+        if place is None:
+            return
+        level, priority = place
+        queue = self._queues[level][priority]
+        del queue[block.block_id]
+        if not queue:
+            del self._queues[level][priority]
+        self._num_free[level] -= 1
+        self._expiring.pop(block.block_id, None)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where queues, places and counts contradict each other."""
         seen = 0
         for level in LEVELS:
             count = 0
-            for priority, queue in enumerate(self._queues[level]):
+            for priority, queue in self._queues[level].items():
                 count += len(queue)
                 for block_id, block in queue.items():
                     if (block.slot.level, block.priority) != (level, priority):
                         raise BrokenInvariantError(f"block {block_id} waits in a wrong queue")
-                    if self._places.get(block_id) is not queue:
+                    if self._places.get(block_id) != (level, priority):
                         raise BrokenInvariantError(f"block {block_id} is not where it is noted")
                     if block.ref_count:
                         raise BrokenInvariantError(f"block {block_id} is free and in use")

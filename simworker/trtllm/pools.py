@@ -48,8 +48,12 @@ class BlockPools:
         _trade(target, block)
         self.num_onboarded += 1
 
-    def copy_part(self) -> None:
-        """Copy the leading tokens of one block to another; both stay where they are."""
+    def copy_part(self, source: KVCacheBlock, target: KVCacheBlock, num_tokens: int) -> None:
+        """Copy the leading tokens of one block, wherever it lies, to a primary one."""
+        if not target.is_primary or num_tokens < 1:
+            raise BrokenInvariantError(
+                f"{num_tokens} tokens from block {source.block_id} to {target.block_id}"
+            )
         self.num_partial_copies += 1
 
     def check(self) -> None:

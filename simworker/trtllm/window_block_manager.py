@@ -10,6 +10,7 @@ Where the source corrupts its own tree, this follows what it means to do:
   and may put a block of somebody else's content into the tree.
 - A tail that is stored again after it grew is first taken out under its old key.
 - What slid out is counted for each window; the source has one counter for all.
+- A block that is about to be copied is not overwritten first; see `BlockCache`.
 """
 
 from collections import Counter
