@@ -20,9 +20,10 @@ from simworker.trtllm.reuse_tree import ReuseTree
 class BlockCache:
     """The pools, the tree and the free queues of one window. `clock` gives seconds.
 
-    `announces_detached`: whether a cached leaf that a request takes over by a part of its tokens is
-    announced as removed. TensorRT-LLM to date says nothing there (pull request 16335 is to mend it),
-    so that whoever follows its events believes in blocks that are gone.
+    `announces_detached`: whether a cached leaf is announced as removed when a request takes it over to
+    write on in it, because it shares some of its tokens or is a tail with room. TensorRT-LLM to date
+    says nothing there (pull request 16335 is to mend it), so that whoever follows its events believes
+    in blocks that are gone.
     """
 
     def __init__(

@@ -117,16 +117,16 @@ class BlockManager:
     def remove_token(self, sequence: GenerationRequest) -> None:
         """Take the last token back, and the block that becomes empty.
 
-        Raises ValueError, and does nothing, where it is the only one, or in a block that others may
-        find: those are not written again.
+        Raises ValueError, and does nothing, where it is the only one or `can_remove_token` forbids
+        it.
         """
         position = sequence.num_tokens - 1
         if not position:
             raise ValueError(f"request_id {sequence.request_id}: its only token cannot be removed")
         for window, manager in self.windows.items():
-            if manager.is_settled(sequence, position):
+            if not manager.can_remove_token(sequence):
                 raise ValueError(
-                    f"request_id {sequence.request_id}: token {position} is cached in window {window}"
+                    f"request_id {sequence.request_id}: token {position} is settled in window {window}"
                 )
         sequence.num_tokens -= 1
         if sequence.num_tokens % self.tokens_per_block == 0:

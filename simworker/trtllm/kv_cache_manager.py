@@ -138,7 +138,7 @@ class KVCacheManager:
     def rewind_kv_cache(self, request_id: int, rewind_lengths: int) -> None:
         """Take the last tokens back: speculation that was refused.
 
-        Raises ValueError where a token is in a block that is cached already.
+        Raises ValueError where a token is cached already, or a window has slid past it.
         """
         sequence = self.get_sequence(request_id)
         for _ in range(rewind_lengths):

@@ -166,12 +166,19 @@ class WindowBlockManager:
         if (sequence.num_tokens - 1) % self.tokens_per_block == 0:
             self._allocate(sequence)
 
-    def is_settled(self, sequence: GenerationRequest, position: int) -> bool:
-        """Whether the token at `position` is in a block that is cached, or slid out of the window."""
+    def can_remove_token(self, sequence: GenerationRequest) -> bool:
+        """Whether the last token may be taken back.
+
+        Not where its block is cached, which is never written again; and not where the window would
+        then reach back to what slid out of it.
+        """
+        position = sequence.num_tokens - 1
+        gone = sequence.num_front_blocks_removed[self.window_size]
+        if gone and gone * self.tokens_per_block > position - self.window_size:
+            return False
         number = position // self.tokens_per_block
-        if number < sequence.num_front_blocks_removed[self.window_size]:
-            return True
-        return self.get_block_by_id(sequence.cache_block_ids[self.window_size][number]).in_tree
+        block_id = sequence.cache_block_ids[self.window_size][number]
+        return not self.get_block_by_id(block_id).in_tree
 
     def release_last_block(self, sequence: GenerationRequest) -> None:
         """Take a sequence's last block away; it is the next to be given to others."""
