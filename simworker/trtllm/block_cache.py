@@ -207,8 +207,8 @@ class BlockCache:
             return
         target = self.take(DEFAULT_PRIORITY, None)
         self.pools.onboard(block, target)
-        if self._events:
-            # Also of a block that has just left the tree: the source does not ask.
+        # The source tells this also of a leaf that it has just taken out of the tree in silence.
+        if self._events and (block.in_tree or not self._announces_detached):
             self._events.enqueue_level_event(
                 block, SECONDARY_LEVEL, PRIMARY_LEVEL, self._window_size
             )
@@ -265,6 +265,8 @@ class BlockCache:
             if found is None:
                 found = self.pools.blocks[block_id]
                 if found.in_tree:
+                    if len(found.key.tokens) > len(key.tokens):
+                        break  # A rewound tail: what is cached already holds it, and more.
                     self._removed(found)
                     self.tree.detach_leaf(found)
                 self.tree.insert(parent, key, found)

@@ -21,7 +21,6 @@ class EventFollower:
         self.windows: dict[int, dict[int, Known]] = {}
         self.capacity: dict[int, list[int]] = {}
         self.next_id = 0
-        self.unknown_updates = 0
 
     def follow(self, events: Iterable[dict[str, Any]]) -> None:
         for event in events:
@@ -47,10 +46,8 @@ class EventFollower:
             for name in data["block_hashes"]:
                 del blocks[name]
         else:
-            level, known = data["cache_level"], blocks.get(data["block_hash"])
-            if known is None:
-                self.unknown_updates += 1
-            elif level is not None:
+            level, known = data["cache_level"], blocks[data["block_hash"]]
+            if level is not None:
                 assert known.level == level["old_value"]
                 blocks[data["block_hash"]] = known._replace(level=level["new_value"])
 

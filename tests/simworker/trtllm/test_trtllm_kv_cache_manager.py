@@ -231,6 +231,18 @@ def test_what_is_cached_cannot_be_rewound() -> None:
     assert manager.get_sequence(0).num_tokens == 8
 
 
+def test_a_tail_rewound_into_a_cached_block_is_not_stored_again() -> None:
+    manager = new_manager()
+    manager.remove_sequence(0, add(manager, 0, list(range(10))))
+    before = truth(manager)
+    request = add(manager, 1, list(range(5)))
+    manager.rewind_kv_cache(1, 1)
+    request.remove_tokens(1)
+    manager.remove_sequence(1, request)
+    manager.check()
+    assert truth(manager) == before
+
+
 def test_a_window_that_has_slid_cannot_be_rewound_past_that() -> None:
     manager = new_manager({8: (8, 0)})
     request = add(manager, 0, list(range(8)))
