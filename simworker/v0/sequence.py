@@ -404,9 +404,17 @@ class SequenceGroup:
         """Whether every sequence has ended."""
         return all(seq.is_finished() for seq in self.seqs)
 
+    @property
+    def first_unfinished_seq(self) -> Sequence:
+        """The first sequence that has not ended: what is true of its stage is true of the others'.
+
+        0.9.2 takes the first, ended or not; it fails where that has ended and another is recomputed.
+        """
+        return next((seq for seq in self.seqs if not seq.is_finished()), self.first_seq)
+
     def is_prefill(self) -> bool:
         """Whether known tokens are still to be computed."""
-        return self.first_seq.is_prefill()
+        return self.first_unfinished_seq.is_prefill()
 
     def __repr__(self) -> str:
         return f"SequenceGroup(request_id={self.request_id}, num_seqs={len(self.seqs)})"
