@@ -138,6 +138,7 @@ class SchedulerState(SequenceGroupQueues):
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: BlockPairs) -> PreemptionMode:
         """Take a running group's blocks. Raises RuntimeError where they do not fit on the CPU."""
         self.num_cumulative_preemption += 1
+        seq_group.num_preemptions += 1
         mode = self._preemption_mode(seq_group)
         if mode is PreemptionMode.SWAP:
             self._swap_out(seq_group, blocks_to_swap_out)

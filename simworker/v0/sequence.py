@@ -338,6 +338,7 @@ class SequenceGroup:
         self.lora_request = lora_request
         self.encoder_seq = encoder_seq
         self.priority = priority
+        self.num_preemptions = 0
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
