@@ -6,7 +6,9 @@ forks, frees and resets between steps. Lookahead slots are filled with rubbish, 
 """
 
 import os
+from itertools import product
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -24,9 +26,22 @@ from tests.simworker.v0.array_backends import array_backend
 SIZE = 2
 SHAPE = CacheShape(num_layers=1, block_size=SIZE, num_kv_heads=1, head_size=4, dtype="fp8")
 BACKEND = os.environ.get("WARMPATH_ARRAYS", "numpy")
-# Few tokens, so that sequences meet again and again.
-TOKEN = st.integers(0, 1)
-PICK = st.integers(0, 5)
+Prompt = tuple[tuple[int, ...], int, int]
+PICK = st.integers(0, 3)
+# Every choice is one draw, which is what a state machine spends its time on. Of tokens there are two, so
+# that sequences meet again and again.
+PROMPTS = [
+    (tokens, count, lora)
+    for length in range(1, 8)
+    for tokens in product((0, 1), repeat=length)
+    for count, lora in ((1, 0), (1, 0), (1, 1), (2, 0))
+]
+"""Tokens, sequences of them, and the adapter."""
+PROMPT = st.sampled_from([None, *PROMPTS])
+DECISIONS = list(product(("extend", "pass_over", "swap_out", "recompute"), repeat=4))
+SAMPLED = list(product((0, 1), repeat=3))
+STEPS = settings(LONG, stateful_step_count=12)
+"""Each step is as many operations as there are sequences."""
 RUNNING, SWAPPED, WAITING = SequenceStatus.RUNNING, SequenceStatus.SWAPPED, SequenceStatus.WAITING
 
 
@@ -51,32 +66,17 @@ class Steps(RuleBasedStateMachine):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self.phase = 0
-        self.preempted = False
+        self.touched: set[int] = set()
         self.chunks: list[Chunk] = []
         self.scheduled: dict[int, Sequence] = {}
         self.swap_in_pairs: BlockPairs = []
         self.swap_out_pairs: BlockPairs = []
         self.copies: BlockPairs = []
 
-    def _new_seq(self, prompt: list[int], lora: int) -> Sequence:
+    def _new_seq(self, prompt: tuple[int, ...], lora: int) -> Sequence:
         self.next_id += 1
         request = LoRARequest(f"lora-{lora}", lora) if lora else None
         return Sequence(self.next_id, {"prompt_token_ids": prompt}, SIZE, lora_request=request)
-
-    def _pick(self, at: int, status: SequenceStatus) -> SequenceGroup | None:
-        """Pick a group of a status that this step has not touched."""
-        groups = [
-            group
-            for group in self.groups
-            if group.get_seqs(status) and not any(s.seq_id in self.scheduled for s in group.seqs)
-        ]
-        return groups[at % len(groups)] if groups else None
-
-    def _extend(self, group: SequenceGroup, lookahead: int) -> None:
-        for seq in group.get_seqs(RUNNING):
-            self.copies += self.manager.append_slots(seq, lookahead)
-            self._schedule(seq, seq.get_num_computed_tokens())
 
     def _schedule(self, seq: Sequence, begin: int) -> None:
         self.scheduled[seq.seq_id] = seq
@@ -84,78 +84,93 @@ class Steps(RuleBasedStateMachine):
         table = self.manager.get_block_table(seq)
         self.chunks.append(Chunk(table, tokens, range(begin, len(tokens)), seq.extra_hash()))
 
-    @precondition(lambda self: self.phase == 0)
-    @rule(at=PICK, lookahead=st.integers(0, 3))
-    def extend(self, at: int, lookahead: int) -> None:
-        group = self._pick(at, RUNNING)
-        if group and self.manager.can_append_slots(group, lookahead):
-            self._extend(group, lookahead)
+    @rule(
+        decisions=st.sampled_from([("extend",) * 4] * len(DECISIONS) + DECISIONS),
+        lookahead=st.sampled_from([0, 0, 1, 3]),
+        back=st.booleans(),
+        one=PROMPT,
+        another=PROMPT,
+        sampled=st.sampled_from(SAMPLED),
+    )
+    def step(
+        self,
+        decisions: tuple[str, ...],
+        lookahead: int,
+        back: bool,
+        one: Prompt | None,
+        another: Prompt | None,
+        sampled: tuple[int, ...],
+    ) -> None:
+        for decision in decisions:
+            group = self._next(RUNNING)
+            if group:
+                getattr(self, f"_{decision}")(group, lookahead)
+        group = self._next(SWAPPED)
+        if back and group and not self.swap_out_pairs:
+            self._swap_in(group, lookahead)
+        for prompt in (one, another):
+            waiting = self._next(WAITING)
+            if waiting:
+                self._prefill(waiting)
+            elif prompt and len(self.groups) < 4:
+                tokens, count, lora = prompt
+                seqs = [self._new_seq(tokens, lora) for _ in range(count)]
+                group = SequenceGroup(f"r{self.next_id}", seqs, 0.0)
+                self.groups.append(group)
+                self._prefill(group)
+        self._execute(sampled)
 
-    @precondition(lambda self: self.phase == 0)
-    @rule(at=PICK)
-    def preempt_by_recompute(self, at: int) -> None:
-        group = self._pick(at, RUNNING)
-        if group and len(group.seqs) == 1:
-            self.manager.free(group.seqs[0])
-            group.seqs[0].reset_state_for_recompute()
-            group.seqs[0].status = WAITING
-            self.preempted = True
+    def _next(self, status: SequenceStatus) -> SequenceGroup | None:
+        """Return the first group of a status that this step has not touched."""
+        for group in self.groups:
+            if group.get_seqs(status) and not any(s.seq_id in self.touched for s in group.seqs):
+                self.touched.update(s.seq_id for s in group.seqs)
+                return group
+        return None
 
-    @precondition(lambda self: self.phase == 0)
-    @rule(at=PICK)
-    def preempt_by_swap(self, at: int) -> None:
-        group = self._pick(at, RUNNING)
-        if not group or not self.manager.can_swap_out(group):
+    def _pass_over(self, group: SequenceGroup, lookahead: int) -> None:
+        pass
+
+    def _extend(self, group: SequenceGroup, lookahead: int) -> None:
+        if not self.manager.can_append_slots(group, lookahead):
             return
+        for seq in group.get_seqs(RUNNING):
+            self.copies += self.manager.append_slots(seq, lookahead)
+            self._schedule(seq, seq.get_num_computed_tokens())
+            self.manager.check()
+
+    def _recompute(self, group: SequenceGroup, lookahead: int) -> None:
+        if len(group.seqs) > 1:
+            return self._swap_out(group, lookahead)
+        self.manager.free(group.seqs[0])
+        group.seqs[0].reset_state_for_recompute()
+        group.seqs[0].status = WAITING
+        return self.manager.check()
+
+    def _swap_out(self, group: SequenceGroup, lookahead: int) -> None:  # noqa: ARG002 - as the others
         seqs = group.get_seqs(RUNNING)
         blocks = sum(len(self.manager.get_block_table(seq)) for seq in seqs)
-        if blocks > self.manager.get_num_free_cpu_blocks():
-            return  # What is counted leaves empty lookahead blocks out, as in 0.9.2.
-        self.swap_out_pairs += self.manager.swap_out(group)
-        for seq in seqs:
-            seq.status = SWAPPED
-        self.preempted = True
+        # What is counted leaves empty lookahead blocks out, as in 0.9.2.
+        if self.manager.can_swap_out(group) and blocks <= self.manager.get_num_free_cpu_blocks():
+            self.swap_out_pairs += self.manager.swap_out(group)
+            for seq in seqs:
+                seq.status = SWAPPED
+            self.manager.check()
 
-    @precondition(lambda self: self.phase <= 1 and not self.preempted)
-    @rule(at=PICK, lookahead=st.integers(0, 2))
-    def swap_in(self, at: int, lookahead: int) -> None:
-        self.phase = 1
-        group = self._pick(at, SWAPPED)
-        if not group or self.manager.can_swap_in(group, lookahead) is not AllocStatus.OK:
-            return
+    def _swap_in(self, group: SequenceGroup, lookahead: int) -> None:
         seqs = group.get_seqs(SWAPPED)
         blocks = sum(len(self.manager.get_block_table(seq)) for seq in seqs)
-        if blocks > self.manager.get_num_free_gpu_blocks():
-            return
-        self.swap_in_pairs += self.manager.swap_in(group)
-        for seq in seqs:
-            seq.status = RUNNING
-        if self.manager.can_append_slots(group, lookahead):
+        fits = self.manager.can_swap_in(group, lookahead)
+        if fits is AllocStatus.OK and blocks <= self.manager.get_num_free_gpu_blocks():
+            self.swap_in_pairs += self.manager.swap_in(group)
+            for seq in seqs:
+                seq.status = RUNNING
+            self.manager.check()
             self._extend(group, lookahead)
-        else:
-            # It waits for slots where it is now; nothing else may touch it in this step.
-            self.scheduled.update({seq.seq_id: seq for seq in seqs})
-
-    @rule(
-        prompt=st.lists(TOKEN, min_size=1, max_size=7),
-        count=st.integers(1, 2),
-        lora=st.sampled_from([0, 0, 0, 1]),
-    )
-    def admit(self, prompt: list[int], count: int, lora: int) -> None:
-        if len(self.groups) < 5:
-            seqs = [self._new_seq(prompt, lora) for _ in range(count)]
-            self._prefill(SequenceGroup(f"r{self.next_id}", seqs, 0.0))
-
-    @rule(at=PICK)
-    def admit_again(self, at: int) -> None:
-        group = self._pick(at, WAITING)
-        if group:
-            self.groups.remove(group)
-            self._prefill(group)
 
     def _prefill(self, group: SequenceGroup) -> None:
-        self.phase = 2
         seqs = group.get_seqs(WAITING)
+        self.touched.update(seq.seq_id for seq in seqs)
         cached = min(self.manager.get_num_cached_tokens(seq) for seq in seqs)
         fits = self.manager.can_allocate(group) is AllocStatus.OK
         if fits:
@@ -169,7 +184,6 @@ class Steps(RuleBasedStateMachine):
             for seq in seqs:
                 self.manager.remove_seq_from_computed_blocks_tracker(seq)
             return
-        self.groups.append(group)
         for seq in seqs:
             seq.status = RUNNING
         common = self.manager.get_common_computed_block_ids(seqs)
@@ -179,9 +193,7 @@ class Steps(RuleBasedStateMachine):
             # A prompt found whole has its last token computed once more, for something to sample.
             self._schedule(seq, min(cached, seq.get_len() - 1))
 
-    @precondition(lambda self: self.chunks or self.preempted or self.swap_in_pairs)
-    @rule(sampled=st.lists(TOKEN, min_size=4, max_size=4))
-    def execute(self, sampled: list[int]) -> None:
+    def _execute(self, sampled: tuple[int, ...]) -> None:
         self.now += 1
         for group in self.groups:
             self.manager.mark_blocks_as_computed(group, 1)
@@ -205,12 +217,12 @@ class Steps(RuleBasedStateMachine):
             tokens = [*chunk.token_ids, *[9] * len(ahead)]
             self.worker.content.compute(chunk.block_ids, tokens, ahead, chunk.extra_hash)
 
-    @precondition(lambda self: self._between_steps())
+    @precondition(lambda self: self.groups)
     @rule(at=PICK, which=PICK)
     def fork(self, at: int, which: int) -> None:
-        group = self._pick(at, RUNNING)
-        if group and len(group.seqs) < 3:
-            parents = group.get_seqs(RUNNING)
+        group = self.groups[at % len(self.groups)]
+        parents = group.get_seqs(RUNNING)
+        if parents and len(group.seqs) < 3:
             parent = parents[which % len(parents)]
             self.next_id += 1
             child = parent.fork(self.next_id)
@@ -218,25 +230,20 @@ class Steps(RuleBasedStateMachine):
             self.manager.fork(parent, child)
             assert self.manager.get_block_table(child) == self.manager.get_block_table(parent)
 
-    @precondition(lambda self: self._between_steps())
+    @precondition(lambda self: self.groups)
     @rule(at=PICK, which=PICK)
     def finish(self, at: int, which: int) -> None:
-        if self.groups:
-            group = self.groups[at % len(self.groups)]
-            seq = group.seqs.pop(which % len(group.seqs))
-            self.manager.free(seq)
-            if not group.seqs:
-                self.groups.remove(group)
+        group = self.groups[at % len(self.groups)]
+        seq = group.seqs.pop(which % len(group.seqs))
+        self.manager.free(seq)
+        if not group.seqs:
+            self.groups.remove(group)
 
-    @precondition(lambda self: self._between_steps())
     @rule()
     def reset(self) -> None:
         allocator = self.manager.block_allocator
         unused = not any(allocator.ref_count(block_id) for block_id in allocator.all_block_ids)
         assert self.manager.reset_prefix_cache() == (unused or not self.caching)
-
-    def _between_steps(self) -> bool:
-        return not (self.phase or self.scheduled or self.preempted)
 
     @invariant()
     def nothing_is_broken(self) -> None:
@@ -244,8 +251,6 @@ class Steps(RuleBasedStateMachine):
 
     @invariant()
     def every_sequence_reads_back(self) -> None:
-        if not self._between_steps():
-            return
         allocator = self.manager.block_allocator
         for seq in (seq for group in self.groups for seq in group.seqs):
             table = self.manager.block_tables.get(seq.seq_id)
@@ -292,7 +297,7 @@ TestNaiveSteps = NaiveSteps.TestCase
 TestCachingSteps = CachingSteps.TestCase
 TestNaiveWindowSteps = NaiveWindowSteps.TestCase
 TestCachingWindowSteps = CachingWindowSteps.TestCase
-TestNaiveSteps.settings = LONG
-TestCachingSteps.settings = LONG
-TestNaiveWindowSteps.settings = LONG
-TestCachingWindowSteps.settings = LONG
+TestNaiveSteps.settings = STEPS
+TestCachingSteps.settings = STEPS
+TestNaiveWindowSteps.settings = STEPS
+TestCachingWindowSteps.settings = STEPS
