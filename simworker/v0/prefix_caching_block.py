@@ -104,7 +104,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self._cached_blocks: dict[int, BlockId] = {}
         """Content hash to block, in use or in the evictor."""
         self._touched_blocks: set[BlockId] = set()
-        """Blocks filled in the step that is being scheduled."""
+        """Blocks filled in the step that is being scheduled, even if they were given up since."""
         self._create_evictor = create_evictor
         self.evictor = create_evictor()
         self.metric_data = CacheMetricData()
@@ -201,17 +201,13 @@ class PrefixCachingBlockAllocator(BlockAllocator):
                 (block.num_blocks_before + 1) * self._block_size,
                 self._block_tracker[block_id].last_accessed,
             )
-            self._untrack(block_id)
+            self._block_tracker[block_id].disable()
         block.block_id = None
 
     def _free_hashless(self, block_id: BlockId) -> None:
         if self._refcounter.get(block_id) == 1:
-            self._untrack(block_id)
+            self._block_tracker[block_id].disable()
         self._hashless_allocator.free_block_id(block_id)
-
-    def _untrack(self, block_id: BlockId) -> None:
-        self._touched_blocks.discard(block_id)
-        self._block_tracker[block_id].disable()
 
     def fork(self, last_block: Block) -> list[Block]:
         """Return a second view of the chain that ends in `last_block`, sharing its memory."""
@@ -401,6 +397,4 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             raise BrokenInvariantError("a block has two contents")
         if not cached <= found or found & set(free):
             raise BrokenInvariantError("the blocks with content are not those found by it")
-        if not self._touched_blocks <= found - unused:
-            raise BrokenInvariantError("a block is being computed that nobody uses")
         self.evictor.check()
