@@ -1,0 +1,244 @@
+"""What a block is, and what hands blocks out on one device and on two.
+
+Source: `vllm/core/block/interfaces.py` of 0.9.2. A block here is one sequence's view: its tokens, and
+the id of the physical block that holds them. Sequences that share memory have a view each, with the
+same id, so ids are what is counted.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from simworker.v0.device import Device
+
+BlockId = int
+
+
+class Block(Protocol):
+    """Up to `block_size` consecutive tokens of a sequence, and where they lie."""
+
+    @property
+    def block_id(self) -> BlockId | None:
+        """The physical block; None while there is none. Only allocators set it."""
+
+    @block_id.setter
+    def block_id(self, value: BlockId | None) -> None: ...
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens held; read only."""
+
+    @property
+    def num_empty_slots(self) -> int:
+        """Tokens that can still be appended."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is empty."""
+
+    @property
+    def prev_block(self) -> "Block | None":
+        """The block before this one in the sequence; None for the first."""
+
+    @property
+    def num_blocks_before(self) -> int:
+        """Blocks before this one in the sequence."""
+
+    @property
+    def extra_hash(self) -> int | None:
+        """What tells the content apart besides the tokens, such as an adapter."""
+
+    @property
+    def content_hash(self) -> int | None:
+        """Hash of this and all earlier tokens; None unless the block is full and can be shared."""
+
+    def append_token_ids(self, token_ids: list[int]) -> None:
+        """Fill slots; may move the block to another id. Raises ValueError for too many tokens."""
+
+
+class BlockFactory(Protocol):
+    """Makes blocks of the kind an allocator hands out."""
+
+    def __call__(
+        self,
+        *,
+        prev_block: Block | None,
+        token_ids: list[int],
+        block_size: int,
+        allocator: "BlockAllocator",
+        block_id: BlockId | None = None,
+        extra_hash: int | None = None,
+    ) -> Block:
+        """Return a block that holds these tokens."""
+
+
+class BlockAllocator(Protocol):
+    """The blocks of one device.
+
+    A *mutable* block is one that is being filled; an *immutable* one is full and stays as it is.
+    """
+
+    class NoFreeBlocksError(ValueError):
+        """Every block is in use."""
+
+    @property
+    def all_block_ids(self) -> frozenset[BlockId]:
+        """The ids handed out here."""
+
+    def allocate_mutable_block(
+        self, prev_block: Block | None, extra_hash: int | None = None
+    ) -> Block:
+        """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
+
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
+    ) -> Block:
+        """Return a full block after `prev_block`. Raises NoFreeBlocksError."""
+
+    def allocate_immutable_blocks(
+        self,
+        prev_block: Block | None,
+        block_token_ids: list[list[int]],
+        extra_hash: int | None = None,
+    ) -> list[Block]:
+        """Return a chain of full blocks after `prev_block`. Raises NoFreeBlocksError."""
+
+    def free(self, block: Block) -> None:
+        """Use a block once less; it has no id afterwards."""
+
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
+
+    def get_num_total_blocks(self) -> int:
+        """Blocks there are."""
+
+    def get_num_free_blocks(self) -> int:
+        """Blocks that could be allocated, content or not."""
+
+    def get_physical_block_id(self, absolute_id: BlockId) -> int:
+        """Return an id's position within the device."""
+
+    def swap_out(self, blocks: list[Block]) -> None:
+        """Give up the blocks' ids; they keep their tokens."""
+
+    def swap_in(self, blocks: list[Block]) -> None:
+        """Give blocks with tokens ids of this device. Raises NoFreeBlocksError."""
+
+    def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
+        """Free blocks that swapping in the full ones among `blocks` takes."""
+
+    def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
+        """Return (source, destination) of the copies due since the last call, in order."""
+
+    def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
+        """Note when blocks were last read, seconds."""
+
+    def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
+        """Say that everything filled so far is computed; the ids do not matter, as in 0.9.2."""
+
+    def get_common_computed_block_ids(
+        self, computed_seq_block_ids: list[list[BlockId]]
+    ) -> list[BlockId]:
+        """Return the ids that all sequences begin with."""
+
+    def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
+        """Return the leading hashes whose content is cached and computed."""
+
+    def cow_block_if_not_appendable(self, block: Block) -> BlockId:
+        """Return the id to append in: a new one where others use the block. For blocks only."""
+
+    def promote_to_immutable_block(self, block: Block) -> BlockId:
+        """Let a block just filled be found by its content; return its id. For blocks only."""
+
+    def get_prefix_cache_hit_rate(self) -> float:
+        """Share of look-ups that hit, 0 to 1; -1 where nothing is looked up."""
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all content; False, and nothing done, while blocks are in use."""
+
+    def ref_count(self, block_id: BlockId) -> int:
+        """Return how many views have this id."""
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where counts, free blocks and cache disagree."""
+
+
+class DeviceAwareBlockAllocator(Protocol):
+    """The blocks of all devices; where a method has no device, the block's id tells it."""
+
+    @property
+    def all_block_ids(self) -> frozenset[BlockId]:
+        """The ids handed out here, of all devices."""
+
+    def allocate_mutable_block(
+        self, prev_block: Block | None, device: Device, extra_hash: int | None = None
+    ) -> Block:
+        """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
+
+    def allocate_immutable_block(
+        self,
+        prev_block: Block | None,
+        token_ids: list[int],
+        device: Device,
+        extra_hash: int | None = None,
+    ) -> Block:
+        """Return a full block after `prev_block`. Raises NoFreeBlocksError."""
+
+    def allocate_immutable_blocks(
+        self,
+        prev_block: Block | None,
+        block_token_ids: list[list[int]],
+        device: Device,
+        extra_hash: int | None = None,
+    ) -> list[Block]:
+        """Return a chain of full blocks after `prev_block`. Raises NoFreeBlocksError."""
+
+    def allocate_or_get_null_block(self) -> Block:
+        """Return the one block that stands where a table has dropped its own."""
+
+    def free(self, block: Block) -> None:
+        """Use a block once less; the null block stays."""
+
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
+
+    def get_num_free_blocks(self, device: Device) -> int:
+        """Blocks that could be allocated, content or not."""
+
+    def get_num_total_blocks(self, device: Device) -> int:
+        """Blocks there are."""
+
+    def get_physical_block_id(self, device: Device, absolute_id: BlockId) -> int:
+        """Return an id's position within its device."""
+
+    def swap(
+        self, blocks: list[Block], src_device: Device, dst_device: Device
+    ) -> dict[BlockId, BlockId]:
+        """Move blocks; return old id to new id."""
+
+    def get_num_full_blocks_touched(self, blocks: list[Block], device: Device) -> int:
+        """Free blocks of `device` that moving the full ones among `blocks` there takes."""
+
+    def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
+        """Return (source, destination) of the copies due on the GPU since the last call."""
+
+    def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
+        """Note when blocks were last read, seconds."""
+
+    def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
+        """Say that everything filled so far on the GPU is computed."""
+
+    def get_common_computed_block_ids(
+        self, computed_seq_block_ids: list[list[BlockId]]
+    ) -> list[BlockId]:
+        """Return the ids that all sequences begin with."""
+
+    def find_cached_blocks_prefix(
+        self, block_hashes: list[int], device: Device = Device.GPU
+    ) -> list[int]:
+        """Return the leading hashes whose content is cached and computed."""
+
+    def get_prefix_cache_hit_rate(self, device: Device) -> float:
+        """Share of look-ups that hit, 0 to 1; -1 where nothing is looked up."""
+
+    def reset_prefix_cache(self, device: Device | None = None) -> bool:
+        """Forget all content, of all devices without one; False while blocks are in use."""

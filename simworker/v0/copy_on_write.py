@@ -1,0 +1,32 @@
+"""Writing to a block that others read.
+
+Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
+"""
+
+from simworker.v0.block import Block, BlockId
+from simworker.v0.ref_counter import RefCounter
+
+
+class CopyOnWriteTracker:
+    """The copies that have to be made before the next forward pass writes.
+
+    Forks share all blocks. Full ones are never written again, so only a fork's last block is ever
+    copied: when one of its owners appends and is not the only one left.
+    """
+
+    def __init__(self, refcounter: RefCounter) -> None:
+        self._refcounter = refcounter
+        self._copy_on_writes: list[tuple[BlockId, BlockId]] = []
+
+    def is_appendable(self, block: Block) -> bool:
+        """Whether a block may be written where it lies: nobody else uses it."""
+        return block.block_id is None or self._refcounter.get(block.block_id) <= 1
+
+    def record_cow(self, src_block_id: BlockId, trg_block_id: BlockId) -> None:
+        """Note that a block's content has to be copied."""
+        self._copy_on_writes.append((src_block_id, trg_block_id))
+
+    def clear_cows(self) -> list[tuple[BlockId, BlockId]]:
+        """Return (source, destination) pairs noted since the last call, in order."""
+        noted, self._copy_on_writes = self._copy_on_writes, []
+        return noted

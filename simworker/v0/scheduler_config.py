@@ -1,0 +1,169 @@
+"""What the scheduler and its pools are set to.
+
+Source: `SchedulerConfig` and `CacheConfig` in `vllm/config.py` of 0.9.2, with its names, order and
+defaults. Fields that change nothing in scheduling or memory are left out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
+DEFAULT_LONG_PREFILL_SHARE = 0.04
+"""A prompt is long from this share of max_model_len, where partial prefills share a step."""
+CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
+GIB = 1 << 30
+
+
+@dataclass(slots=True)
+class SchedulerConfig:
+    """Limits of a step, and the policy. Raises ValueError naming the field and its limit."""
+
+    runner_type: str = "generate"
+    max_num_batched_tokens: int = 0
+    """Tokens that one step computes at most; 0 for 0.9.2's default."""
+    max_num_seqs: int = 128
+    """Sequences that one step computes at most."""
+    max_model_len: int = 8192
+    """Tokens of prompt and output that a sequence may have."""
+    max_num_partial_prefills: int = 1
+    """Prompts that may be computed in part in one step, where prefills are chunked."""
+    max_long_partial_prefills: int = 1
+    """Of these, long ones: with fewer, short prompts overtake long ones."""
+    long_prefill_token_threshold: int = 0
+    """From more tokens than this a prompt is long; 0 for 4 % of max_model_len, where it matters."""
+    num_lookahead_slots: int = 0
+    """Slots kept ready for every sequence beyond its known tokens (speculative decoding)."""
+    delay_factor: float = 0.0
+    """How long new prompts wait for company, as a multiple of the last prompt step's duration."""
+    enable_chunked_prefill: bool = False
+    preemption_mode: Literal["swap", "recompute"] | None = None
+    """None: recompute groups of one sequence, swap groups of several."""
+    num_scheduler_steps: int = 1
+    """Tokens decoded between two schedulings; more than 1 needs num_lookahead_slots one less."""
+    policy: Literal["fcfs", "priority"] = "fcfs"
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_model_len", "num_scheduler_steps"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("num_lookahead_slots", self.num_lookahead_slots, 0)
+        _at_least("delay_factor", self.delay_factor, 0)
+        _one_of("runner_type", self.runner_type, ("generate",))
+        _one_of("preemption_mode", self.preemption_mode, (None, "swap", "recompute"))
+        _one_of("policy", self.policy, ("fcfs", "priority"))
+        if self.policy == "priority" and self.preemption_mode == "swap":
+            raise ValueError(
+                'policy "priority" takes preemption_mode "recompute" or None, not "swap": 0.9.2 '
+                "loses the blocks it swaps out for a request of higher priority"
+            )
+        if self.max_num_batched_tokens == 0:
+            self.max_num_batched_tokens = self._default_max_num_batched_tokens()
+        self._check_token_budget()
+        self._check_partial_prefills()
+
+    @property
+    def chunked_prefill_enabled(self) -> bool:
+        """Whether a prompt may be computed over several steps."""
+        return self.enable_chunked_prefill
+
+    @property
+    def is_multi_step(self) -> bool:
+        """Whether several tokens are decoded between two schedulings."""
+        return self.num_scheduler_steps > 1
+
+    def _default_max_num_batched_tokens(self) -> int:
+        tokens = DEFAULT_MAX_NUM_BATCHED_TOKENS
+        if not self.enable_chunked_prefill or self.is_multi_step:
+            tokens = max(self.max_model_len, tokens)
+        return min(self.max_num_seqs * self.max_model_len, tokens)
+
+    def _check_token_budget(self) -> None:
+        tokens = self.max_num_batched_tokens
+        if tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens {tokens} is less than max_num_seqs {self.max_num_seqs}"
+            )
+        if tokens < self.max_model_len and not self.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_batched_tokens {tokens} is less than max_model_len "
+                f"{self.max_model_len}, and enable_chunked_prefill is off"
+            )
+
+    def _check_partial_prefills(self) -> None:
+        prefills = self.max_num_partial_prefills
+        _at_least("max_num_partial_prefills", prefills, 1)
+        if not 1 <= self.max_long_partial_prefills <= prefills:
+            raise ValueError(
+                f"max_long_partial_prefills {self.max_long_partial_prefills} is not between 1 and "
+                f"max_num_partial_prefills {prefills}"
+            )
+        _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if prefills == 1:
+            return
+        if not self.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_partial_prefills {prefills} is more than 1, and enable_chunked_prefill "
+                "is off"
+            )
+        if self.long_prefill_token_threshold == 0:
+            self.long_prefill_token_threshold = int(self.max_model_len * DEFAULT_LONG_PREFILL_SHARE)
+        if self.long_prefill_token_threshold > self.max_model_len:
+            raise ValueError(
+                f"long_prefill_token_threshold {self.long_prefill_token_threshold} is more than "
+                f"max_model_len {self.max_model_len}"
+            )
+
+
+@dataclass(slots=True)
+class CacheConfig:
+    """The pools. Raises ValueError naming the field and its limit.
+
+    `num_gpu_blocks` and `num_cpu_blocks` are set directly, or by `size_pools`.
+    """
+
+    block_size: int = 16
+    """Tokens of a block."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the GPU's memory that the engine takes for all it keeps there."""
+    swap_space: float = 4
+    """GiB of the CPU's memory to swap to."""
+    cache_dtype: str = "auto"
+    sliding_window: int | None = None
+    """Tokens that attention looks back; None for all."""
+    enable_prefix_caching: bool | None = None
+    num_gpu_blocks: int | None = None
+    num_cpu_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("block_size", self.block_size, 1)
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization {self.gpu_memory_utilization} is not above 0 and up to 1"
+            )
+        _at_least("swap_space", self.swap_space, 0)
+        _one_of("cache_dtype", self.cache_dtype, CACHE_DTYPES)
+        if self.sliding_window is not None:
+            _at_least("sliding_window", self.sliding_window, 1)
+            if self.enable_prefix_caching:
+                raise ValueError(
+                    f"sliding_window {self.sliding_window} and enable_prefix_caching exclude each "
+                    "other"
+                )
+
+    def size_pools(self, gpu_bytes: int, taken_bytes: int, block_bytes: int) -> None:
+        """Set both pools' blocks from memory, as 0.9.2's worker does after its profiling run.
+
+        `gpu_bytes` is the GPU's memory, `taken_bytes` what weights and activations need of it.
+        """
+        left = int(gpu_bytes * self.gpu_memory_utilization) - taken_bytes
+        self.num_gpu_blocks = max(left // block_bytes, 0)
+        self.num_cpu_blocks = int(self.swap_space * GIB) // block_bytes
+
+
+def _at_least(name: str, value: float, limit: int) -> None:
+    if value < limit:
+        raise ValueError(f"{name} {value} is less than {limit}")
+
+
+def _one_of(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} {value!r} is none of {', '.join(map(repr, known))}")

@@ -1,0 +1,87 @@
+"""How much one step may still take in: tokens to compute, and sequences.
+
+Source: `SchedulingBudget` in `vllm/core/scheduler.py` of 0.9.2.
+"""
+
+from dataclasses import dataclass, field
+
+from simworker.engine import BrokenInvariantError
+
+
+@dataclass(slots=True)
+class SchedulingBudget:
+    """A budget that knows who has spent what: a request is counted once, however often it is added.
+
+    For the default policy counts the running sequences before it schedules them, so that prefills
+    leave room for them, and counts them again when they are scheduled.
+    """
+
+    token_budget: int
+    max_num_seqs: int
+    _tokens: dict[str, int] = field(default_factory=dict)
+    _seqs: dict[str, int] = field(default_factory=dict)
+    num_batched_tokens: int = 0
+    """Tokens of this step that are computed."""
+    num_curr_seqs: int = 0
+    num_cached_tokens: int = 0
+    """Tokens of this step that the prefix cache holds: they cost nothing."""
+
+    def can_schedule(self, *, num_new_tokens: int, num_new_seqs: int) -> bool:
+        """Whether so many more fit. No tokens do where all are cached; no sequences never happens."""
+        assert num_new_tokens >= 0
+        assert num_new_seqs > 0
+        return (
+            num_new_tokens <= self.remaining_token_budget()
+            and self.num_curr_seqs + num_new_seqs <= self.max_num_seqs
+        )
+
+    def remaining_token_budget(self) -> int:
+        """Tokens that may still be computed."""
+        return self.token_budget - self.num_batched_tokens
+
+    def add_num_batched_tokens(
+        self, req_id: str, num_batched_tokens: int, num_cached_tokens: int = 0
+    ) -> None:
+        """Count a request's tokens; nothing if they are counted already."""
+        assert num_batched_tokens >= 0
+        assert num_cached_tokens >= 0
+        if req_id in self._tokens:
+            return
+        self._tokens[req_id] = num_batched_tokens
+        self.num_batched_tokens += num_batched_tokens
+        self.num_cached_tokens += num_cached_tokens
+
+    def subtract_num_batched_tokens(self, req_id: str, num_batched_tokens: int) -> None:
+        """Count a request's tokens no more; nothing if they are not counted."""
+        if req_id in self._tokens:
+            counted = self._tokens.pop(req_id)
+            assert counted == num_batched_tokens
+            self.num_batched_tokens -= num_batched_tokens
+
+    def add_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
+        """Count a request's sequences; nothing if they are counted already."""
+        if req_id not in self._seqs:
+            self._seqs[req_id] = num_curr_seqs
+            self.num_curr_seqs += num_curr_seqs
+
+    def subtract_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
+        """Count a request's sequences no more; nothing if they are not counted."""
+        if req_id in self._seqs:
+            counted = self._seqs.pop(req_id)
+            assert counted == num_curr_seqs
+            self.num_curr_seqs -= num_curr_seqs
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError unless totals equal what was counted and keep to the limits."""
+        if self.num_batched_tokens != sum(self._tokens.values()):
+            raise BrokenInvariantError(f"{self.num_batched_tokens} tokens of {self._tokens}")
+        if self.num_curr_seqs != sum(self._seqs.values()):
+            raise BrokenInvariantError(f"{self.num_curr_seqs} sequences of {self._seqs}")
+        if self.num_batched_tokens > self.token_budget:
+            raise BrokenInvariantError(
+                f"{self.num_batched_tokens} tokens in a budget of {self.token_budget}"
+            )
+        if self.num_curr_seqs > self.max_num_seqs:
+            raise BrokenInvariantError(
+                f"{self.num_curr_seqs} sequences where {self.max_num_seqs} are allowed"
+            )

@@ -1,0 +1,21 @@
+"""Every backend of the cache that can be had here."""
+
+import importlib.util
+
+import pytest
+
+from simworker.v0.array_backend import ArrayBackend
+from simworker.v0.numpy_backend import NumpyBackend
+
+BACKENDS = ("numpy", "torch")
+
+
+def array_backend(name: str) -> ArrayBackend:
+    """Return a backend; skip the test where its package is not installed."""
+    if name == "numpy":
+        return NumpyBackend()
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed (`make test-tensors` installs it)")
+    from simworker.v0.torch_backend import TorchBackend
+
+    return TorchBackend()

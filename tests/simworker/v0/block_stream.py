@@ -1,0 +1,299 @@
+"""Applies recorded operations to a block manager, or to two allocators; ours or vLLM 0.9.2's.
+
+Shared by `tests/vllm/record_v0_blocks.py`, which draws the operations and runs vLLM's own classes, and by the
+test that replays them on ours. It imports neither.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Api:
+    """One implementation's classes."""
+
+    block_manager: Callable[..., Any]
+    naive_allocator: Callable[..., Any]
+    """Takes `num_blocks`, `block_size` and `block_ids`."""
+    prefix_caching_allocator: Callable[..., Any]
+    """As `naive_allocator`."""
+    hash_block_tokens: Callable[..., int]
+    no_free_blocks_error: type[Exception]
+    device: Any
+    sequence: Callable[..., Any]
+    group: Callable[..., Any]
+    status: Any
+    logprob: Callable[..., Any]
+    lora: Callable[..., Any]
+    join: Callable[[Any, Any], None]
+    """Takes a group and a sequence to add."""
+
+
+class ManagerStream:
+    """A block manager and its groups, each named by its number; sequences have numbers of their own."""
+
+    def __init__(self, api: Api, config: dict[str, Any]) -> None:
+        self.api = api
+        self.config = config
+        self.manager = api.block_manager(**config)
+        self.groups: dict[int, Any] = {}
+        self.seqs: dict[int, Any] = {}
+
+    def apply(self, operation: list[Any]) -> list[Any]:
+        """Return what an operation came to, and the free blocks of both devices."""
+        name, *arguments = operation
+        result = getattr(self, name)(*arguments)
+        free = [self.manager.get_num_free_gpu_blocks(), self.manager.get_num_free_cpu_blocks()]
+        return [result, *free]
+
+    def running(self, group: int) -> list[Any]:
+        """Return a group's running sequences."""
+        return list(self.groups[group].get_seqs(status=self.api.status.RUNNING))
+
+    def _tables(self, group: int) -> list[list[int]]:
+        return [list(self.manager.get_block_table(seq)) for seq in self.running(group)]
+
+    def _set(self, seqs: list[Any], status: str) -> None:
+        for seq in seqs:
+            seq.status = getattr(self.api.status, status)
+
+    def admit(self, group: int, tokens: list[int], count: int, lora: int, lookahead: int) -> Any:
+        """Allocate a new group where that is possible."""
+        request = self.api.lora(f"lora-{lora}", lora, "/lora") if lora else None
+        inputs = {"type": "token", "prompt_token_ids": tokens}
+        seqs = [
+            self.api.sequence(
+                group * 10 + number, inputs, self.config["block_size"], lora_request=request
+            )
+            for number in range(count)
+        ]
+        new = self.api.group(str(group), seqs, 0.0)
+        cached = [self.manager.get_num_cached_tokens(seq) for seq in seqs]
+        status = self.manager.can_allocate(new, lookahead)
+        if status.name != "OK":
+            for seq in seqs:
+                self.manager.remove_seq_from_computed_blocks_tracker(seq)
+            return [status.name, cached]
+        self.manager.allocate(new)
+        self.groups[group] = new
+        self.seqs.update({seq.seq_id: seq for seq in seqs})
+        self._set(seqs, "RUNNING")
+        common = list(self.manager.get_common_computed_block_ids(seqs))
+        self._computed(seqs)
+        return [status.name, cached, common, self._tables(group)]
+
+    def _computed(self, seqs: list[Any]) -> None:
+        for seq in seqs:
+            held = self.manager.block_tables[seq.seq_id].num_full_slots
+            seq.data.update_num_computed_tokens(held - seq.data.get_num_computed_tokens())
+
+    def extend(self, group: int, tokens: list[list[int]], lookahead: int) -> Any:
+        """Sample tokens for each running sequence, and get slots for them where that is possible."""
+        seqs = self.running(group)
+        for seq, sampled in zip(seqs, tokens, strict=True):
+            for token in sampled:
+                seq.append_token_id(token, {token: self.api.logprob(0.0)})
+        if not self.manager.can_append_slots(self.groups[group], lookahead):
+            return None
+        copies = [
+            [list(pair) for pair in self.manager.append_slots(seq, lookahead)] for seq in seqs
+        ]
+        self._computed(seqs)
+        return [copies, self._tables(group)]
+
+    def fork(self, group: int, parent: int, child: int) -> Any:
+        """Fork a running sequence; the child's cached tokens are looked up, as by the next step."""
+        parent_seq = self.seqs[parent]
+        child_seq = parent_seq.fork(child)
+        self.api.join(self.groups[group], child_seq)
+        self.seqs[child] = child_seq
+        self.manager.fork(parent_seq, child_seq)
+        return [
+            self.manager.get_num_cached_tokens(child_seq),
+            list(self.manager.get_block_table(child_seq)),
+        ]
+
+    def free(self, seq: int) -> None:
+        """Finish a sequence."""
+        one = self.seqs.pop(seq)
+        self.manager.free(one)
+        one.status = self.api.status.FINISHED_STOPPED
+
+    def swap_out(self, group: int) -> Any:
+        """Swap a running group out where that is possible."""
+        if not self.manager.can_swap_out(self.groups[group]):
+            return None
+        pairs = self.manager.swap_out(self.groups[group])
+        self._set(self.running(group), "SWAPPED")
+        return [list(pair) for pair in pairs]
+
+    def swap_in(self, group: int, lookahead: int) -> Any:
+        """Swap a group in where that is possible."""
+        swapped = self.groups[group].get_seqs(status=self.api.status.SWAPPED)
+        status = self.manager.can_swap_in(self.groups[group], lookahead)
+        if status.name != "OK":
+            return status.name
+        pairs = self.manager.swap_in(self.groups[group])
+        self._set(swapped, "RUNNING")
+        return [[list(pair) for pair in pairs], self._tables(group)]
+
+    def end_step(self, now: float) -> Any:
+        """Mark what was filled as computed and what runs as accessed; return what is cached."""
+        cached = []
+        for number, group in self.groups.items():
+            self.manager.mark_blocks_as_computed(group, 1)
+            for seq in self.running(number):
+                self.manager.access_all_blocks_in_seq(seq, now)
+                cached.append(self.manager.get_num_cached_tokens(seq))
+        rates = [
+            round(self.manager.get_prefix_cache_hit_rate(device), 9)
+            for device in (self.api.device.GPU, self.api.device.CPU)
+        ]
+        return [cached, rates]
+
+    def reset(self, device: str | None) -> Any:
+        """Forget what is cached."""
+        return self.manager.reset_prefix_cache(device and self.api.device[device])
+
+
+class AllocatorStream:
+    """Two allocators of one kind, and chains of blocks, each named by its number."""
+
+    def __init__(self, api: Api, config: dict[str, Any]) -> None:
+        self.api = api
+        self.config = config
+        self.block_size = config["block_size"]
+        make = api.prefix_caching_allocator if config["enable_caching"] else api.naive_allocator
+        count = config["num_blocks"]
+        self.allocators = [
+            make(num_blocks=count, block_size=self.block_size, block_ids=range(at, at + count))
+            for at in (0, 100)
+        ]
+        self.chains: dict[int, list[Any]] = {}
+        self.where: dict[int, int] = {}
+        """By chain, the position of its allocator."""
+
+    def apply(self, operation: list[Any]) -> list[Any]:
+        """Return what an operation came to, and the free blocks of both allocators."""
+        name, *arguments = operation
+        try:
+            result = getattr(self, name)(*arguments)
+        except self.api.no_free_blocks_error:
+            result = "no free blocks"
+        return [result, *(allocator.get_num_free_blocks() for allocator in self.allocators)]
+
+    def _allocator(self, chain: int) -> Any:
+        return self.allocators[self.where[chain]]
+
+    def _ids(self, chain: int) -> list[int]:
+        return [block.block_id for block in self.chains[chain]]
+
+    def begin(self, chain: int, where: int) -> None:
+        """Begin a chain without blocks."""
+        self.chains[chain] = []
+        self.where[chain] = where
+
+    def _last(self, chain: int) -> Any:
+        return self.chains[chain][-1] if self.chains[chain] else None
+
+    def immutable(self, chain: int, tokens: list[int], extra_hash: int | None) -> Any:
+        """Allocate a full block at a chain's end."""
+        block = self._allocator(chain).allocate_immutable_block(
+            self._last(chain), tokens, extra_hash=extra_hash
+        )
+        self.chains[chain].append(block)
+        return block.block_id
+
+    def mutable(self, chain: int, extra_hash: int | None) -> Any:
+        """Allocate an empty block at a chain's end."""
+        block = self._allocator(chain).allocate_mutable_block(
+            self._last(chain), extra_hash=extra_hash
+        )
+        self.chains[chain].append(block)
+        return block.block_id
+
+    def append(self, chain: int, tokens: list[int]) -> Any:
+        """Append to a chain's last block; return its id, and the copies on write."""
+        block = self._last(chain)
+        block.append_token_ids(tokens)
+        copies = self._allocator(chain).clear_copy_on_writes()
+        return [block.block_id, [list(pair) for pair in copies]]
+
+    def fork(self, chain: int, child: int) -> Any:
+        """Fork a chain."""
+        self.chains[child] = self._allocator(chain).fork(self._last(chain))
+        self.where[child] = self.where[chain]
+        return self._ids(child)
+
+    def free_last(self, chain: int) -> None:
+        """Free a chain's last block."""
+        self._allocator(chain).free(self.chains[chain].pop())
+
+    def free(self, chain: int) -> None:
+        """Free a chain."""
+        for block in self.chains.pop(chain):
+            self._allocator(chain).free(block)
+        del self.where[chain]
+
+    def accessed(self, chain: int, now: float) -> None:
+        """Note an access."""
+        self._allocator(chain).mark_blocks_as_accessed(self._ids(chain), now)
+
+    def computed(self, where: int) -> None:
+        """Mark what was filled as computed."""
+        self.allocators[where].mark_blocks_as_computed([])
+
+    def find(self, where: int, tokens: list[int], extra_hash: int | None) -> Any:
+        """Return how many of these full blocks are cached and computed."""
+        hashes: list[int] = []
+        for at in range(0, len(tokens), self.block_size):
+            hashes.append(
+                self.api.hash_block_tokens(
+                    not hashes,
+                    hashes[-1] if hashes else None,
+                    tokens[at : at + self.block_size],
+                    extra_hash,
+                )
+            )
+        return len(self.allocators[where].find_cached_blocks_prefix(hashes))
+
+    def touched(self, chain: int) -> Any:
+        """Return what moving a chain to the other allocator would take."""
+        return self.allocators[1 - self.where[chain]].get_num_full_blocks_touched(
+            self.chains[chain]
+        )
+
+    def move(self, chain: int) -> Any:
+        """Swap a chain to the other allocator."""
+        self._allocator(chain).swap_out(self.chains[chain])
+        self.where[chain] = 1 - self.where[chain]
+        self._allocator(chain).swap_in(self.chains[chain])
+        return self._ids(chain)
+
+    def common(self, chains: list[int]) -> Any:
+        """Return the ids that chains begin with."""
+        return list(
+            self.allocators[0].get_common_computed_block_ids([self._ids(each) for each in chains])
+        )
+
+    def positions(self, where: int) -> Any:
+        """Return the allocator's ids by their positions."""
+        allocator = self.allocators[where]
+        return [
+            allocator.get_physical_block_id(block_id)
+            for block_id in sorted(allocator.all_block_ids)
+        ]
+
+    def reset(self, where: int) -> Any:
+        """Forget what is cached."""
+        return self.allocators[where].reset_prefix_cache()
+
+    def hit_rate(self, where: int) -> Any:
+        """Return the hit rate."""
+        return round(self.allocators[where].get_prefix_cache_hit_rate(), 9)
+
+
+def stream(api: Api, config: dict[str, Any]) -> ManagerStream | AllocatorStream:
+    """Return the stream that settings are for."""
+    return AllocatorStream(api, config) if "num_blocks" in config else ManagerStream(api, config)

@@ -1,0 +1,413 @@
+"""The default policy: scenarios of vLLM 0.9.2's tests/core/test_scheduler.py, in our words."""
+
+from collections import deque
+
+import pytest
+
+from simworker.engine import BrokenInvariantError
+from simworker.v0.interfaces import AllocStatus
+from simworker.v0.scheduler import Scheduler
+from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.scheduling_budget import SchedulingBudget
+from simworker.v0.sequence import SequenceStatus
+from tests.simworker.v0.groups import (
+    Clock,
+    append,
+    chunks,
+    fork,
+    ids,
+    make_group,
+    make_groups,
+    make_scheduler,
+    run,
+    start,
+    step,
+)
+
+
+def test_groups_are_counted_from_when_they_are_added_until_they_are_aborted() -> None:
+    scheduler = make_scheduler()
+    for count in range(3):
+        scheduler.add_seq_group(make_group(str(count), 4))
+        assert scheduler.get_num_unfinished_seq_groups() == count + 1
+    step(scheduler)
+    assert scheduler.has_unfinished_seqs()
+    scheduler.abort_seq_group({"0", "2", "unknown"})
+    assert ids(scheduler.running) == ["1"]
+    scheduler.abort_seq_group("1")
+    assert not scheduler.has_unfinished_seqs()
+    assert scheduler.get_and_reset_finished_requests_ids() == ["0", "2", "1"]
+    assert scheduler.get_and_reset_finished_requests_ids() == []
+    assert scheduler.block_manager.get_num_free_gpu_blocks() == 64
+
+
+def test_prompts_are_computed_together_and_then_decode_together() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=16, max_model_len=16)
+    make_groups(scheduler, 4, 4, 4)
+    outputs = step(scheduler)
+    assert chunks(outputs) == {"0": 4, "1": 4, "2": 4}
+    assert outputs.num_prefill_groups == 3
+    assert outputs.num_batched_tokens == 12
+    outputs = step(scheduler)
+    assert chunks(outputs) == {"0": 1, "1": 1, "2": 1}
+    assert outputs.num_prefill_groups == 0
+    assert not outputs.is_empty()
+    assert outputs.blocks_to_swap_in == outputs.blocks_to_swap_out == outputs.blocks_to_copy == []
+
+
+def test_a_step_without_anything_to_do_is_empty() -> None:
+    assert step(make_scheduler()).is_empty()
+
+
+def test_a_new_prompt_goes_before_running_decodes() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=30, max_num_seqs=2, max_model_len=30)
+    make_groups(scheduler, 1)
+    step(scheduler)
+    scheduler.add_seq_group(make_group("1", 30))
+    assert chunks(step(scheduler)) == {"1": 30}
+
+
+def test_the_last_running_group_gives_way_and_is_computed_anew_with_its_output() -> None:
+    scheduler = make_scheduler(gpu=2)
+    make_groups(scheduler, 4, 4)
+    step(scheduler)
+    outputs = step(scheduler)
+    assert ids(outputs.scheduled_seq_groups) == ["0"]
+    assert outputs.preempted == 1
+    assert ids(scheduler.waiting) == ["1"]
+    scheduler.abort_seq_group("0")
+    outputs = step(scheduler)
+    assert chunks(outputs) == {"1": 5}
+
+
+def test_no_more_sequences_run_than_allowed() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    make_groups(scheduler, 4, 4, 4)
+    assert ids(step(scheduler).scheduled_seq_groups) == ["0", "1"]
+    assert ids(step(scheduler).scheduled_seq_groups) == ["0", "1"]
+    scheduler.abort_seq_group("0")
+    assert ids(step(scheduler).scheduled_seq_groups) == ["2"]
+
+
+def test_new_prompts_wait_for_company_as_long_as_the_delay_says() -> None:
+    clock = Clock()
+    scheduler = make_scheduler(delay_factor=0.5, clock=clock)
+    make_groups(scheduler, 4)
+    assert step(scheduler).num_prefill_groups == 1
+    clock.now += 2
+    scheduler.add_seq_group(make_group("1", 4, arrival=clock.now))
+    clock.now += 1
+    assert step(scheduler).num_prefill_groups == 0
+    assert scheduler.last_prompt_latency == 3
+    clock.now += 0.6
+    assert chunks(step(scheduler)) == {"1": 4}
+
+
+def test_a_prompt_longer_than_the_model_takes_is_ignored() -> None:
+    scheduler = make_scheduler(max_model_len=30)
+    (group,) = make_groups(scheduler, 31)
+    budget = SchedulingBudget(token_budget=1000, max_num_seqs=10)
+    outputs = scheduler._schedule_prefills(budget, None)
+    assert outputs.ignored_seq_groups == [group]
+    assert not outputs.seq_groups
+    assert not scheduler.waiting
+    assert group.first_seq.status is SequenceStatus.FINISHED_IGNORED
+    assert (budget.num_batched_tokens, budget.num_curr_seqs) == (0, 0)
+
+
+def test_a_prompt_that_the_memory_can_never_hold_is_ignored_and_others_go_on() -> None:
+    scheduler = make_scheduler(gpu=5)
+    large, small = make_groups(scheduler, 21, 8)
+    outputs = step(scheduler)
+    assert outputs.ignored_seq_groups == [large]
+    assert chunks(outputs) == {small.request_id: 8}
+
+
+def test_a_prompt_that_does_not_fit_now_stops_those_behind_it() -> None:
+    scheduler = make_scheduler(gpu=10)
+    scheduler.add_seq_group(make_group("5", 20))
+    step(scheduler)
+    make_groups(scheduler, 30, 4)
+    assert ids(step(scheduler).scheduled_seq_groups) == ["5"]
+    assert ids(scheduler.waiting) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("token_budget", "spent", "scheduled"),
+    [(0, 0, 0), (60, 0, 1), (60, 30, 0), (90, 30, 1), (150, 30, 2)],
+)
+def test_prompts_start_within_the_token_budget(
+    token_budget: int, spent: int, scheduled: int
+) -> None:
+    scheduler = make_scheduler()
+    make_groups(scheduler, 60, 60)
+    budget = SchedulingBudget(token_budget=token_budget, max_num_seqs=10)
+    budget.add_num_batched_tokens("other", spent)
+    outputs = scheduler._schedule_prefills(budget, None)
+    assert len(outputs.seq_groups) == scheduled
+    assert len(scheduler.waiting) == 2 - scheduled
+    assert budget.num_batched_tokens == spent + 60 * scheduled
+    assert budget.num_curr_seqs == scheduled
+
+
+def test_prompts_start_within_the_budget_of_sequences() -> None:
+    scheduler = make_scheduler()
+    make_groups(scheduler, 4, 4, 4)
+    budget = SchedulingBudget(token_budget=1000, max_num_seqs=3)
+    budget.add_num_seqs("other", 1)
+    assert len(scheduler._schedule_prefills(budget, None).seq_groups) == 2
+    scheduler.waiting = deque()
+    scheduler.add_seq_group(make_group("9", 4))
+    assert not scheduler._schedule_prefills(budget, None).seq_groups
+
+
+def test_a_prompt_whose_adapter_has_no_room_is_overtaken_and_keeps_its_place() -> None:
+    scheduler = make_scheduler(loras=1)
+    for number, lora in enumerate([1, 2, 0, 0]):
+        scheduler.add_seq_group(make_group(str(number), 30, lora=lora))
+    loras: set[int] = set()
+    budget = SchedulingBudget(token_budget=60, max_num_seqs=10)
+    assert ids(scheduler._schedule_prefills(budget, loras).seq_groups) == ["0", "2"]
+    assert ids(scheduler.waiting) == ["1", "3"]
+    assert loras == {1}
+    loras.clear()
+    budget = SchedulingBudget(token_budget=30, max_num_seqs=10)
+    assert ids(scheduler._schedule_prefills(budget, loras).seq_groups) == ["1"]
+    assert loras == {2}
+
+
+def test_a_step_is_ordered_by_adapters_with_prefills_first() -> None:
+    scheduler = make_scheduler(loras=2, enable_chunked_prefill=True)
+    for number, lora in enumerate([2, 1, 0]):
+        scheduler.add_seq_group(make_group(str(number), 4, lora=lora))
+    assert ids(step(scheduler).scheduled_seq_groups) == ["2", "1", "0"]
+    scheduler.add_seq_group(make_group("3", 4, lora=1))
+    outputs = step(scheduler)
+    assert ids(outputs.scheduled_seq_groups) == ["3", "2", "1", "0"]
+    assert outputs.num_loras == 2
+
+
+def cannot_append(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, *request_ids: str) -> None:
+    monkeypatch.setattr(
+        scheduler.block_manager,
+        "can_append_slots",
+        lambda seq_group, num_lookahead_slots: seq_group.request_id not in request_ids,  # noqa: ARG005
+    )
+
+
+def test_a_group_without_room_takes_from_behind_and_at_last_goes_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = make_scheduler()
+    for number in range(3):
+        group = make_group(str(number), 20)
+        start(scheduler, group)
+        scheduler._add_seq_group_to_running(group)
+    cannot_append(scheduler, monkeypatch, "1")
+    budget = SchedulingBudget(token_budget=1000, max_num_seqs=10)
+    outputs = scheduler._schedule_running(budget, None)
+    assert ids(outputs.decode_seq_groups) == ["0"]
+    assert ids(outputs.preempted) == ["2", "1"]
+    assert not scheduler.running
+    assert not outputs.blocks_to_swap_out
+    assert budget.num_batched_tokens == 1
+    assert scheduler.num_cumulative_preemption == 2
+
+
+def test_several_sequences_are_swapped_out_and_come_back_before_new_prompts() -> None:
+    scheduler = make_scheduler(gpu=8)
+    make_groups(scheduler, 12, 8)
+    step(scheduler)
+    child = fork(scheduler, scheduler.running[1], 50)
+    while not scheduler.swapped:
+        free = scheduler.block_manager.get_num_free_cpu_blocks()
+        outputs = step(scheduler)
+    assert ids(scheduler.swapped) == ["1"]
+    assert child.status is SequenceStatus.SWAPPED
+    assert outputs.preempted == 1
+    assert (
+        len(outputs.blocks_to_swap_out) == free - scheduler.block_manager.get_num_free_cpu_blocks()
+    )
+    scheduler.add_seq_group(make_group("2", 4))
+    scheduler.abort_seq_group("0")
+    outputs = step(scheduler)
+    assert ids(outputs.scheduled_seq_groups) == ["1"]
+    assert outputs.blocks_to_swap_in
+    assert child.status is SequenceStatus.RUNNING
+    assert chunks(step(scheduler)) == {"2": 4}
+
+
+def test_the_first_of_two_sequences_to_write_to_a_shared_block_copies_it() -> None:
+    scheduler = make_scheduler()
+    (group,) = make_groups(scheduler, 6)
+    step(scheduler)
+    fork(scheduler, group, 50)
+    before = scheduler.block_manager.get_block_table(group.first_seq)[-1]
+    (pair,) = step(scheduler).blocks_to_copy
+    assert pair == (before, scheduler.block_manager.get_block_table(group.first_seq)[-1])
+    assert not step(scheduler).blocks_to_copy
+
+
+def test_several_sequences_cannot_be_recomputed() -> None:
+    scheduler = make_scheduler(gpu=3, preemption_mode="recompute")
+    (group,) = make_groups(scheduler, 7)
+    step(scheduler)
+    fork(scheduler, group, 50)
+    with pytest.raises(RuntimeError, match="has 2 sequences: the limit is 1"):
+        step(scheduler)
+
+
+def test_what_is_left_of_several_sequences_is_recomputed() -> None:
+    scheduler = make_scheduler(gpu=4)
+    (group,) = make_groups(scheduler, 7)
+    step(scheduler)
+    fork(scheduler, group, 50)
+    group.first_seq.status = SequenceStatus.FINISHED_STOPPED
+    scheduler.free_finished_seq_groups()
+    step(scheduler)
+    scheduler.running.appendleft(ahead := make_group("9", 4))
+    start(scheduler, ahead)
+    while not scheduler.waiting:
+        step(scheduler)
+    scheduler.abort_seq_group("9")
+    length = group.seqs[1].get_len()
+    assert chunks(step(scheduler)) == {"0": length}
+    assert chunks(step(scheduler)) == {"0": 1}
+
+
+def swapped_out(scheduler: Scheduler, *lengths: int, loras: bool = False) -> None:
+    for number, length in enumerate(lengths):
+        group = make_group(str(number), length, lora=number + 1 if loras else 0)
+        start(scheduler, group)
+        scheduler._swap_out(group, [])
+        scheduler._add_seq_group_to_swapped(group)
+
+
+def test_swapped_groups_come_back_one_adapter_at_a_time() -> None:
+    scheduler = make_scheduler(loras=1)
+    swapped_out(scheduler, 20, 20, loras=True)
+    budget = SchedulingBudget(token_budget=100, max_num_seqs=10)
+    loras: set[int] = set()
+    outputs = scheduler._schedule_swapped(budget, loras)
+    assert ids(outputs.decode_seq_groups) == ["0"]
+    assert ids(scheduler.swapped) == ["1"]
+    assert (budget.num_batched_tokens, budget.num_curr_seqs, loras) == (1, 1, {1})
+
+
+@pytest.mark.parametrize(
+    ("status", "left", "infeasible"), [(AllocStatus.LATER, 2, 0), (AllocStatus.NEVER, 0, 2)]
+)
+def test_swapped_groups_that_do_not_fit_wait_or_fail(
+    monkeypatch: pytest.MonkeyPatch, status: AllocStatus, left: int, infeasible: int
+) -> None:
+    scheduler = make_scheduler()
+    swapped_out(scheduler, 20, 20)
+    monkeypatch.setattr(scheduler.block_manager, "can_swap_in", lambda *_: status)
+    outputs = scheduler._schedule_swapped(SchedulingBudget(100, 10), None)
+    assert len(scheduler.swapped) == left
+    assert len(outputs.infeasible_seq_groups) == infeasible
+    assert not outputs.decode_seq_groups
+
+
+def test_a_group_that_outgrew_the_memory_while_swapped_is_ignored_and_leaks_nothing() -> None:
+    scheduler = make_scheduler(gpu=3, preemption_mode="swap")
+    (group,) = make_groups(scheduler, 10)
+    ignored = []
+    while scheduler.has_unfinished_seqs():
+        ignored += step(scheduler).ignored_seq_groups
+    assert ignored == [group]
+    manager = scheduler.block_manager
+    assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (3, 64)
+
+
+@pytest.mark.parametrize(("caching", "scheduled"), [(True, ["1", "2"]), (False, ["1"])])
+def test_cached_tokens_cost_no_budget(caching: bool, scheduled: list[str]) -> None:
+    scheduler = make_scheduler(caching=caching, max_num_batched_tokens=12, max_model_len=12)
+    scheduler.add_seq_group(make_group("0", list(range(8))))
+    step(scheduler)
+    for number in (1, 2):
+        tail = list(range(50 * number, 50 * number + 4))
+        scheduler.add_seq_group(make_group(str(number), [0, 1, 2, 3, *tail]))
+    metadata, outputs = run(scheduler)
+    assert ids(outputs.scheduled_seq_groups) == scheduled
+    assert [told.token_chunk_size for told in metadata] == [8] * len(scheduled)
+    assert [len(told.computed_block_nums) for told in metadata] == [int(caching)] * len(scheduled)
+    assert outputs.num_batched_tokens == 8 * len(scheduled)
+
+
+def test_a_waiting_group_of_higher_priority_displaces_running_ones() -> None:
+    scheduler = make_scheduler(gpu=4, policy="priority")
+    late, early, urgent = (
+        make_group("0", 4, priority=2),
+        make_group("1", 4, priority=1),
+        make_group("2", 8),
+    )
+    scheduler.add_seq_group(late)
+    scheduler.add_seq_group(early)
+    step(scheduler)
+    scheduler.add_seq_group(urgent)
+    budget = scheduler._new_budget()
+    for group in scheduler.running:
+        budget.add_num_seqs(group.request_id, 1)
+    for _ in range(3):
+        append(late)  # Nothing is left for the urgent group's two blocks and theirs.
+    scheduler.block_manager.append_slots(late.first_seq, 0)
+    assert scheduler._schedule_priority_preemption(budget) == 1
+    assert ids(scheduler.running) == ["1"]
+    assert ids(scheduler.waiting) == ["2", "0"]
+    assert budget.num_curr_seqs == 1
+
+
+def test_priority_leaves_groups_of_several_sequences_running() -> None:
+    scheduler = make_scheduler(gpu=6, policy="priority")
+    group = make_group("0", 9, priority=1)
+    scheduler.add_seq_group(group)
+    step(scheduler)
+    fork(scheduler, group, 50)
+    scheduler.add_seq_group(make_group("1", 16))
+    assert ids(step(scheduler).scheduled_seq_groups) == ["0"]
+    assert ids(scheduler.waiting) == ["1"]
+
+
+def test_of_equal_priorities_who_arrived_first_goes_first() -> None:
+    scheduler = make_scheduler(policy="priority", max_num_seqs=1)
+    for request_id, priority, arrival in (("0", 0, 0), ("1", 1, 3), ("2", 1, 2), ("3", 0, 4)):
+        scheduler.add_seq_group(make_group(request_id, 4, priority=priority, arrival=arrival))
+    step(scheduler)
+    step(scheduler)
+    assert ids(scheduler.waiting) == ["3", "2", "1"]
+
+
+def test_lookahead_slots_are_kept_for_decodes() -> None:
+    scheduler = make_scheduler(num_lookahead_slots=4)
+    (group,) = make_groups(scheduler, 4)
+    assert step(scheduler).num_lookahead_slots == 0
+    assert len(scheduler.block_manager.get_block_table(group.first_seq)) == 1
+    assert step(scheduler).num_lookahead_slots == 4
+    assert len(scheduler.block_manager.get_block_table(group.first_seq)) == 3
+
+
+@pytest.mark.parametrize("field", ["num_gpu_blocks", "num_cpu_blocks"])
+def test_a_scheduler_needs_sized_pools(field: str) -> None:
+    cache = CacheConfig(4, num_gpu_blocks=1, num_cpu_blocks=1)
+    setattr(cache, field, None)
+    with pytest.raises(ValueError, match=f"{field} None"):
+        Scheduler(SchedulerConfig(), cache, None)
+
+
+def test_a_leak_is_noticed() -> None:
+    scheduler = make_scheduler()
+    make_groups(scheduler, 4)
+    step(scheduler)
+    scheduler.running.clear()
+    with pytest.raises(BrokenInvariantError, match="leaked"):
+        scheduler.check()
+
+
+def test_a_running_group_without_blocks_is_noticed() -> None:
+    scheduler = make_scheduler()
+    (group,) = make_groups(scheduler, 4)
+    step(scheduler)
+    scheduler.free_seq(group.first_seq)
+    with pytest.raises(BrokenInvariantError, match="no blocks"):
+        scheduler.check()
