@@ -312,6 +312,9 @@ class KVCacheConfig:
     """Blocks, the null block among them."""
     kv_cache_tensors: list[KVCacheTensor]
     kv_cache_groups: list[KVCacheGroupSpec]
+    prefix_cache_retention_interval: int | None = None
+    """Tokens between the places for which groups with a window keep what a hit there needs: 0, only
+    where prompts end and where they part; None, wherever a hit can end."""
 
 
 def iter_layer_specs(kv_cache_spec: KVCacheSpec) -> Collection[KVCacheSpec]:

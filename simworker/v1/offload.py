@@ -38,7 +38,7 @@ only those are that a later hit can need (`OffloadGroup.reachable`).
 
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32, with the CPU
 backend and prefix caching on. Not there: drafters' groups, state-space groups and partial tails, several
-tiers, limits that requests ask for, sparse retention, transfers that fail.
+tiers, limits that requests ask for, transfers that fail.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ from simworker.engine import BrokenInvariantError
 from simworker.v1.kv_cache_event import CacheEvent
 from simworker.v1.kv_cache_spec import KVCacheGroupSpec
 from simworker.v1.offload_event import OffloadEvents
-from simworker.v1.offload_group import hit_alignment, offload_groups
+from simworker.v1.offload_group import offload_groups, retention
 from simworker.v1.offload_job import (
     NULL_BLOCK_ID,
     BlockCopy,
@@ -78,7 +78,8 @@ class OffloadingConnector:
 
     `kv_cache_groups` are those of the scheduler's KVCacheConfig, `hash_block_size` the tokens of one of
     `request.block_hashes`, `blocks_per_chunk` the blocks offloaded as one. With `offload_prompt_only`,
-    as is the default, generated tokens' blocks are not stored. With `self_describing_kv_events`, events
+    as is the default, generated tokens' blocks are not stored. `retention_interval` is
+    `KVCacheConfig.prefix_cache_retention_interval`. With `self_describing_kv_events`, events
     carry tokens and parents. Raises ValueError for groups that cannot be offloaded.
     """
 
@@ -90,11 +91,12 @@ class OffloadingConnector:
         hash_block_size: int,
         blocks_per_chunk: int = 1,
         offload_prompt_only: bool = True,
+        retention_interval: int | None = None,
         self_describing_kv_events: bool = False,
     ) -> None:
         self.manager = manager
         self._groups = offload_groups(kv_cache_groups, hash_block_size, blocks_per_chunk)
-        self._alignment = hit_alignment(self._groups)
+        self._retention = retention(self._groups, retention_interval)
         self._blocks_per_chunk = blocks_per_chunk
         self._prompt_only = offload_prompt_only
         self._events = OffloadEvents(kv_cache_groups, hash_block_size, self_describing_kv_events)
@@ -314,14 +316,13 @@ class OffloadingConnector:
         finished = state.final_tokens is not None
         tokens = state.final_tokens if finished else request.num_computed_tokens + num_scheduled
         tokens = min(tokens or 0, request.num_tokens)
-        prompt = request.num_prompt_tokens
         if self._prompt_only:
-            tokens = min(tokens, prompt)
+            tokens = min(tokens, request.num_prompt_tokens)
         ends = [part.storable(tokens) for part in state.groups]
         offered = {
             part.keys[chunk]: (part, chunk)
             for part in state.groups
-            for chunk in part.chunks_to_store(tokens, prompt, self._alignment, finished=finished)
+            for chunk in part.chunks_to_store(tokens, request, self._retention, finished=finished)
         }
         output = self.manager.prepare_store(offered, state.context) if offered else None
         if offered and output is None:

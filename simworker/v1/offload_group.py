@@ -43,34 +43,57 @@ class OffloadGroup:
         return max(self.window_chunks, -(-(self.window + beyond) // self.chunk_size))
 
     def reachable(
-        self, start_chunk: int, end_chunk: int, alignment: int | None, final_chunk: int | None
+        self,
+        chunks: range,
+        retention: "Retention",
+        boundaries: Sequence[int],
+        final_chunk: int | None,
     ) -> list[bool]:
-        """Say of each chunk in a range whether a hit can need it.
+        """Say of each chunk whether a later hit can need it.
 
-        Hits end at multiples of `alignment` tokens, and where the request ends, in front of chunk
-        `final_chunk` (None while that is not known). Where `alignment` is not known (None), or not a
-        multiple of the block size, every chunk may be needed.
+        That is the case of a window's chunks before each place where hits are kept possible: each
+        multiple of the alignment, or of the interval if there is one; `boundaries`, in tokens, if there
+        is one; else where the request ends, in front of `final_chunk` (None while that is not known).
         """
-        everything = [True] * (end_chunk - start_chunk)
+        everything = [True] * len(chunks)
+        alignment = retention.alignment
+        # Where hits can end within a block, no block can be passed over.
         if self.window is None or alignment is None or alignment % self.block_size:
             return everything
         needed = -(-self.window // self.block_size)
-        segment = alignment // self.block_size
-        if needed >= segment:
+        interval = alignment if retention.interval is None else retention.interval
+        segment = interval // self.block_size
+        if segment and needed >= segment:
             return everything
-        final = 0 if final_chunk is None else final_chunk * self.blocks_per_chunk
-        last_segment = final - final % segment
+        tails = []
+        if retention.interval is None and final_chunk is not None:
+            final = final_chunk * self.blocks_per_chunk
+            tails.append(range(max(final - final % segment, final - needed), final))
+        if retention.interval is not None:
+            for boundary in boundaries:
+                end = boundary // alignment * alignment // self.block_size
+                tails.append(range(end - needed, end))
 
-        def block_is(block: int) -> bool:
-            if block % segment >= segment - needed:
+        def is_needed(block: int) -> bool:
+            if segment and block % segment >= segment - needed:
                 return True
-            return max(last_segment, final - needed) <= block < final
+            return any(block in tail for tail in tails)
 
         size = self.blocks_per_chunk
         return [
-            any(block_is(block) for block in range(chunk * size, (chunk + 1) * size))
-            for chunk in range(start_chunk, end_chunk)
+            any(is_needed(block) for block in range(chunk * size, (chunk + 1) * size))
+            for chunk in chunks
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Where hits are kept possible, in tokens."""
+
+    alignment: int | None
+    """Hits end at its multiples; None where that is not known."""
+    interval: int | None
+    """As `KVCacheConfig.prefix_cache_retention_interval`."""
 
 
 def offload_groups(
@@ -104,9 +127,21 @@ def offload_groups(
     return tuple(groups)
 
 
-def hit_alignment(groups: Sequence[OffloadGroup]) -> int | None:
-    """Return the multiples of tokens at which hits end; None where they are not known."""
+def retention(groups: Sequence[OffloadGroup], interval: int | None) -> Retention:
+    """Return where hits are kept possible.
+
+    Raises ValueError for an interval below 0, or that is no multiple of a windowed group's chunks.
+    """
+    if interval is not None:
+        if interval < 0:
+            raise ValueError(f"prefix_cache_retention_interval: {interval}, at least 0")
+        for group in groups:
+            if group.window is not None and interval % group.chunk_size:
+                raise ValueError(
+                    f"prefix_cache_retention_interval: {interval}, not a multiple of the "
+                    f"{group.chunk_size} tokens of a chunk of group {group.group_idx}"
+                )
     full = {group.chunk_size for group in groups if group.window is None}
-    if not full:
-        return max((group.chunk_size for group in groups), default=None)
-    return full.pop() if len(full) == 1 else None
+    if full:
+        return Retention(full.pop() if len(full) == 1 else None, interval)
+    return Retention(max((group.chunk_size for group in groups), default=None), interval)

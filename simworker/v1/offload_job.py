@@ -53,6 +53,10 @@ class OffloadedRequest(Protocol):
         """Tokens whose keys and values are computed or loaded, or being so."""
 
     @property
+    def shared_prefix_boundary(self) -> int | None:
+        """Tokens up to where another request's prompt parts from this one's, if that is known."""
+
+    @property
     def all_token_ids(self) -> Sequence[int]:
         """Prompt and generated tokens."""
 

@@ -7,7 +7,7 @@ Source: `RequestOffloadState` and `_build_store_jobs` in
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from simworker.v1.offload_group import OffloadGroup
+from simworker.v1.offload_group import OffloadGroup, Retention
 from simworker.v1.offload_job import NULL_BLOCK_ID, OffloadedRequest
 from simworker.v1.offload_pool import OffloadKey, ReqContext
 
@@ -35,36 +35,40 @@ class GroupState:
         return self.block_ids[chunk * size : (chunk + 1) * size]
 
     def chunks_to_store(
-        self, num_tokens: int, num_prompt_tokens: int, alignment: int | None, *, finished: bool
+        self, num_tokens: int, request: OffloadedRequest, retention: Retention, *, finished: bool
     ) -> Iterator[int]:
         """Return the chunks among the first `num_tokens` tokens that are to be offered now.
 
-        Of a window, the end of the prompt is known from the start, and chunks before it are kept; where
-        the request ends is known when it has finished, and the chunks before that, passed over
-        till then, are looked at again.
+        Of a window, chunks before the prompt's end are kept from the start; where the request ends is
+        known when it has finished, and the chunks before that, passed over till then, are looked at
+        again.
         """
         end = self.storable(num_tokens)
         start = self.next_stored
-        prompt_end = num_prompt_tokens // self.group.chunk_size
+        prompt_end = request.num_prompt_tokens // self.group.chunk_size
         final = end if finished else prompt_end if end <= prompt_end else None
-        look_again = (
+        alignment = retention.alignment
+        if (
             finished
             and end != prompt_end
             and self.group.window is not None
+            and retention.interval is None
             and alignment is not None
             and not alignment % self.group.block_size
-        )
-        if look_again and alignment is not None:
-            segment = alignment // self.group.block_size
+        ):
             blocks = end * self.group.blocks_per_chunk
-            start = min(start, (blocks - blocks % segment) // self.group.blocks_per_chunk)
-        wanted = self.group.reachable(start, end, alignment, final)
-        before = self.group.reachable(start, end, alignment, prompt_end)
-        for chunk in range(start, end):
-            if self.blocks_of(chunk)[-1] == NULL_BLOCK_ID:
-                continue
+            blocks -= blocks % (alignment // self.group.block_size)
+            start = min(start, blocks // self.group.blocks_per_chunk)
+        boundaries = [request.num_prompt_tokens - 1]
+        if request.shared_prefix_boundary:
+            boundaries.append(request.shared_prefix_boundary)
+        chunks = range(start, end)
+        wanted = self.group.reachable(chunks, retention, boundaries, final)
+        before = self.group.reachable(chunks, retention, boundaries, prompt_end)
+        for chunk in chunks:
             offered = chunk < self.next_stored and before[chunk - start]
-            if wanted[chunk - start] and not offered:
+            there = self.blocks_of(chunk)[-1] != NULL_BLOCK_ID
+            if there and wanted[chunk - start] and not offered:
                 yield chunk
 
 
