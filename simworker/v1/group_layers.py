@@ -71,14 +71,6 @@ def is_kv_cache_spec_uniform(kv_cache_spec: Layers) -> bool:
     return not specs or _can_merge(specs)
 
 
-def get_uniform_page_size(kv_cache_specs: Iterable[KVCacheSpec]) -> int:
-    """Return the bytes of a page of each of these. Raises ValueError where they differ."""
-    sizes = {spec.page_size_bytes for spec in kv_cache_specs}
-    if len(sizes) != 1:
-        raise ValueError(f"page_size_bytes: {sorted(sizes)}, one for all layers")
-    return sizes.pop()
-
-
 def unify_kv_cache_spec_page_size(kv_cache_spec: Layers) -> Layers:
     """Return the layers with pages of one size, that of the largest."""
     largest = max((spec.page_size_bytes for spec in kv_cache_spec.values()), default=0)

@@ -177,12 +177,12 @@ class FullAttentionSpec(AttentionSpec):
         full = [spec for spec in specs if isinstance(spec, FullAttentionSpec)]
         if len(full) < len(specs):
             raise AssertionError("all layers of a group with full attention must have it")
+        window = _one({spec.sliding_window for spec in full}, "sliding_window")
+        chunk = _one({spec.attention_chunk_size for spec in full}, "attention_chunk_size")
         for spec in full:
             for part in fields(AttentionSpec):
                 if getattr(spec, part.name) != getattr(full[0], part.name):
                     raise AssertionError(f"layers of a group differ in {part.name}")
-        window = _one({spec.sliding_window for spec in full}, "sliding_window")
-        chunk = _one({spec.attention_chunk_size for spec in full}, "attention_chunk_size")
         if window is not None and chunk is not None:
             raise AssertionError("a model with both sliding windows and chunks is not supported")
         return replace(full[0], sliding_window=window, attention_chunk_size=chunk)
