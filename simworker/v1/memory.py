@@ -9,7 +9,7 @@ An engine refuses to start unless one request of `max_model_len` tokens fits int
 block.
 
 Where vLLM takes a whole `VllmConfig`, these functions take anything that has the attributes of
-`MemoryConfig`: vLLM's own, or our `EngineConfig`.
+`MemoryConfig`: vLLM's own, or what `simworker/v1/memory_plan.py` makes of our settings.
 
 Source: `vllm/v1/core/kv_cache_utils.py` of 0.32, without host-resident groups and drafters; memory is
 laid out layer by layer (LBNHC).
@@ -33,6 +33,8 @@ from simworker.v1.kv_cache_spec import (
 )
 
 GIB = 1 << 30
+
+REMEDY = "Raise gpu_memory_utilization, or num_gpu_blocks_override if that is given"
 
 
 class ModelLength(Protocol):
@@ -86,22 +88,6 @@ class _Limits:
     @property
     def model_config(self) -> ModelLimits:
         return self
-
-
-def available_kv_cache_memory(
-    total_memory: int,
-    gpu_memory_utilization: float,
-    non_kv_cache_memory: int,
-    kv_cache_memory_bytes: int | None = None,
-) -> int:
-    """Return the bytes left for the KV cache; below 0 where the rest takes more than the share.
-
-    `non_kv_cache_memory` are weights, the largest step's activations and what the device needs itself.
-    `kv_cache_memory_bytes` is taken as it is. Source: `vllm/v1/worker/gpu_worker.py`.
-    """
-    if kv_cache_memory_bytes is not None:
-        return kv_cache_memory_bytes
-    return int(total_memory * gpu_memory_utilization) - non_kv_cache_memory
 
 
 def max_memory_usage_bytes(vllm_config: MemoryLimits, kv_cache_specs: Iterable[KVCacheSpec]) -> int:
@@ -323,18 +309,18 @@ def _check_enough(
 ) -> None:
     if available <= 0:
         raise ValueError(
-            f"no memory for KV cache blocks: {available} bytes are left besides the null block; "
-            "raise gpu_memory_utilization"
+            f"no memory for KV cache blocks: {available} bytes are left besides the null block. "
+            f"{REMEDY}"
         )
     needed = needed_for(vllm_config)
     if needed <= available:
         return
     longest = _longest(vllm_config, lambda limits: needed_for(limits) <= available)
-    fits = f"the estimated maximum model length is {longest}" if longest else "none does"
+    fits = f"the estimated maximum model length is {longest}" if longest else "not one token fits"
     raise ValueError(
         f"max_model_len: one request of {vllm_config.model_config.max_model_len} tokens needs "
-        f"{_gib(needed)} GiB of KV cache, and {_gib(available)} GiB are available; of those that "
-        f"fit, {fits}. Raise gpu_memory_utilization or lower max_model_len"
+        f"{_gib(needed)} GiB of KV cache, and {_gib(available)} GiB are available; {fits}. "
+        f"{REMEDY}, or lower max_model_len"
     )
 
 
@@ -346,10 +332,7 @@ def _fit_max_model_len(
         needed = _needed_by(groups)
         longest = min(longest, _longest(vllm_config, lambda limits: needed(limits) <= available))  # noqa: B023  used at once
     if not longest:
-        raise ValueError(
-            "max_model_len: not one token fits into the KV cache's memory; "
-            "raise gpu_memory_utilization"
-        )
+        raise ValueError(f"max_model_len: not one token fits into the KV cache's memory. {REMEDY}")
     vllm_config.model_config.max_model_len = longest
 
 

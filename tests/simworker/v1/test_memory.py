@@ -19,7 +19,6 @@ from simworker.v1.kv_cache_spec import (
     get_kv_cache_spec_kind,
 )
 from simworker.v1.memory import (
-    available_kv_cache_memory,
     check_enough_kv_cache_memory,
     estimate_max_model_len,
     generate_scheduler_kv_cache_config,
@@ -248,12 +247,6 @@ def test_a_window_bounds_what_a_request_needs() -> None:
     # ceil((1023 + 1024) / 16) + 1 blocks.
     assert window(sliding_window=1024).max_memory_usage_bytes(made) == 129 * PAGE
     assert window(sliding_window=1024).max_memory_usage_bytes(config(100)) == 8 * PAGE
-
-
-def test_memory_for_the_cache_is_the_share_less_everything_else() -> None:
-    assert available_kv_cache_memory(80, 0.9, 30) == 42
-    assert available_kv_cache_memory(80, 0.1, 30) == -22
-    assert available_kv_cache_memory(80, 0.9, 30, kv_cache_memory_bytes=5) == 5
 
 
 sizes = st.fixed_dictionaries(
