@@ -124,7 +124,7 @@ class BlockPool:
                 # It was findable by a part of its tokens, and is full now.
                 if (block.block_hash_num_tokens or 0) >= num_tokens:
                     raise ValueError(f"block {block.block_id} is cached already")
-                self._announce_removal(self._remove_hashes(block))
+                self._maybe_evict_cached_block(block)
             block.block_hash = key
             block.block_hash_num_tokens = num_tokens
             insert(key, block)
@@ -173,7 +173,7 @@ class BlockPool:
         if self.cached_block_hash_to_block.contain(key, block.block_id):
             return
         if block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens:
-            self._announce_removal(self._remove_hashes(block))
+            self._maybe_evict_cached_block(block)
         if block.block_hash is None:
             block.set_block_hash(key, num_tokens)
         else:
@@ -223,29 +223,33 @@ class BlockPool:
             )
         )
 
-    def _announce_removal(self, keys: Iterable[BlockHashWithGroupId]) -> None:
-        if not self.enable_kv_cache_events:
-            return
-        for key in keys:
-            self.kv_event_queue.append(
-                BlockRemoved(
-                    block_hashes=[self._external(get_block_hash(key))],
-                    medium=self.medium,
-                    group_idx=get_group_id(key),
-                )
-            )
-
     def _external(self, block_hash: BlockHash) -> int | bytes:
         return maybe_convert_block_hash(block_hash, use_int_block_hashes=self._use_int_block_hashes)
 
-    def _remove_hashes(self, block: KVCacheBlock) -> list[BlockHashWithGroupId]:
-        """Make a block unfindable; return the keys under which it was found."""
-        if block.block_hash is None:
-            return []
-        keys = [block.block_hash, *self.cached_block_hashes_by_block.pop(block.block_id, ())]
-        block.reset_hash()
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
+        """Make a block unfindable and announce it; say whether it was findable."""
+        key = block.block_hash
+        if key is None:
+            return False
+        block.block_hash = block.block_hash_num_tokens = None
+        keys = [key]
+        if self.cached_block_hashes_by_block:
+            keys += self.cached_block_hashes_by_block.pop(block.block_id, ())
         pop = self.cached_block_hash_to_block.pop
-        return [key for key in keys if pop(key, block.block_id) is not None]
+        evicted = False
+        for key in keys:
+            if pop(key, block.block_id) is None:
+                continue
+            evicted = True
+            if self.enable_kv_cache_events:
+                self.kv_event_queue.append(
+                    BlockRemoved(
+                        block_hashes=[self._external(get_block_hash(key))],
+                        medium=self.medium,
+                        group_idx=get_group_id(key),
+                    )
+                )
+        return evicted
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take free blocks for new content; what they had cached is lost.
@@ -258,14 +262,15 @@ class BlockPool:
         for block in blocks:
             block.ref_cnt = 1
             if block.block_hash is not None:
-                self._announce_removal(self._remove_hashes(block))
+                self._maybe_evict_cached_block(block)
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Hold blocks once more; free ones leave the queue with their content."""
+        remove = self.free_block_queue.remove
         for block in blocks:
             if block.ref_cnt == 0 and not block.is_null:
-                self.free_block_queue.remove(block)
+                remove(block)
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
@@ -289,7 +294,7 @@ class BlockPool:
             if not 0 <= block_id < self.num_gpu_blocks:
                 raise ValueError(f"block_ids: {block_id}, below {self.num_gpu_blocks}")
         for block_id in block_ids:
-            self._announce_removal(self._remove_hashes(self.blocks[block_id]))
+            self._maybe_evict_cached_block(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> bool:
         """Forget everything; False, and nothing done, while blocks are held."""

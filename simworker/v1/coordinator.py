@@ -132,6 +132,14 @@ class KVCacheCoordinator(ABC):
             for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True)
         )
 
+    def has_slots(self, request_id: str, num_tokens: int) -> bool:
+        """Say whether a request holds `num_tokens` slots in all groups."""
+        for manager in self.single_type_managers:
+            blocks = manager.req_to_blocks.get(request_id)
+            if blocks is None or len(blocks) * manager.block_size < num_tokens:
+                return False
+        return True
+
     def allocate_new_computed_blocks(
         self,
         request_id: str,
@@ -336,9 +344,12 @@ def _check_retention(
 ) -> None:
     if interval is None:
         return
-    windows = any(isinstance(spec, SlidingWindowSpec) for spec in specs)
-    if interval < 0 or interval % scheduler_block_size or (interval and not windows):
+    if interval < 0 or interval % scheduler_block_size:
         raise ValueError(
-            f"prefix_cache_retention_interval: {interval}, a multiple of {scheduler_block_size} where "
-            "a group has a sliding window, else 0"
+            f"prefix_cache_retention_interval: {interval}, must be non-negative and a multiple of "
+            f"scheduler_block_size {scheduler_block_size}"
+        )
+    if interval and not any(isinstance(spec, SlidingWindowSpec) for spec in specs):
+        raise ValueError(
+            f"prefix_cache_retention_interval: {interval}, without a sliding window only 0"
         )

@@ -19,7 +19,6 @@ from simworker.v1.coordinator import (
     KVCacheCoordinatorNoPrefixCache,
     UnitaryKVCacheCoordinator,
 )
-from simworker.v1.full_attention import FullAttentionManager
 from simworker.v1.hybrid_coordinator import HybridKVCacheCoordinator
 from simworker.v1.kv_cache_block import KVCacheBlock
 from simworker.v1.kv_cache_blocks import KVCacheBlocks
@@ -31,6 +30,7 @@ from simworker.v1.kv_cache_spec import (
 )
 from simworker.v1.prefix_cache_stats import PrefixCacheStats
 from simworker.v1.request import Request, RequestStatus
+from simworker.v1.sliding_window import SlidingWindowManager
 
 
 class KVCacheManager:
@@ -114,11 +114,8 @@ class KVCacheManager:
         )
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in groups))
         managers = self.coordinator.single_type_managers
-        self._only_full_attention = (
-            managers[0]
-            if len(managers) == 1 and isinstance(managers[0], FullAttentionManager)
-            else None
-        )
+        self._windows = any(isinstance(one, SlidingWindowManager) for one in managers)
+        self._only_group = managers[0] if len(managers) == 1 else None
 
     @property
     def usage(self) -> float:
@@ -182,25 +179,26 @@ class KVCacheManager:
         Returns the blocks taken free, not those found or taken for external tokens. Raises ValueError
         where there is no token to compute or adopt, and for encoder tokens, which are not simulated.
         """
-        manager = self._only_full_attention
         if (
-            manager is not None
+            request.status is RequestStatus.RUNNING
             and new_computed_blocks is None
             and num_new_tokens > 0
-            and request.status is RequestStatus.RUNNING
             and not (num_new_computed_tokens or num_external_computed_tokens)
             and not (full_sequence_must_fit or reserved_blocks or num_encoder_tokens)
         ):
             # Most calls are for one more token in a block that is not full.
-            end = request.num_computed_tokens + num_new_tokens
-            slots = len(manager.req_to_blocks.get(request.request_id, ())) * manager.block_size
-            if end + num_lookahead_tokens <= slots and end <= self.max_model_len:
-                if self.enable_caching and not delay_cache_blocks:
-                    done = min(end - num_draft_tokens, request.num_tokens)
-                    cached = manager.num_cached_block.get(request.request_id, 0)
-                    if done // manager.block_size > cached:
-                        self.coordinator.cache_blocks(request, done)
-                return self.empty_kv_cache_blocks
+            computed = request.num_computed_tokens
+            end = computed + num_new_tokens
+            if end <= self.max_model_len:
+                if self._windows:
+                    self.coordinator.remove_skipped_blocks(
+                        request.request_id, max(0, computed - request.num_in_flight_tokens)
+                    )
+                slots = min(end + num_lookahead_tokens, self.max_model_len)
+                if self.coordinator.has_slots(request.request_id, slots):
+                    if not delay_cache_blocks:
+                        self._cache_computed(request, end - num_draft_tokens)
+                    return self.empty_kv_cache_blocks
         if not (num_new_tokens or num_external_computed_tokens or num_new_computed_tokens):
             # The text is an outcome that recordings hold.
             raise ValueError(
@@ -267,10 +265,19 @@ class KVCacheManager:
             coordinator.allocate_new_computed_blocks(request_id, blocks, local, external)
         new = coordinator.allocate_new_blocks(request_id, slots)
         if not delay_cache_blocks:
-            coordinator.cache_blocks(
-                request, min(computed + num_new_tokens - drafts, request.num_tokens)
-            )
+            self._cache_computed(request, computed + num_new_tokens - drafts)
         return self.create_kv_cache_blocks(new)
+
+    def _cache_computed(self, request: Request, num_tokens: int) -> None:
+        """Cache what a step will have computed, without tokens that may be refused."""
+        num_tokens = min(num_tokens, request.num_tokens)
+        only = self._only_group
+        if only is not None:
+            # Most steps fill no block.
+            cached = only.num_cached_block.get(request.request_id, 0)
+            if num_tokens // only.block_size <= cached:
+                return
+        self.coordinator.cache_blocks(request, num_tokens)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Cache what the first `num_computed_tokens` fill: a load from elsewhere has ended."""
@@ -354,7 +361,9 @@ class KVCacheManager:
         """Return what happened to the cache since the last call."""
         events = self.block_pool.take_events()
         for event in events:
-            if isinstance(event, BlockStored) and event.group_idx is not None:
+            if not isinstance(event, BlockStored):
+                continue
+            if event.group_idx is not None and event.group_idx < self.num_kv_cache_groups:
                 kind, window = self.kv_cache_event_metadata[event.group_idx]
                 event.kv_cache_spec_kind = kind
                 event.kv_cache_spec_sliding_window = window

@@ -74,7 +74,7 @@ class SingleTypeKVCacheManager(ABC):
         skipped = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
         new = max(required - max(skipped, len(new_computed_blocks) + held), 0)
         in_window = new_computed_blocks[max(0, skipped - held) :]
-        return new + sum(block.ref_cnt == 0 and not block.is_null for block in in_window)
+        return new + len([0 for block in in_window if not (block.ref_cnt or block.is_null)])
 
     def add_local_computed_blocks(
         self,

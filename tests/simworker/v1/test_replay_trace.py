@@ -10,11 +10,20 @@ from simworker.v1.replay_trace import BadTraceError, read_trace, replay_trace
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 RECORDED = SHARED / "vllm-cpu" / "kvm_trace.jsonl.gz"
+HYBRID = Path(__file__).parent / "vllm_hybrid.jsonl.gz"
 
 
 def test_the_shared_recording_replays_without_a_difference() -> None:
     result = replay_trace(read_trace(RECORDED))
     assert result.operations == 4237
+    assert result.first_differences == []
+    assert result.differences == 0
+
+
+def test_windows_and_hybrids_replay_without_a_difference() -> None:
+    """Recorded by `tests/vllm/drive_hybrid.py`, which says how."""
+    result = replay_trace(read_trace(HYBRID))
+    assert result.operations == 2218
     assert result.first_differences == []
     assert result.differences == 0
 
