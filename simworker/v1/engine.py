@@ -134,6 +134,7 @@ class V1Engine:
             SamplingParams(
                 max_tokens=generation.max_tokens,
                 skip_reading_prefix_cache=generation.skip_reading_prefix_cache,
+                extra_args={"kv_cache_report_mode": generation.kv_cache_report_mode},
             ),
             None,
             arrival_time=arrival,
@@ -141,6 +142,7 @@ class V1Engine:
             cache_salt=generation.cache_salt or None,
             priority=generation.priority,
             block_hasher=self._block_hasher,
+            session_id=generation.session_id or None,
         )
 
     def abort(self, request_id: str) -> None:
