@@ -39,6 +39,11 @@ only those are that a later hit can need (`OffloadGroup.reachable`).
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32, with the CPU
 backend and prefix caching on. Not there: drafters' groups, state-space groups and partial tails, several
 tiers, limits that requests ask for, transfers that fail.
+
+A slip of 0.32 is followed: where windows are kept densely (interval None) and answers are offloaded too,
+chunks that a finished request passed over are stored from blocks that may be another's by then. Another
+is not: parts of a window's chunk with a gap between them are copied to their own places, not next to
+each other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,6 +110,8 @@ class OffloadingConnector:
         self._next_job = 0
         self._stale_below = 0
         """Jobs of lower numbers were forgotten by a reset."""
+        self._stale_loads: dict[int, str] = {}
+        """Of these, loads, whose requests wait for them all the same."""
         self._load_jobs: dict[int, TransferJob] = {}
         self._to_flush: set[int] = set()
         self._allocated: set[int] = set()
@@ -144,9 +151,10 @@ class OffloadingConnector:
             return result
 
         found = loadable_tokens(held, request.num_tokens, num_computed_tokens, lookup)
-        if found is None or self._being_loaded.intersection(
-            key for part in held for key in part.loaded_keys(num_computed_tokens, found)
-        ):
+        if found is None:
+            return None, False
+        loaded = (key for part in held for key in part.loaded_keys(num_computed_tokens, found))
+        if found and not self._being_loaded.isdisjoint(loaded):
             return None, False
         return found, bool(found)
 
@@ -207,7 +215,7 @@ class OffloadingConnector:
                 self._to_flush |= self._requests[req_id].jobs
         for block_id in self._allocated & self._read_by.keys():
             self._to_flush |= self._read_by[block_id]
-        finished = list(finished_req_ids)
+        finished = sorted(finished_req_ids)
         stores = {}
         for req_id in (*num_scheduled_tokens, *finished):
             state = self._requests.get(req_id)
@@ -229,6 +237,8 @@ class OffloadingConnector:
         loaded = []
         for number in completed_jobs:
             if number < self._stale_below:
+                if number in self._stale_loads:
+                    loaded.append(self._stale_loads.pop(number))
                 continue
             job = self._jobs.pop(number)
             state = self._requests[job.req_id]
@@ -281,6 +291,9 @@ class OffloadingConnector:
             for part in state.groups:
                 part.next_stored = 0
         self._stale_below = self._next_job
+        self._stale_loads.update(
+            (number, job.req_id) for number, job in self._jobs.items() if not job.is_store
+        )
         self._jobs.clear()
         self._read_by.clear()
         self._being_loaded.clear()
@@ -290,9 +303,11 @@ class OffloadingConnector:
         self, new_block_ids: Mapping[str, Sequence[Sequence[int]]], resumed: set[str]
     ) -> None:
         before = {
-            req_id: [len(part.block_ids) for part in self._requests[req_id].groups]
+            req_id: [
+                0 if req_id in resumed else len(part.block_ids)
+                for part in self._requests[req_id].groups
+            ]
             for req_id in new_block_ids
-            if req_id not in resumed
         }
         for req_id, by_group in new_block_ids.items():
             state = self._requests[req_id]
@@ -362,10 +377,11 @@ class OffloadingConnector:
 
     def _unwatch(self, number: int, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
-            readers = self._read_by[block_id]
-            readers.remove(number)
+            # A window's block can be there twice (see above).
+            readers = self._read_by.get(block_id, set())
+            readers.discard(number)
             if not readers:
-                del self._read_by[block_id]
+                self._read_by.pop(block_id, None)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where jobs, requests and the pool tell different tales."""

@@ -70,11 +70,20 @@ class ScheduleStep:
         lookahead, longest = self._config.num_lookahead_tokens, self._longest_prefill
         last = self._config.max_model_len - 1
         allocate_slots = self._manager.allocate_slots
+        block_size = self._scheduler.steady_block_size
         self._index = 0
         while self._index < len(self._scheduler.running) and self._budget > 0:
             request = self._scheduler.running[self._index]
             computed = request.num_computed_tokens
-            new = min(request.num_tokens - computed, longest, self._budget, last - computed)
+            new = request.num_tokens - computed
+            if new == 1 and 0 < computed % block_size < block_size - 1:
+                # It has a slot, in a block that does not become full: there is nothing to ask for.
+                output.scheduled_running_reqs.append(request)
+                tokens[request.request_id] = 1
+                self._budget -= 1
+                self._index += 1
+                continue
+            new = min(new, longest, self._budget, last - computed)
             if new <= 0:
                 self._index += 1
                 continue
@@ -113,7 +122,7 @@ class ScheduleStep:
         tokens = output.num_scheduled_tokens.pop(victim.request_id, 0)
         if tokens:
             output.scheduled_running_reqs.remove(victim)
-            output.req_to_new_blocks.pop(victim.request_id)
+            output.req_to_new_blocks.pop(victim.request_id, None)
             self._budget += tokens
 
     # Waiting requests.
@@ -155,7 +164,8 @@ class ScheduleStep:
         computed = request.num_computed_tokens
         looked_up = not computed
         if looked_up:
-            hits, local, _ = self._manager.get_computed_blocks(request)
+            found_here = self._manager.get_computed_blocks(request)
+            hits, local, request.shared_prefix_boundary = found_here
             if scheduler.connector is not None:
                 found, load = scheduler.connector.get_num_new_matched_tokens(request, local)
                 if found is None:

@@ -19,8 +19,11 @@ streamed input, balancing of prefills between ranks, failed loads.
 """
 
 from collections.abc import Iterable, Mapping
+from math import gcd
 
 from simworker.engine import BrokenInvariantError
+from simworker.v1.coordinator import KVCacheCoordinator
+from simworker.v1.full_attention import FullAttentionManager
 from simworker.v1.kv_cache_event import CacheEvent
 from simworker.v1.kv_cache_manager import KVCacheManager
 from simworker.v1.offload import OffloadingConnector
@@ -64,9 +67,16 @@ class Scheduler:
         """Finished since the last step was scheduled."""
         self.preempted_req_ids: set[str] = set()
         """Preempted since the last step was scheduled."""
+        self._in_flight: dict[str, int] = {}
+        """Tokens of the step that was scheduled and has not ended, by request id."""
         self.num_preemptions = 0
         """Since the start."""
         self.pause_state = PauseState.UNPAUSED
+        self.steady_block_size = _steady_block_size(kv_cache_manager.coordinator)
+        """Tokens of which those are multiples at which a request takes or fills blocks. 1 where there
+        may be others."""
+        if config.num_lookahead_tokens:
+            self.steady_block_size = 1
 
     # Requests come and go.
 
@@ -115,15 +125,26 @@ class Scheduler:
             )
             self.finished_recving_kv_req_ids.discard(request.request_id)
             request.status = finished_status
-            self._free_request(request, aborted=True, delay_free_blocks=loading)
+            in_flight = self._in_flight.get(request.request_id, 0)
+            self._free_request(request, in_flight, aborted=True, delay_free_blocks=loading)
         return list(found)
 
     def _free_request(
-        self, request: Request, *, aborted: bool = False, delay_free_blocks: bool = False
+        self,
+        request: Request,
+        num_in_flight_tokens: int = 0,
+        *,
+        aborted: bool = False,
+        delay_free_blocks: bool = False,
     ) -> None:
         self.inflight_prefills.discard(request)
         self.finished_req_ids.add(request.request_id)
         if self.connector is not None:
+            # Blocks that left their window are freed before the others, and so used anew before them.
+            processed = max(0, request.num_computed_tokens - num_in_flight_tokens)
+            self.kv_cache_manager.remove_skipped_blocks(
+                request.request_id, processed, request.num_prompt_tokens
+            )
             self.connector.request_finished(request, aborted=aborted)
         if not delay_free_blocks:
             self._free_blocks(request)
@@ -147,6 +168,7 @@ class Scheduler:
         if self.connector is not None:
             output.kv_connector_metadata = self._build_connector_meta(self.connector, output)
         self._update_after_schedule(output)
+        self._in_flight = output.num_scheduled_tokens
         return output
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
@@ -180,14 +202,17 @@ class Scheduler:
         """
         outputs = []
         ended = set()
+        self._in_flight = {}
         for request_id in output.num_scheduled_tokens:
             tokens = sampled_token_ids.get(request_id)
             request = self.requests.get(request_id)
             if not tokens or request is None or request.status is not RequestStatus.RUNNING:
                 continue
-            tokens = tokens[: self.tokens_left(request)]
+            left = self.tokens_left(request)
+            if len(tokens) > left:
+                tokens = tokens[:left]
             request.append_output_token_ids(tokens)
-            finished = self.tokens_left(request) <= 0
+            finished = len(tokens) >= left
             if finished:
                 request.status = RequestStatus.FINISHED_LENGTH_CAPPED
                 ended.add(request)
@@ -199,10 +224,8 @@ class Scheduler:
 
     def tokens_left(self, request: Request) -> int:
         """Return how many tokens a request may yet sample."""
-        return min(
-            request.max_tokens - request.num_output_tokens,
-            self.config.max_model_len - request.num_tokens,
-        )
+        longest = min(request.num_prompt_tokens + request.max_tokens, self.config.max_model_len)
+        return longest - request.num_tokens
 
     def preempt_request(self, request: Request) -> None:
         """Take a request's blocks and let it wait. The caller has taken it out of `running`."""
@@ -320,3 +343,13 @@ class Scheduler:
         for request in self.waiting:
             if any(self.kv_cache_manager.get_block_ids(request.request_id)):
                 raise BrokenInvariantError(f"request {request.request_id} waits with blocks")
+
+
+def _steady_block_size(coordinator: KVCacheCoordinator) -> int:
+    """See `Scheduler.steady_block_size`: a sliding window lets go of blocks wherever it begins."""
+    managers = coordinator.single_type_managers
+    if coordinator.num_reprefillable_tokens or not all(
+        isinstance(manager, FullAttentionManager) for manager in managers
+    ):
+        return 1
+    return gcd(coordinator.hash_block_size, *(manager.block_size for manager in managers))
