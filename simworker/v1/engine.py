@@ -146,9 +146,19 @@ class V1Engine:
         )
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over. What it had computed stays cached."""
-        if self._open.pop(request_id, None) is not None:
-            self.scheduler.finish_requests(request_id)
+        """Drop a request; unknown ones are passed over. What it had computed stays cached.
+
+        Of steps taken as one all but the last are over: see `cut_step`. It gets their tokens first.
+        """
+        generation = self._open.pop(request_id, None)
+        if generation is None:
+            return
+        request = self.scheduler.requests[request_id]
+        if self._steps > 1 and request_id in self._output.num_scheduled_tokens:
+            tokens = self._sample(request, self._steps - 1)
+            generation.num_output_tokens += len(tokens)
+            generation.on_tokens(tokens, False)
+        self.scheduler.finish_requests(request_id)
 
     def begin_step(self, horizon: float = 0.0) -> float:
         """Schedule a step; return its modelled seconds.
@@ -166,7 +176,8 @@ class V1Engine:
                 # Requests wait for nothing but a load, or there is nothing left but copies.
                 seconds = max(seconds, end - self._now)
         self._seconds = seconds
-        if horizon > seconds:
+        # Events go out when their step ends, so a step that has some is taken by itself.
+        if horizon > seconds and not self.manager.block_pool.kv_event_queue:
             self._steps = self._leap.steps_alike(output)
             return self.cut_step(horizon)
         return seconds
@@ -174,8 +185,8 @@ class V1Engine:
     def cut_step(self, elapsed: float) -> float:
         """End the step begun with the first of its steps that ends `elapsed` seconds in, or later.
 
-        Returns the modelled seconds of what is left, which are no less than `elapsed` but where it
-        would have ended before.
+        To be called before anything is submitted or aborted within them. Returns the seconds from
+        the beginning to then.
         """
         if self._steps > 1:
             work = self._output.work
@@ -190,6 +201,7 @@ class V1Engine:
         self._now += self._seconds
         if steps > 1:
             self._leap.repeat(output, steps - 1)
+            self._steps = 1
         sampled = {}
         for request_id in output.num_scheduled_tokens:
             request = scheduler.requests.get(request_id)

@@ -8,10 +8,6 @@ again for these, only told.
 Not vLLM's: a simulation on a virtual clock spends most of its steps so.
 """
 
-from math import gcd
-
-from simworker.v1.coordinator import KVCacheCoordinator
-from simworker.v1.full_attention import FullAttentionManager
 from simworker.v1.request import RequestStatus
 from simworker.v1.scheduler import Scheduler
 from simworker.v1.scheduler_output import SchedulerOutput
@@ -22,9 +18,7 @@ class Leap:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._block_size = _steady_block_size(scheduler.kv_cache_manager.coordinator)
-        if scheduler.connector is not None or scheduler.config.num_lookahead_tokens:
-            self._block_size = 1
+        self._block_size = 1 if scheduler.connector else scheduler.steady_block_size
 
     def steps_alike(self, output: SchedulerOutput) -> int:
         """Return how many steps, that of `output` included, would be scheduled just like it.
@@ -55,16 +49,3 @@ class Leap:
             request = requests.get(request_id)
             if request is not None and request.status is RequestStatus.RUNNING:
                 request.num_computed_tokens += times
-
-
-def _steady_block_size(coordinator: KVCacheCoordinator) -> int:
-    """Return of how many tokens those are multiples at which blocks are taken, filled or freed.
-
-    1 where there may be others: a sliding window lets go of blocks wherever it begins.
-    """
-    managers = coordinator.single_type_managers
-    if coordinator.num_reprefillable_tokens or not all(
-        isinstance(manager, FullAttentionManager) for manager in managers
-    ):
-        return 1
-    return gcd(coordinator.hash_block_size, *(manager.block_size for manager in managers))
