@@ -19,6 +19,7 @@ from pathlib import Path
 from simworker.cluster import Outcome, Route, VirtualCluster
 from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
+from simworker.presets import DEFAULT_PRESET, PRESETS
 from simworker.trace import TRACE_BLOCK_SIZE, TraceLine, pooled_work, read_trace, repeated
 from simworker.v1.assemble import build_engine, kv_cache_config
 from simworker.v1.engine import V1Engine
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, default=50_000)
     add("--policy", choices=("round-robin", "random"), default="round-robin", help="who serves it")
     add("--load", type=float, default=0.5, help="of prefill, see above")
+    add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET, help="GPU and model")
     add("--blocks", type=int, default=1500, help="of 512 tokens, of a worker")
     add("--max-num-seqs", type=int, default=128, help="requests running at once on a worker")
     add("--max-num-batched-tokens", type=int, default=8192, help="tokens a step")
@@ -65,7 +67,7 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
     if not args.load > 0:
         raise ValueError("--load: above 0")
     lines = read_trace(args.trace)
-    latency = LatencyModel()
+    latency = PRESETS[args.preset].latency
     engines = [_engine(args, latency) for _ in range(args.workers)]
     speed = _speed(lines, latency, args)
     events = [0] * args.workers
