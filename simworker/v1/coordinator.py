@@ -1,8 +1,8 @@
 """The groups of a model, over one pool: what a request needs, holds and finds in all of them.
 
-    KVCacheCoordinatorNoPrefixCache   any number of groups, nothing is ever found
-    UnitaryKVCacheCoordinator         one group
-    HybridKVCacheCoordinator          several (`simworker/v1/hybrid_coordinator.py`)
+    KVCacheCoordinatorNoPrefixCache   uncached_coordinator.py   any number of groups, nothing is found
+    UnitaryKVCacheCoordinator         unitary_coordinator.py    one group
+    HybridKVCacheCoordinator          hybrid_coordinator.py     several
 
 Source: `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
 """
@@ -244,64 +244,6 @@ class KVCacheCoordinator(ABC):
 
         The third value are tokens beyond it that some group has and others do not.
         """
-
-
-class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
-    """Nothing is cached."""
-
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache nothing."""
-
-    def find_longest_cache_hit(
-        self,
-        block_hashes: Sequence[BlockHash],  # noqa: ARG002
-        max_cache_hit_length: int,  # noqa: ARG002
-    ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Find nothing."""
-        return tuple([] for _ in self.single_type_managers), 0, 0
-
-
-class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One group: hits are its own. Raises ValueError where hashes are not of its blocks."""
-
-    def __init__(
-        self,
-        kv_cache_config: KVCacheConfig,
-        max_model_len: int,
-        max_in_flight_tokens: int,
-        *,
-        hash_block_size: int,
-        **options: int,
-    ) -> None:
-        super().__init__(
-            kv_cache_config,
-            max_model_len,
-            max_in_flight_tokens,
-            hash_block_size=hash_block_size,
-            **options,  # type: ignore[arg-type]
-        )
-        self.block_size = self.specs[0].block_size
-        if hash_block_size != self.block_size:
-            raise ValueError(
-                f"hash_block_size: {hash_block_size}, with one group its block_size {self.block_size}"
-            )
-        self.single_type_managers[0].use_eagle = 0 in self.eagle_group_ids
-
-    def find_longest_cache_hit(
-        self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
-    ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the group's own hit."""
-        manager = self.single_type_managers[0]
-        blocks, length = manager.find_longest_cache_hit(
-            block_hashes,
-            max_cache_hit_length,
-            (0,),
-            self.block_pool,
-            self.specs[0],
-            manager.use_eagle,
-            self.block_size,
-        )
-        return blocks, length, 0
 
 
 def get_manager_for_kv_cache_spec(

@@ -13,12 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import gcd, lcm
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.coordinator import (
-    Groups,
-    KVCacheCoordinator,
-    KVCacheCoordinatorNoPrefixCache,
-    UnitaryKVCacheCoordinator,
-)
+from simworker.v1.coordinator import Groups, KVCacheCoordinator
 from simworker.v1.hybrid_coordinator import HybridKVCacheCoordinator
 from simworker.v1.kv_cache_block import KVCacheBlock
 from simworker.v1.kv_cache_blocks import KVCacheBlocks
@@ -31,6 +26,8 @@ from simworker.v1.kv_cache_spec import (
 from simworker.v1.prefix_cache_stats import PrefixCacheStats
 from simworker.v1.request import Request, RequestStatus
 from simworker.v1.sliding_window import SlidingWindowManager
+from simworker.v1.uncached_coordinator import KVCacheCoordinatorNoPrefixCache
+from simworker.v1.unitary_coordinator import UnitaryKVCacheCoordinator
 
 
 class KVCacheManager:
@@ -72,8 +69,14 @@ class KVCacheManager:
     ) -> None:
         if dcp_world_size != 1 or pcp_world_size != 1:
             raise ValueError("dcp_world_size, pcp_world_size: context parallelism is not simulated")
-        if max_model_len < 1:
-            raise ValueError(f"max_model_len: {max_model_len}, at least 1")
+        for name, value in (
+            ("max_model_len", max_model_len),
+            ("scheduler_block_size", scheduler_block_size),
+            ("hash_block_size", hash_block_size),
+            ("max_in_flight_tokens", max_in_flight_tokens),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value}, at least 1")
         if watermark < 0:
             raise ValueError(f"watermark: {watermark}, at least 0")
         groups = kv_cache_config.kv_cache_groups
@@ -204,6 +207,8 @@ class KVCacheManager:
             raise ValueError(
                 "num_new_tokens must be greater than 0 when there are no computed tokens to adopt"
             )
+        if num_new_tokens < 0:
+            raise ValueError(f"num_new_tokens: {num_new_tokens}, at least 0")
         if num_encoder_tokens:
             raise ValueError("num_encoder_tokens: cross attention is not simulated")
         return self._allocate(

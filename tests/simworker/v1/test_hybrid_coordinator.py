@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from simworker.v1.block_hash import make_block_hash_with_group_id
-from simworker.v1.coordinator import UnitaryKVCacheCoordinator, replay_boundaries
+from simworker.v1.coordinator import replay_boundaries
 from simworker.v1.hybrid_coordinator import HybridKVCacheCoordinator
 from simworker.v1.kv_cache_blocks import KVCacheBlocks
 from simworker.v1.kv_cache_event import BlockStored
 from simworker.v1.kv_cache_manager import KVCacheManager
 from simworker.v1.kv_cache_spec import SlidingWindowSpec, UniformTypeKVCacheSpecs
 from simworker.v1.request import Request, RequestStatus
+from simworker.v1.unitary_coordinator import UnitaryKVCacheCoordinator
 from tests.simworker.state_machines import LONG
 from tests.simworker.v1.small_cache import admit, config, full, manager, request, table, window
 

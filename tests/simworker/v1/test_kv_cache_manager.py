@@ -243,6 +243,8 @@ def test_a_call_without_tokens_is_refused_and_changes_nothing() -> None:
         one.status = status
         with pytest.raises(ValueError, match="num_new_tokens must be greater than 0"):
             cache.allocate_slots(one, 0)
+        with pytest.raises(ValueError, match="num_new_tokens: -1, at least 0"):
+            cache.allocate_slots(one, -1)
     assert free_ids(cache) == [1, 2, 3]
 
 
@@ -411,6 +413,9 @@ def test_a_drafter_has_the_last_block_of_a_hit_computed_again() -> None:
     ("options", "message"),
     [
         ({"max_model_len": 0}, "max_model_len: 0, at least 1"),
+        ({"scheduler_block_size": 0}, "scheduler_block_size: 0, at least 1"),
+        ({"hash_block_size": 0}, "hash_block_size: 0, at least 1"),
+        ({"max_in_flight_tokens": 0}, "max_in_flight_tokens: 0, at least 1"),
         ({"watermark": -0.1}, "watermark: -0.1, at least 0"),
         ({"dcp_world_size": 2}, "dcp_world_size"),
         ({"pcp_world_size": 2}, "pcp_world_size"),
