@@ -14,17 +14,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from simworker.emit import encode_batch
-from simworker.latency import LatencyModel
 from simworker.metrics import EngineCollector
 from simworker.publish import Publisher
 from simworker.serve import Identity, WorkerServer
 from simworker.shell import EngineShell
 from simworker.text import FolderText, NoText
-from simworker.v1.block_hash import DEFAULT_SEED, none_hash
-from simworker.v1.engine import V1Engine
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.request import Hasher
-from simworker.v1.scheduler import Scheduler
+from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.block_hash import DEFAULT_NONE_HASH_SEED
+from simworker.v1.scheduler_config import SchedulerConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--adapter", action="append", default=[], help="a LoRA adapter's name; may be repeated")
     add("--buffer-steps", type=int, default=10000, help="batches kept for replay")
     add("--stream-interval", type=int, default=1, help="tokens a chunk of a streamed answer")
-    add("--hash-seed", default=DEFAULT_SEED, help="seeds the block hashes, as PYTHONHASHSEED")
+    add(
+        "--hash-seed",
+        default=DEFAULT_NONE_HASH_SEED,
+        help="seeds the block hashes, as PYTHONHASHSEED",
+    )
     return parser
 
 
@@ -84,19 +85,16 @@ async def _serve(args: argparse.Namespace, host: str, port: int) -> None:
         loop.add_signal_handler(name, ended.set)
     text = FolderText(args.tokenizer) if args.tokenizer else NoText()
     vocab_size = text.vocab_size if isinstance(text, FolderText) else args.vocab_size
-    manager = KVCacheManager(args.blocks, args.block_size, args.max_model_len)
-    scheduler = Scheduler(
-        manager,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-    )
-    engine = V1Engine(
-        manager,
-        scheduler,
-        LatencyModel(),
-        Hasher(args.block_size, none_hash(args.hash_seed)),
-        max_model_len=args.max_model_len,
+    engine = build_engine(
+        kv_cache_config(args.blocks, args.block_size),
+        SchedulerConfig(
+            max_model_len=args.max_model_len,
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+        ),
         vocab_size=vocab_size,
+        hash_algorithm="sha256_cbor",
+        hash_seed=args.hash_seed,
     )
     publisher = Publisher(args.events_endpoint, args.replay_endpoint, args.topic, args.buffer_steps)
     shell = EngineShell(

@@ -38,6 +38,13 @@ class Generation:
     priority: int = 0
     """Lower comes first, where the scheduler's policy is by priority."""
     skip_reading_prefix_cache: bool = False
+    kv_cache_report_mode: str = "incremental"
+    """`full` announces blocks that were found cached again."""
+    session_id: str = ""
+    """Goes into the events of blocks that the request stores."""
+    prompt_hashes: Sequence[bytes] | None = None
+    """Hashes of the prompt's full blocks, where nothing but they and its length is known: then the
+    ids in `prompt` mean nothing, and `range(n)` will do."""
     num_cached_tokens: int = -1
     """Prompt tokens found cached when it was first scheduled; -1 before. Set by the engine."""
     num_output_tokens: int = 0

@@ -1,13 +1,27 @@
 """How long a step takes.
 
-    step = base + prefill x t + context x t x c + decode x s + decode_context x C
+    step = base + prefill x t + context x t x (c + t/2) + decode x s + decode_context x C
 
-t uncached prompt tokens of this step at context c, s decoding sequences with C tokens between them.
-The constants are those of `shared/bench/policy-study.md`, "Model and load", sized on a 70B model at
-tensor parallel 4: 20 ms a step, 70 us an uncached token, 1.3 ns a token and context token; decoding
-0.15 ms a sequence and 35 ns a context token.
+where t are the new tokens of each prompt in the step and c the tokens before them, s the sequences that
+decode and C the tokens before them, all together. The terms are what a transformer does:
+
+    base            read the weights once, whatever the batch; launch the kernels
+    prefill         multiply a token with the weights: compute-bound
+    context         attend to the tokens before: quadratic in the prompt
+    decode          the same for a token of a decoding sequence, and sample from it
+    decode_context  read the keys and values of the tokens before: memory-bound
+
+Prefill and decoding share steps, and so slow each other down: a decoding sequence gets its next token
+when the whole step is done, chunk of a prompt included. That is all there is of interference; kernels
+that overlap make it a little less in truth. `simworker/presets.py` has constants for real machines and
+says how far they are off.
+
+The default constants are those of `shared/bench/policy-study.md`, "Model and load", sized on a 70B
+model at tensor parallel 4: 20 ms a step, 70 us an uncached token, 1.3 ns a token and context token;
+decoding 0.15 ms a sequence and 35 ns a context token.
 """
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -28,10 +42,15 @@ class LatencyModel:
     """Constants of the model, seconds."""
 
     base: float = 0.020
+    """A step."""
     prefill: float = 70e-6
+    """A prompt's token."""
     context: float = 1.3e-9
+    """A prompt's token and a token before it."""
     decode: float = 0.15e-3
+    """A decoding sequence."""
     decode_context: float = 35e-9
+    """A token before that of a decoding sequence."""
 
     def step(self, work: StepWork) -> float:
         """Return a step's seconds."""
@@ -40,3 +59,31 @@ class LatencyModel:
         for new, before in work.prefills:
             seconds += new * (self.prefill + self.context * (before + new / 2))
         return seconds
+
+    def decode_steps(self, work: StepWork, steps: int) -> float:
+        """Return the seconds of so many steps of the same sequences, the first of them `work`.
+
+        Every sequence's context grows by one token a step, so that the step's seconds grow evenly.
+        `work` has no prefills.
+        """
+        grown = work.decoding * self.decode_context * (steps * (steps - 1) // 2)
+        return steps * self.step(work) + grown
+
+    def decode_steps_until(self, work: StepWork, seconds: float, most: int) -> int:
+        """Return the least number of such steps that take `seconds` or longer, from 1 to `most`."""
+        first = self.step(work)
+        if most == 1 or first >= seconds:
+            return 1
+        if self.decode_steps(work, most) < seconds:
+            return most
+        growth = work.decoding * self.decode_context
+        slope = first - growth / 2
+        if growth:
+            steps = int((math.sqrt(slope * slope + 2 * growth * seconds) - slope) / growth)
+        else:
+            steps = int(seconds / slope)
+        # The root is exact but for rounding.
+        steps = max(steps - 1, 1)
+        while self.decode_steps(work, steps) < seconds:
+            steps += 1
+        return steps

@@ -1,126 +1,260 @@
-"""vLLM v1's engine: the scheduler's steps, each as long as the latency model says."""
+"""vLLM v1's engine: the scheduler's steps, each as long as the latency model says.
 
-import zlib
+    submit, abort ──► Scheduler ──► KVCacheManager (and the offload tier)
+    begin_step    ──► schedule, and say how long that takes
+    end_step      ──► sample tokens, hand them out, collect the events
 
-from simworker.engine import Generation, Load, RefusedError
+Where nothing but decoding goes on, and no block fills up, steps are alike, and `begin_step` takes
+several as one if the caller lets it. `cut_step` makes fewer of them after all, when something comes in
+between: nothing is decided, taken or freed within them, so the outcome is that of single steps.
+"""
+
+from collections.abc import Callable
+from itertools import count
+
+from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
 from simworker.latency import LatencyModel, StepWork
+from simworker.v1.block_hash import BlockHasher
 from simworker.v1.kv_cache_event import CacheEvent
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.request import Hasher, Request
-from simworker.v1.scheduler import Scheduler, Step
+from simworker.v1.leap import Leap
+from simworker.v1.lora_request import LoRARequest
+from simworker.v1.offload_transfer import TransferWorker
+from simworker.v1.request import Request
+from simworker.v1.sampling_params import SamplingParams
+from simworker.v1.scheduler import Scheduler
+from simworker.v1.scheduler_output import SchedulerOutput
+from simworker.v1.trace_request import TraceRequest
 
-RESERVED_TOKENS = 16
-"""Ids below are taken for special ones and never generated."""
+Sample = Callable[[Request, int], list[int]]
+"""Returns a request's next tokens, as many as asked for."""
 
 
 class V1Engine:
-    """The unified scheduler over one `KVCacheManager`."""
+    """The unified scheduler over one `KVCacheManager`.
+
+    `block_hasher` hashes requests with tokens, in blocks of the manager's hash block size. `transfers`
+    says how long the copies of the scheduler's connector take; there are both or neither.
+    """
 
     def __init__(
         self,
-        manager: KVCacheManager,
         scheduler: Scheduler,
         latency: LatencyModel,
-        hasher: Hasher,
         *,
-        max_model_len: int,
-        vocab_size: int,
+        block_hasher: BlockHasher,
+        sample: Sample,
+        transfers: TransferWorker | None = None,
     ) -> None:
-        self.manager = manager
+        if (transfers is None) != (scheduler.connector is None):
+            raise ValueError("transfers: needed with a connector, and only with one")
         self.scheduler = scheduler
+        self.manager = scheduler.kv_cache_manager
         self.latency = latency
-        self._hasher = hasher
-        self._max_model_len = max_model_len
-        self._vocab_size = vocab_size
-        self._step = Step()
-        self._open: dict[str, tuple[Request, Generation]] = {}
+        self._block_hasher = block_hasher
+        self._sample = sample
+        self._transfers = transfers
+        self._open: dict[str, Generation] = {}
+        self._arrivals = count()
+        self._lora_ids: dict[str, int] = {}
+        self._leap = Leap(scheduler)
+        self._output = SchedulerOutput()
+        self._steps = 1
+        """Steps that the one begun stands for."""
+        self._seconds = 0.0
+        """Of the step begun."""
+        self._now = 0.0
+        """Seconds of all steps; while nothing is to be done, no time passes here."""
+        self._queries = 0
+        self._hits = 0
 
     @property
     def work(self) -> StepWork:
-        """What the step last begun computes."""
-        return self._step.work
+        """What the step last begun computes, the first of them where it stands for several."""
+        return self._output.work
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._open)
+        if self._transfers is not None:
+            return self.scheduler.has_requests()
+        return self.scheduler.has_unfinished_requests()
 
     def submit(self, generation: Generation) -> None:
         """Take a request. Raises RefusedError where it can never be served."""
+        self._check(generation)
+        request = self._request(generation)
+        self.scheduler.add_request(request)
+        self._open[generation.request_id] = generation
+
+    def _check(self, generation: Generation) -> None:
         length = generation.num_prompt_tokens + generation.max_tokens
-        if length > self._max_model_len:
+        if not generation.num_prompt_tokens:
+            raise RefusedError("the prompt is empty")
+        if generation.max_tokens < 1:
+            raise RefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
+        longest = self.scheduler.config.max_model_len
+        if length > longest:
             raise RefusedError(
                 f"{generation.num_prompt_tokens} prompt tokens and max_tokens "
-                f"{generation.max_tokens} are more than max_model_len {self._max_model_len}"
+                f"{generation.max_tokens} are more than max_model_len {longest}"
             )
-        pool = self.manager.block_pool
-        if -(-length // pool.block_size) > len(pool.blocks) - 1:
-            raise RefusedError(f"{length} tokens do not fit into {len(pool.blocks) - 1} blocks")
-        request = Request(
+        needed = self.manager.coordinator.get_num_blocks_to_allocate(
+            "",
+            length,
+            tuple(self.manager.empty_kv_cache_blocks.blocks),
+            0,
+            apply_admission_cap=True,
+        )
+        usable = self.manager.block_pool.num_gpu_blocks - 1
+        if needed > usable:
+            raise RefusedError(f"{length} tokens do not fit into {usable} blocks")
+        if generation.request_id in self._open:
+            raise RefusedError(f"request id {generation.request_id!r} is in use")
+
+    def _request(self, generation: Generation) -> Request:
+        arrival = float(next(self._arrivals))
+        if generation.prompt_hashes is not None:
+            return TraceRequest(
+                generation.request_id,
+                generation.num_prompt_tokens,
+                generation.prompt_hashes,
+                self.manager.block_pool.hash_block_size,
+                generation.max_tokens,
+                arrival_time=arrival,
+                priority=generation.priority,
+            )
+        lora = None
+        if generation.lora_name:
+            name = generation.lora_name
+            number = self._lora_ids.setdefault(name, len(self._lora_ids) + 1)
+            lora = LoRARequest(name, number, generation.lora_path)
+        return Request(
             generation.request_id,
             generation.prompt,
-            hasher=self._hasher,
-            max_tokens=generation.max_tokens,
-            cache_salt=generation.cache_salt,
-            lora_name=generation.lora_name,
-            skip_reading_prefix_cache=generation.skip_reading_prefix_cache,
+            SamplingParams(
+                max_tokens=generation.max_tokens,
+                skip_reading_prefix_cache=generation.skip_reading_prefix_cache,
+                extra_args={"kv_cache_report_mode": generation.kv_cache_report_mode},
+            ),
+            None,
+            arrival_time=arrival,
+            lora_request=lora,
+            cache_salt=generation.cache_salt or None,
+            priority=generation.priority,
+            block_hasher=self._block_hasher,
+            session_id=generation.session_id or None,
         )
-        self._open[request.request_id] = (request, generation)
-        self.scheduler.add(request)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over."""
-        found = self._open.pop(request_id, None)
-        if found is not None:
-            self.scheduler.abort(found[0])
+        """Drop a request; unknown ones are passed over. What it had computed stays cached.
+
+        Of steps taken as one all but the last are over: see `cut_step`. It gets their tokens first.
+        """
+        generation = self._open.pop(request_id, None)
+        if generation is None:
+            return
+        request = self.scheduler.requests[request_id]
+        if self._steps > 1 and request_id in self._output.num_scheduled_tokens:
+            tokens = self._sample(request, self._steps - 1)
+            generation.num_output_tokens += len(tokens)
+            generation.on_tokens(tokens, False)
+        self.scheduler.finish_requests(request_id)
 
     def begin_step(self, horizon: float = 0.0) -> float:
-        """Schedule a step; return its modelled seconds."""
-        del horizon
-        self._step = self.scheduler.schedule()
-        return self.latency.step(self._step.work)
+        """Schedule a step; return its modelled seconds.
+
+        It stands for several steps where these would be alike, the last of which begins within
+        `horizon` seconds.
+        """
+        self._output = output = self.scheduler.schedule()
+        self._steps = 1
+        seconds = self.latency.step(output.work) if output.num_scheduled_tokens else 0.0
+        if self._transfers is not None and output.kv_connector_metadata is not None:
+            seconds += self._transfers.begin_step(output.kv_connector_metadata, self._now)
+            end = self._transfers.next_end()
+            if not output.num_scheduled_tokens and end is not None:
+                # Requests wait for nothing but a load, or there is nothing left but copies.
+                seconds = max(seconds, end - self._now)
+        self._seconds = seconds
+        # Events go out when their step ends, so a step that has some is taken by itself.
+        if horizon > seconds and not self.manager.block_pool.kv_event_queue:
+            self._steps = self._leap.steps_alike(output)
+            return self.cut_step(horizon)
+        return seconds
+
+    def cut_step(self, elapsed: float) -> float:
+        """End the step begun with the first of its steps that ends `elapsed` seconds in, or later.
+
+        To be called before anything is submitted or aborted within them. Returns the seconds from
+        the beginning to then.
+        """
+        if self._steps > 1:
+            work = self._output.work
+            self._steps = self.latency.decode_steps_until(work, elapsed, self._steps)
+            self._seconds = self.latency.decode_steps(work, self._steps)
+        return self._seconds
 
     def end_step(self) -> list[CacheEvent]:
-        """Generate what the step was for; return what happened to the cache."""
-        for request_id in self._step.tokens:
-            found = self._open.get(request_id)
-            if found is None:
-                continue
-            request, generation = found
-            if generation.num_cached_tokens < 0:
+        """End the step begun: hand out its tokens; return what happened to the caches."""
+        output, steps = self._output, self._steps
+        scheduler = self.scheduler
+        self._now += self._seconds
+        if steps > 1:
+            self._leap.repeat(output, steps - 1)
+            self._steps = 1
+        sampled = {}
+        for request_id in output.num_scheduled_tokens:
+            request = scheduler.requests.get(request_id)
+            if request is not None and request.num_computed_tokens >= request.num_tokens:
+                sampled[request_id] = self._sample(request, steps)
+        for request in output.scheduled_new_reqs:
+            generation = self._open.get(request.request_id)
+            if generation is not None:
                 generation.num_cached_tokens = request.num_cached_tokens
-            if request.num_computed_tokens < request.num_tokens:
+        outputs = scheduler.update_from_output(output, sampled)
+        if self._transfers is not None:
+            scheduler.update_connector_output(self._transfers.get_finished(self._now))
+        for one in outputs:
+            request = one.request
+            generation = self._open.get(request.request_id)
+            if generation is None:
                 continue
-            token = self._next_token(request)
-            request.append(token)
-            generation.num_output_tokens += 1
+            generation.num_output_tokens = request.num_output_tokens
             generation.num_preemptions = request.num_preemptions
-            finished = request.is_finished
-            if finished:
-                del self._open[request_id]
-                self.scheduler.finish(request)
-            generation.on_tokens([token], finished)
-        return self.manager.take_events()
+            if one.finished:
+                del self._open[request.request_id]
+            generation.on_tokens(one.new_token_ids, one.finished)
+        return scheduler.take_events()
 
     def load(self) -> Load:
         """Return the figures that metrics show."""
+        stats = self.manager.make_prefix_cache_stats()
+        if stats is not None:
+            self._queries += stats.queries
+            self._hits += stats.hits
+        running, waiting = self.scheduler.get_request_counts()
         return Load(
-            running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
-            kv_cache_usage=self.manager.block_pool.get_usage(),
-            prefix_cache_queries=self.manager.stats.queries,
-            prefix_cache_hits=self.manager.stats.hits,
+            running=running,
+            waiting=waiting,
+            kv_cache_usage=self.manager.usage,
+            prefix_cache_queries=self._queries,
+            prefix_cache_hits=self._hits,
             preemptions=self.scheduler.num_preemptions,
         )
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all content; False while requests run."""
-        return self.manager.reset_prefix_cache()
+        """Forget all cached content; False, and nothing done, while requests hold blocks."""
+        return self.scheduler.reset_prefix_cache()
 
-    def _next_token(self, request: Request) -> int:
-        """Return a token that is a function of the tokens before it."""
-        seed = request.block_hashes[-1] if request.block_hashes else b""
-        last = request.token_ids[-1].to_bytes(4, "little")
-        draw = zlib.crc32(last + request.num_tokens.to_bytes(4, "little"), zlib.crc32(seed))
-        span = self._vocab_size - RESERVED_TOKENS
-        return RESERVED_TOKENS + draw % span if span > 0 else draw % self._vocab_size
+    def check(self) -> None:
+        """Raise BrokenInvariantError unless the scheduler is right and serves what was submitted."""
+        self.scheduler.check()
+        if self._transfers is not None:
+            self._transfers.check()
+        waiting = {
+            request.request_id
+            for request in self.scheduler.requests.values()
+            if not request.is_finished()
+        }
+        if waiting != self._open.keys():
+            raise BrokenInvariantError("the scheduler's requests are not those that are open")

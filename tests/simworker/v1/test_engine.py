@@ -1,46 +1,51 @@
-"""The scheduler and the engine, on a clock of their own."""
+"""The engine, stepped by hand."""
 
-from simworker.engine import Generation
-from simworker.latency import LatencyModel, StepWork
-from simworker.v1.block_hash import none_hash
-from simworker.v1.engine import V1Engine
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.request import Hasher
-from simworker.v1.scheduler import Scheduler
+import pytest
 
-HASHER = Hasher(4, none_hash())
+from simworker.engine import Generation, RefusedError
+from simworker.v1.assemble import OffloadConfig, build_engine, kv_cache_config
+from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.scheduler_config import SchedulerConfig
 
 
 class Bench:
-    """An engine that is stepped by hand."""
+    """An engine, the answers it gave and the events it told of."""
 
-    def __init__(self, blocks: int = 100, budget: int = 32, seqs: int = 8) -> None:
-        self.manager = KVCacheManager(blocks, 4, 1000)
-        self.scheduler = Scheduler(self.manager, max_num_seqs=seqs, max_num_batched_tokens=budget)
-        self.engine = V1Engine(
-            self.manager, self.scheduler, LatencyModel(), HASHER, max_model_len=1000, vocab_size=500
+    def __init__(
+        self,
+        blocks: int = 100,
+        budget: int = 32,
+        seqs: int = 8,
+        offload: OffloadConfig | None = None,
+    ) -> None:
+        self.engine = build_engine(
+            kv_cache_config(blocks, 4),
+            SchedulerConfig(max_model_len=1000, max_num_seqs=seqs, max_num_batched_tokens=budget),
+            vocab_size=500,
+            offload=offload,
         )
         self.answers: dict[str, list[int]] = {}
+        self.events: list[CacheEvent] = []
         self.seconds = 0.0
 
-    def submit(self, name: str, prompt: list[int], tokens: int) -> Generation:
+    def submit(self, name: str, prompt: list[int], tokens: int, **more: str) -> Generation:
         answer = self.answers.setdefault(name, [])
-        one = Generation(name, prompt, tokens, lambda new, _: answer.extend(new))
+        one = Generation(name, prompt, tokens, lambda new, _: answer.extend(new), **more)
         self.engine.submit(one)
         return one
 
     def step(self) -> int:
         self.seconds += self.engine.begin_step()
         work = self.engine.work
-        self.engine.end_step()
-        self.manager.check()
+        self.events += self.engine.end_step()
+        self.engine.check()
         return sum(new for new, _ in work.prefills) + work.decoding
 
     def run(self) -> None:
         for _ in range(10_000):
             if not self.engine.busy:
                 return
-            assert self.step()
+            self.step()
         raise AssertionError("the engine does not come to an end")
 
 
@@ -71,12 +76,14 @@ def test_two_requests_scheduled_in_one_step_share() -> None:
 
 def test_requests_that_outgrow_the_cache_are_preempted_and_all_finish() -> None:
     bench = Bench(blocks=14, budget=64)
-    for number in range(4):
+    sent = [
         bench.submit(str(number), [number * 10 + token for token in range(8)], 30)
+        for number in range(4)
+    ]
     bench.run()
-    assert bench.scheduler.num_preemptions > 0
+    assert sum(one.num_preemptions for one in sent) == bench.engine.load().preemptions > 0
     assert all(len(answer) == 30 for answer in bench.answers.values())
-    assert bench.manager.block_pool.get_num_free_blocks() == 13
+    assert bench.engine.manager.block_pool.get_num_free_blocks() == 13
 
 
 def test_an_aborted_request_gives_its_blocks_back_and_stays_cached() -> None:
@@ -85,10 +92,36 @@ def test_an_aborted_request_gives_its_blocks_back_and_stays_cached() -> None:
     bench.step()
     bench.engine.abort("a")
     assert not bench.engine.busy
-    assert bench.manager.block_pool.get_num_free_blocks() == 99
+    assert bench.engine.manager.block_pool.get_num_free_blocks() == 99
     again = bench.submit("b", list(range(20)), 1)
     bench.run()
     assert again.num_cached_tokens == 16
+
+
+def test_a_request_aborted_within_a_step_gets_nothing_of_it() -> None:
+    bench = Bench()
+    bench.submit("a", list(range(20)), 50)
+    bench.submit("b", list(range(5)), 2)
+    bench.engine.begin_step()
+    bench.engine.abort("a")
+    bench.engine.end_step()
+    bench.run()
+    assert bench.answers["a"] == []
+    assert len(bench.answers["b"]) == 2
+
+
+def test_a_reset_of_all_within_a_step_drops_its_tokens_and_computes_them_again() -> None:
+    bench, undisturbed = Bench(), Bench()
+    for one in (bench, undisturbed):
+        one.submit("a", list(range(20)), 3)
+        one.step()
+    bench.engine.begin_step()
+    assert bench.engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    bench.events += bench.engine.end_step()
+    bench.run()
+    undisturbed.run()
+    assert bench.answers == undisturbed.answers
+    assert [type(event) for event in bench.events] == [BlockStored, AllBlocksCleared, BlockStored]
 
 
 def test_cached_tokens_take_no_time() -> None:
@@ -104,8 +137,58 @@ def test_cached_tokens_take_no_time() -> None:
     assert warm.seconds - spent < cold.seconds - spent
 
 
-def test_the_latency_model_adds_up_as_stated() -> None:
-    model = LatencyModel(base=1, prefill=10, context=100, decode=1000, decode_context=10000)
-    assert model.step(StepWork()) == 1
-    assert model.step(StepWork([(2, 3)])) == 1 + 2 * (10 + 100 * (3 + 1))
-    assert model.step(StepWork([], 2, 5)) == 1 + 2 * 1000 + 5 * 10000
+def test_what_can_never_be_served_is_refused_with_the_reason() -> None:
+    bench = Bench(blocks=14)
+    for prompt, tokens, why in (
+        ([], 1, "the prompt is empty"),
+        ([1], 0, "max_tokens is 0, less than 1"),
+        ([1] * 990, 11, "990 prompt tokens and max_tokens 11 are more than max_model_len 1000"),
+        ([1] * 40, 13, "53 tokens do not fit into 13 blocks"),
+    ):
+        with pytest.raises(RefusedError, match=why):
+            bench.submit("a", prompt, tokens)
+    bench.submit("a", [1] * 40, 12)
+    with pytest.raises(RefusedError, match="request id 'a' is in use"):
+        bench.submit("a", [1], 1)
+    bench.run()
+    assert len(bench.answers["a"]) == 12
+
+
+def test_salts_and_adapters_keep_to_themselves() -> None:
+    bench = Bench()
+    prompt = list(range(20))
+    sent = [
+        bench.submit(name, prompt, 1, **more)
+        for name, more in (
+            ("plain", {}),
+            ("salted", {"cache_salt": "s"}),
+            ("adapted", {"lora_name": "l", "lora_path": "p"}),
+            ("elsewhere", {"lora_name": "l", "lora_path": "q"}),
+            ("salted again", {"cache_salt": "s"}),
+            ("adapted again", {"lora_name": "l", "lora_path": "p"}),
+        )
+    ]
+    bench.run()
+    assert [one.num_cached_tokens for one in sent] == [0, 0, 0, 0, 16, 16]
+
+
+def test_what_the_gpu_evicted_is_loaded_from_host_memory() -> None:
+    tier = OffloadConfig(num_chunks=50, bytes_per_block=1000, bandwidth=1e5)
+    bench = Bench(blocks=14, budget=64, offload=tier)
+    bench.submit("a", list(range(40)), 1)
+    bench.run()
+    bench.submit("b", list(range(100, 140)), 1)
+    bench.run()
+    removed = [event for event in bench.events if isinstance(event, BlockRemoved)]
+    assert removed
+    spent = bench.seconds
+    again = bench.submit("c", list(range(40)), 3)
+    bench.run()
+    assert again.num_cached_tokens > 0
+    assert len(bench.answers["c"]) == 3
+    # Ten blocks' copies, or those of them that were missing, at 10 ms each.
+    assert bench.seconds - spent > 0.05
+    assert {event.medium for event in bench.events if isinstance(event, BlockStored)} == {
+        "GPU",
+        "CPU",
+    }

@@ -1,0 +1,252 @@
+"""Many workers on one virtual clock, in one process.
+
+Time does not pass, it jumps: from one arrival, end of a step or delivery of events to the next. The same
+requests, routed the same way, give the same outcome to the last event.
+
+    arrivals ──► route ──► engine of a worker ──► end of each step ──► events, `event_delay` later
+                   ▲                                                            │
+                   └────────────── whatever `on_events` makes of them ◄─────────┘
+
+Of what happens at one moment, arrivals and aborts come first, then ends of steps, then deliveries. A
+request that arrives in the moment a step ends is in the next one.
+
+Engines may take many equal steps as one (the `horizon` of `Engine.begin_step`). Those that can end such
+a leap early (`LeapingEngine`) get all of time as their horizon, and are cut when something comes for
+them; others get the time to the next arrival.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from simworker.engine import BrokenInvariantError, Engine, Generation, RefusedError
+
+EventT = TypeVar("EventT")
+
+Route = Callable[[Generation, float], int]
+"""Takes a request and the time, returns the number of the worker it goes to."""
+
+_ARRIVAL, _STEP_END, _DELIVERY = range(3)
+
+
+@runtime_checkable
+class LeapingEngine(Protocol):
+    """An engine that can end early the steps it takes as one."""
+
+    def cut_step(self, elapsed: float) -> float:
+        """End with the first of the steps begun that ends `elapsed` seconds in, or later.
+
+        Returns the seconds from the beginning to then.
+        """
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one request. Times are the clock's, seconds."""
+
+    request_id: str
+    worker: int
+    arrival: float
+    num_prompt_tokens: int
+    num_cached_tokens: int = -1
+    """Of the prompt, found when it was first scheduled; -1 before its first token."""
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    first_token: float = -1.0
+    """When its first token was there; -1 before."""
+    end: float = -1.0
+    """When its last token was there, or it was aborted; -1 before."""
+    refused: str = ""
+    """Why it could not be served at all."""
+
+    @property
+    def ttft(self) -> float:
+        """Seconds to its first token."""
+        return self.first_token - self.arrival
+
+
+@dataclass(slots=True)
+class _Worker(Generic[EventT]):
+    engine: Engine[EventT]
+    cut_step: Callable[[float], float] | None
+    begin: float = 0.0
+    """Of the step under way, the last one if there is none."""
+    end: float = inf
+    """Of the step under way; infinite while there is none."""
+    version: int = 0
+    """Grows whenever `end` changes: ends noted before count no more."""
+
+
+class VirtualCluster(Generic[EventT]):
+    """Workers, and their requests.
+
+    `on_events` takes the time, a worker's number and what happened to its cache, `event_delay` seconds
+    after the end of the step that it happened in. Raises ValueError for no workers, and for a delay
+    below 0.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine[EventT]],
+        route: Route,
+        *,
+        on_events: Callable[[float, int, Sequence[EventT]], None] | None = None,
+        event_delay: float = 0.0,
+    ) -> None:
+        if not engines:
+            raise ValueError("engines: none")
+        if event_delay < 0:
+            raise ValueError(f"event_delay is {event_delay} s, less than 0")
+        self.now = 0.0
+        self.steps = 0
+        """Ended so far, a leap counting as one."""
+        self._workers = [
+            _Worker(engine, engine.cut_step if isinstance(engine, LeapingEngine) else None)
+            for engine in engines
+        ]
+        self._route = route
+        self._on_events = on_events
+        self._event_delay = event_delay
+        self._open: dict[str, Outcome] = {}
+        self._heap: list[tuple[float, int, int, int, Any]] = []
+        self._numbers = count()
+        self._next_arrival = inf
+
+    def abort_at(self, time: float, request_id: str) -> None:
+        """Abort a request at a time to come; unknown ones are passed over."""
+        if time < self.now:
+            raise ValueError(f"time is {time}, before {self.now}")
+        self._push(time, _ARRIVAL, 0, request_id)
+
+    def run(self, arrivals: Iterable[tuple[float, Generation]]) -> list[Outcome]:
+        """Take requests at their times, in order, and go on until all is done.
+
+        Returns their outcomes in that order. `Generation.on_tokens` is called all the same. Raises
+        ValueError for a time before the one before.
+        """
+        outcomes = []
+        for time, generation in arrivals:
+            if time < self.now:
+                raise ValueError(f"{generation.request_id} arrives at {time}, before {self.now}")
+            self._next_arrival = time
+            self._run_until(time)
+            self.now = time
+            outcomes.append(self._arrive(generation))
+        self._next_arrival = inf
+        self._run_until(inf)
+        return outcomes
+
+    def _push(self, time: float, kind: int, worker: int, what: object) -> None:
+        heapq.heappush(self._heap, (time, kind, next(self._numbers), worker, what))
+
+    def _run_until(self, time: float) -> None:
+        """Do all that comes before arrivals at `time`."""
+        heap = self._heap
+        limit = (time, _ARRIVAL)
+        while heap and heap[0][:2] < limit:
+            self.now, kind, _, number, what = heapq.heappop(heap)
+            if kind == _STEP_END:
+                if what == self._workers[number].version:
+                    self._end_step(number)
+            elif kind == _DELIVERY:
+                self._deliver(number, what)
+            else:
+                self._abort(what)
+
+    def _arrive(self, generation: Generation) -> Outcome:
+        number = self._route(generation, self.now)
+        outcome = Outcome(generation.request_id, number, self.now, generation.num_prompt_tokens)
+        worker = self._workers[number]
+        self._cut(number)
+        on_tokens = generation.on_tokens
+
+        def take(tokens: list[int], last: bool) -> None:
+            if outcome.first_token < 0:
+                outcome.first_token = self.now
+                outcome.num_cached_tokens = generation.num_cached_tokens
+            outcome.num_output_tokens += len(tokens)
+            if last:
+                self._close(outcome, generation)
+            on_tokens(tokens, last)
+
+        generation.on_tokens = take
+        try:
+            worker.engine.submit(generation)
+        except RefusedError as error:
+            outcome.refused = str(error)
+            return outcome
+        self._open[generation.request_id] = outcome
+        if worker.end == inf:
+            self._begin_step(number)
+        return outcome
+
+    def _close(self, outcome: Outcome, generation: Generation) -> None:
+        outcome.end = self.now
+        outcome.num_preemptions = generation.num_preemptions
+        del self._open[outcome.request_id]
+
+    def _abort(self, request_id: str) -> None:
+        outcome = self._open.pop(request_id, None)
+        if outcome is not None:
+            self._cut(outcome.worker)
+            self._workers[outcome.worker].engine.abort(request_id)
+            outcome.end = self.now
+
+    def _begin_step(self, number: int) -> None:
+        worker = self._workers[number]
+        worker.begin = self.now
+        # A pending abort is an unknown future to an engine that cannot be cut.
+        horizon = inf if worker.cut_step else self._quiet_time()
+        self._set_end(number, self.now + worker.engine.begin_step(horizon))
+
+    def _quiet_time(self) -> float:
+        aborts = (entry[0] for entry in self._heap if entry[1] == _ARRIVAL)
+        return min(self._next_arrival, *aborts, inf) - self.now
+
+    def _set_end(self, number: int, end: float) -> None:
+        worker = self._workers[number]
+        worker.end = end
+        worker.version += 1
+        self._push(end, _STEP_END, number, worker.version)
+
+    def _cut(self, number: int) -> None:
+        """Let a worker that is in the midst of steps end the one it is in."""
+        worker = self._workers[number]
+        if worker.cut_step is not None and worker.end < inf:
+            end = worker.begin + worker.cut_step(self.now - worker.begin)
+            if end < worker.end:
+                self._set_end(number, max(end, self.now))
+
+    def _end_step(self, number: int) -> None:
+        worker = self._workers[number]
+        self.steps += 1
+        events = worker.engine.end_step()
+        if events and self._on_events is not None:
+            if self._event_delay:
+                self._push(self.now + self._event_delay, _DELIVERY, number, events)
+            else:
+                self._on_events(self.now, number, events)
+        if worker.engine.busy:
+            self._begin_step(number)
+        else:
+            worker.end = inf
+            worker.version += 1
+
+    def _deliver(self, number: int, events: Sequence[EventT]) -> None:
+        if self._on_events is not None:
+            self._on_events(self.now, number, events)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a worker stands still with requests open, or runs idle."""
+        waiting = {outcome.worker for outcome in self._open.values()}
+        for number, worker in enumerate(self._workers):
+            under_way = worker.end < inf
+            if under_way != worker.engine.busy:
+                raise BrokenInvariantError(f"worker {number} stands still, or runs idle")
+            if number in waiting and not under_way:
+                raise BrokenInvariantError(f"worker {number} forgot its requests")
+            if under_way and worker.end < self.now:
+                raise BrokenInvariantError(f"worker {number}'s step ended unnoticed")

@@ -1,0 +1,117 @@
+"""Recorded workloads: when requests came, how long they were, and which blocks they have in common.
+
+A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`, with an id for
+each block of 512 tokens of the prompt, the last one partial; an id stands for all tokens up to its
+block's end (`shared/traces/README.md`). Requests of one stamp are spread evenly up to the next stamp.
+"""
+
+import gzip
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+TRACE_BLOCK_SIZE = 512
+"""Tokens of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLine:
+    """One request."""
+
+    arrival: float
+    """Seconds."""
+    num_prompt_tokens: int
+    max_tokens: int
+    hash_ids: tuple[int, ...]
+
+    def prompt_hashes(self) -> list[bytes]:
+        """Return its ids as block hashes of 8 bytes, which events carry as the ids themselves."""
+        return [number.to_bytes(8, "big") for number in self.hash_ids]
+
+
+def read_trace(path: Path) -> list[TraceLine]:
+    """Return a trace's requests. Raises ValueError, naming the line, for what is no trace."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    lines = []
+    with opened(path, "rt", encoding="utf-8") as file:
+        for number, text in enumerate(file, 1):
+            try:
+                line = json.loads(text)
+                one = TraceLine(
+                    line["timestamp"] / 1000,
+                    max(1, line["input_length"]),
+                    max(1, line["output_length"]),
+                    tuple(line["hash_ids"]),
+                )
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: {error!r}") from error
+            if len(one.hash_ids) < one.num_prompt_tokens // TRACE_BLOCK_SIZE:
+                raise ValueError(f"{path}, line {number}: hash_ids has too few blocks")
+            lines.append(one)
+    if not lines:
+        raise ValueError(f"{path} is empty")
+    return spread(lines)
+
+
+def spread(lines: Sequence[TraceLine]) -> list[TraceLine]:
+    """Return requests with those of one stamp spread up to the next; after the last, over a second."""
+    stamps = [line.arrival for line in lines]
+    found = []
+    at = 0
+    while at < len(lines):
+        end = at
+        while end < len(lines) and stamps[end] == stamps[at]:
+            end += 1
+        gap = (stamps[end] - stamps[at] if end < len(lines) else 1.0) / (end - at)
+        found += [
+            replace(lines[number], arrival=stamps[at] + gap * (number - at))
+            for number in range(at, end)
+        ]
+        at = end
+    return found
+
+
+def repeated(lines: Sequence[TraceLine], count: int) -> Iterator[TraceLine]:
+    """Return `count` requests: the trace again and again, each time with ids of its own."""
+    span = lines[-1].arrival - lines[0].arrival
+    span += span / max(len(lines) - 1, 1)
+    ids = 1 + max((max(line.hash_ids, default=0) for line in lines), default=0)
+    for number in range(count):
+        turn, at = divmod(number, len(lines))
+        line = lines[at]
+        if turn:
+            fresh = turn * ids
+            line = replace(
+                line,
+                arrival=line.arrival + turn * span,
+                hash_ids=tuple([one + fresh for one in line.hash_ids]),
+            )
+        yield line
+
+
+def pooled_work(
+    lines: Sequence[TraceLine], num_blocks: int, prefill: Callable[[int, int], float]
+) -> float:
+    """Return the seconds of prefill of all requests, in order, with one LRU cache of `num_blocks`.
+
+    `prefill` returns the seconds of so many tokens after so many cached ones. It is what
+    `shared/bench/sim.py` measures loads by.
+    """
+    cache: OrderedDict[int, None] = OrderedDict()
+    work = 0.0
+    for line in lines:
+        hits = 0
+        for number in line.hash_ids:
+            if number not in cache:
+                break
+            hits += 1
+        cached = min(hits * TRACE_BLOCK_SIZE, line.num_prompt_tokens - 1)
+        work += prefill(line.num_prompt_tokens - cached, cached)
+        for number in reversed(line.hash_ids):
+            cache[number] = None
+            cache.move_to_end(number)
+        while len(cache) > num_blocks:
+            cache.popitem(last=False)
+    return work

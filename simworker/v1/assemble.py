@@ -1,0 +1,91 @@
+"""Puts one worker's engine together, from sizes and choices."""
+
+from dataclasses import dataclass
+
+from simworker.latency import LatencyModel
+from simworker.v1.block_hash import DEFAULT_NONE_HASH_SEED, get_request_block_hasher, none_hash
+from simworker.v1.engine import Sample, V1Engine
+from simworker.v1.hashing import get_hash_fn_by_name
+from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.kv_cache_spec import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from simworker.v1.offload import OffloadingConnector
+from simworker.v1.offload_pool import CPUOffloadingManager
+from simworker.v1.offload_transfer import PCIE_4_X16, TransferWorker
+from simworker.v1.sample import MadeUpTokens
+from simworker.v1.scheduler import Scheduler
+from simworker.v1.scheduler_config import SchedulerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadConfig:
+    """The CPU tier of one worker."""
+
+    num_chunks: int
+    """Of one block each."""
+    bytes_per_block: int
+    """Of one block in all layers of a rank: what a copy moves."""
+    bandwidth: float = PCIE_4_X16
+    """Bytes a second, each way."""
+    offload_prompt_only: bool = True
+    self_describing_kv_events: bool = False
+
+
+def kv_cache_config(num_blocks: int, block_size: int) -> KVCacheConfig:
+    """Return a cache of one group with full attention, `num_blocks` with the null block."""
+    spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype="float16")
+    return KVCacheConfig(num_blocks, [], [KVCacheGroupSpec(["layers"], spec)])
+
+
+def build_engine(
+    cache: KVCacheConfig,
+    scheduler: SchedulerConfig,
+    latency: LatencyModel | None = None,
+    *,
+    vocab_size: int = 32_000,
+    sample: Sample | None = None,
+    hash_algorithm: str = "sha256",
+    hash_seed: str = DEFAULT_NONE_HASH_SEED,
+    enable_caching: bool = True,
+    enable_kv_cache_events: bool = True,
+    use_int_block_hashes: bool = True,
+    watermark: float = 0.0,
+    offload: OffloadConfig | None = None,
+) -> V1Engine:
+    """Return an engine with nothing to do.
+
+    `latency` is that of 70B on four H100 if not given, `sample` makes up tokens below `vocab_size`.
+    `hash_algorithm` and `hash_seed` are vLLM's `--prefix-caching-hash-algo` and PYTHONHASHSEED,
+    `watermark` the share of the blocks kept free when a request is let in beside others. Raises
+    ValueError naming the field for what vLLM refuses.
+    """
+    manager = KVCacheManager(
+        cache,
+        scheduler.max_model_len,
+        max_in_flight_tokens=scheduler.max_num_batched_tokens,
+        enable_caching=enable_caching,
+        log_stats=True,
+        enable_kv_cache_events=enable_kv_cache_events,
+        watermark=watermark,
+        use_int_block_hashes=use_int_block_hashes,
+    )
+    hash_block_size = manager.block_pool.hash_block_size
+    connector, transfers = None, None
+    if offload is not None:
+        connector = OffloadingConnector(
+            cache.kv_cache_groups,
+            CPUOffloadingManager(offload.num_chunks),
+            hash_block_size=hash_block_size,
+            offload_prompt_only=offload.offload_prompt_only,
+            self_describing_kv_events=offload.self_describing_kv_events,
+        )
+        transfers = TransferWorker(offload.bytes_per_block, offload.bandwidth)
+    hash_function = get_hash_fn_by_name(hash_algorithm)
+    return V1Engine(
+        Scheduler(manager, scheduler, connector=connector),
+        latency or LatencyModel(),
+        block_hasher=get_request_block_hasher(
+            hash_block_size, hash_function, none_hash(hash_function, hash_seed)
+        ),
+        sample=sample or MadeUpTokens(vocab_size),
+        transfers=transfers,
+    )

@@ -1,0 +1,27 @@
+"""The adapter that a request is computed with."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """An adapter. Name and path go into block hashes, the number into events."""
+
+    lora_name: str
+    lora_int_id: int
+    """At least 1; the engine's own, and not the same on two engines."""
+    lora_path: str
+
+    def __post_init__(self) -> None:
+        if self.lora_int_id < 1:
+            raise ValueError(f"lora_int_id: {self.lora_int_id}, at least 1")
+
+    @property
+    def name(self) -> str:
+        """The adapter's name."""
+        return self.lora_name
+
+    @property
+    def adapter_id(self) -> int:
+        """The engine's number."""
+        return self.lora_int_id
