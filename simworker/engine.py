@@ -38,6 +38,8 @@ class Generation:
     priority: int = 0
     """Lower comes first, where the scheduler's policy is by priority."""
     skip_reading_prefix_cache: bool = False
+    kv_cache_report_mode: str = "incremental"
+    """`full`: blocks that are found cached are announced again (vLLM 0.26 and later)."""
     num_cached_tokens: int = -1
     """Prompt tokens found cached when it was first scheduled; -1 before. Set by the engine."""
     num_output_tokens: int = 0
