@@ -25,7 +25,6 @@ from simworker.events.wire_event import CPU, Cleared, Removed, Stored, WireEvent
 OLDEST: Version = (0, 5, 6)
 NEWEST: Version = (0, 5, 23)
 NOT_ESTABLISHED: tuple[Version, ...] = ((0, 5, 18), (0, 5, 19))
-RANK_ALWAYS_SINCE: Version = (0, 5, 17)
 MAPS_SINCE: Version = (0, 5, 20)
 REPLAY_TOPIC_SINCE: Version = (0, 5, 22)
 RUNS_SINCE: Version = (0, 5, 23)
@@ -67,7 +66,6 @@ class SglangDialect:
             raise ValueError("SGLang has no hashes as bytes")
         self.version = said(version)
         self.replays_topic = version >= REPLAY_TOPIC_SINCE
-        self._rank_always = version >= RANK_ALWAYS_SINCE
         self._runs = version >= RUNS_SINCE
         self._layout = Layout(version, maps=version >= MAPS_SINCE)
         self._stored = self._layout.fields(STORED)
@@ -79,10 +77,7 @@ class SglangDialect:
         told = [
             form for event in (_runs(own) if self._runs else own) for form in self._events(event)
         ]
-        batch: list[Any] = [timestamp, told]
-        if rank is not None or self._rank_always:
-            batch.append(rank)
-        return _encode(batch)
+        return _encode([timestamp, told, rank])
 
     def _events(self, event: WireEvent) -> Iterator[Any]:
         if isinstance(event, Stored):

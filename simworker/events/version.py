@@ -14,7 +14,7 @@ def said(version: Version) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an event: where it first appeared, and whether it is written without a value."""
+    """One field of an event: where it first appeared, and whether maps have it without a value."""
 
     name: str
     since: Version = ()
@@ -24,9 +24,9 @@ class Field:
 class Layout:
     """How events of one version are laid out: arrays of fields in order, or maps.
 
-    An array's trailing optional fields are left out while they have no value, and written as nil
-    where a later one has; a map has no optional field without a value. Source:
-    `shared/engine-events.md`, 2.2.
+    An array has all of its version's fields, nil where they have no value; a map has no optional
+    field without a value. So the engines' own classes encode (`shared/vectors`); that trailing
+    fields may be cut off, as `shared/engine-events.md` has it (2.2), is for readers to bear.
     """
 
     def __init__(self, version: Version, *, maps: bool) -> None:
@@ -46,7 +46,4 @@ class Layout:
                 if field.always or values[field.name] is not None
             }
             return {"type": tag} | written
-        last = len(fields)
-        while last and not fields[last - 1].always and values[fields[last - 1].name] is None:
-            last -= 1
-        return [tag, *(values[field.name] for field in fields[:last])]
+        return [tag, *(values[field.name] for field in fields)]

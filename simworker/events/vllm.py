@@ -74,7 +74,7 @@ class VllmDialect:
     def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
         """Return one batch's payload."""
         batch: list[Any] = [timestamp, [self._event(event) for event in events]]
-        if self._says_rank and rank is not None:
+        if self._says_rank:
             batch.append(rank)
         return _encode(batch)
 
