@@ -60,7 +60,8 @@ async def _serve(settings: Settings) -> int:
         await asyncio.gather(*lives, return_exceptions=True)
         await asyncio.gather(*(host.close() for host in hosts))
         context.term()
-    return 0
+    # Where nobody asked for the end, every worker has crashed.
+    return 0 if ended.is_set() else 1
 
 
 def _ready(hosts: Sequence[Host]) -> dict[str, Any]:

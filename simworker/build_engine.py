@@ -43,9 +43,12 @@ class EngineKind:
 
     build: Callable[[EngineSettings], Engine[Any]]
     wire_events: Callable[[Sequence[Any], LoraId], list[WireEvent]]
+    """Turns a step's events into what dialects encode."""
     hash_algos: tuple[str, ...]
     """The first is the default."""
     scheduling_policies: tuple[str, ...]
+    fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
+    """Returns the events since the last call, of an engine whose events are fetched over HTTP."""
 
 
 def _vllm_v1(settings: EngineSettings) -> V1Engine:

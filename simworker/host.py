@@ -25,12 +25,14 @@ class Host:
         *,
         listen: tuple[str, int],
         faults: FaultSettings,
+        fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
         exit_process: Callable[[], Any] | None,
     ) -> None:
         self.tasks = TaskSet()
         self._gone = asyncio.Event()
         self._listen = listen
         self._faults = faults
+        self._fetch_events = fetch_events
         self._exit_process = exit_process
         self._timers: list[asyncio.TimerHandle] = []
         self._runner: web.AppRunner | None = None
@@ -38,7 +40,9 @@ class Host:
 
     async def start(self) -> None:
         """Open the door. Raises OSError where the address cannot be had."""
-        app = application(self.worker, allow_faults=self._faults.allowed)
+        app = application(
+            self.worker, allow_faults=self._faults.allowed, fetch_events=self._fetch_events
+        )
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=WRITE_SECONDS
         )

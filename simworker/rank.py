@@ -99,6 +99,11 @@ class Rank(Generic[EventT]):
         load = self._engine.load()
         return replace(load, waiting=load.waiting + len(self._parked)) if self._parked else load
 
+    @property
+    def engine(self) -> Engine[EventT]:
+        """This life's engine."""
+        return self._engine
+
     def submit(self, flight: Flight) -> None:
         """Take a request. Raises RefusedError where it can never be served."""
         flight.arrived = self._clock()
