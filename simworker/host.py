@@ -79,11 +79,11 @@ class Host:
             ]
         return said
 
-    def reset_connections(self) -> None:
-        """Reset every HTTP connection; what was asked on them stays unanswered."""
+    def reset_connections(self, spare: object = None) -> None:
+        """Reset every HTTP connection but one; what was asked on them stays unanswered."""
         server = self._runner.server if self._runner is not None else None
         for connection in server.connections if server is not None else ():
-            if connection.transport is not None:
+            if connection.transport is not None and connection.transport is not spare:
                 connection.transport.abort()
 
     def crash(self) -> None:

@@ -41,7 +41,7 @@ class Worker:
         new_metrics: Callable[["Worker"], WorkerMetrics],
         build_ranks: Callable[["Worker"], Sequence[Rank[Any]]],
         publishers: Sequence[Publisher],
-        reset_connections: Callable[[], None],
+        reset_connections: Callable[[object], None],
         crash: Callable[[], None],
         start_task: Callable[[Any, str], Any],
     ) -> None:
@@ -208,12 +208,13 @@ class Worker:
         """Begin a new life as soon as the event loop comes to it."""
         self._start_task(self.restart(), "restart")
 
-    async def restart(self) -> None:
+    async def restart(self, spare: object = None) -> None:
         """Begin a new life: connections reset, caches empty, events numbered from 0 again.
 
-        Faults of events and of pace stay; a hang ends with the process that hung.
+        Faults of events and of pace stay; a hang ends with the process that hung. The transport
+        `spare` is not reset.
         """
-        self._reset_connections()
+        self._reset_connections(spare)
         self.hang(False)
         self.draining = False
         self._sleep = SleepState()

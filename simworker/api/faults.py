@@ -1,6 +1,5 @@
 """/faults: switches for what goes wrong in production."""
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -51,9 +50,12 @@ class Faults:
         worker.slow_down(worker.slowness if slow is None else slow)
         worker.hang(hang)
         if fields.flag("restart"):
-            # This answer is the last of the old life.
-            asyncio.get_running_loop().call_soon(worker.restart_soon)
-        return json_response(worker.faults())
+            # Only who asked for it gets an answer out of the old life.
+            await worker.restart(spare=request.transport)
+        response = json_response(worker.faults())
+        if fields.flag("restart"):
+            response.force_close()
+        return response
 
     def _events(self, fields: Fields) -> EventFaults | None:
         changes = fields.object("events").body

@@ -1,7 +1,7 @@
 """A worker in the test's own event loop, reached over loopback like any other."""
 
 import json
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import msgspec
@@ -27,7 +27,7 @@ class LocalWorker:
     def __init__(self, *options: str, faults: bool = True) -> None:
         self._settings = parse([*SMALL, *(["--allow-faults"] if faults else []), *options])
 
-    async def __aenter__(self) -> "LocalWorker":
+    async def __aenter__(self) -> Self:
         self.context = zmq.asyncio.Context()
         text, settings = load_text(self._settings)
         self.host = build_host(settings, 0, text, self.context)
@@ -75,7 +75,9 @@ class LocalWorker:
     async def metric(self, line: str) -> float:
         """Return the value of a series, named with its labels."""
         _, text = await self.get("/metrics")
-        [value] = [row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(line + " ")]
+        [value] = [
+            row.rpartition(" ")[2] for row in text.splitlines() if row.startswith(line + " ")
+        ]
         return float(value)
 
     async def replayed(self, start: int = 0, rank: int = 0) -> list[list[Any]]:

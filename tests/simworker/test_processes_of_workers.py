@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import pytest
@@ -21,7 +21,7 @@ class Spawned:
     def __init__(self, *options: str) -> None:
         self._options = options
 
-    async def __aenter__(self) -> "Spawned":
+    async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "simworker", *SMALL, *self._options,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -64,6 +64,13 @@ async def cached(http: aiohttp.ClientSession, address: str) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+async def asked_until_refused(http: aiohttp.ClientSession, address: str) -> None:
+    """Ask again while the listener is still open, a moment longer than the connections."""
+    while True:
+        with contextlib.suppress(aiohttp.ServerDisconnectedError):
+            await cached(http, address)
+
+
 async def test_many_workers_in_a_process_have_caches_of_their_own_and_end_together(
     http: aiohttp.ClientSession,
 ) -> None:
@@ -75,7 +82,7 @@ async def test_many_workers_in_a_process_have_caches_of_their_own_and_end_togeth
         assert await spawned.terminated() == (0, "")
 
 
-async def test_ports_are_counted_up_with_room_for_the_ranks(http: aiohttp.ClientSession) -> None:
+async def test_ports_are_counted_up_with_room_for_the_ranks() -> None:
     while True:
         # Nobody else may take a port between the three that are free now.
         first, events, replay = (port & ~7 for port in free_ports(3))
@@ -116,10 +123,7 @@ async def test_a_worker_that_crashes_among_others_leaves_them_alone(
         with pytest.raises(aiohttp.ClientError):
             await post(http, crashing, "/faults", {"crash": True})
         with pytest.raises(aiohttp.ClientConnectorError):
-            while True:
-                # The listener is closed a moment after the connections.
-                with contextlib.suppress(aiohttp.ServerDisconnectedError):
-                    await cached(http, crashing)
+            await asked_until_refused(http, crashing)
         assert await cached(http, other) == 16
         assert await spawned.terminated() == (0, "")
 

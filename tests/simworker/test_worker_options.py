@@ -73,7 +73,13 @@ def test_the_compose_file_s_options_are_known() -> None:
 
 
 def test_adapters_come_with_and_without_a_path() -> None:
-    options = ["--adapter=a", "--lora-modules", "b=/x", '{"name": "c", "path": "/y"}', "--adapter=d"]
+    options = [
+        "--adapter=a",
+        "--lora-modules",
+        "b=/x",
+        '{"name": "c", "path": "/y"}',
+        "--adapter=d",
+    ]
     modules = parse(options).lora_modules
     assert modules == (("a", "a"), ("d", "d"), ("b", "/x"), ("c", "/y"))
 

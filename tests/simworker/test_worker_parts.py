@@ -1,5 +1,7 @@
 """The small parts of a worker: balance, sleep, adapters."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,12 @@ def test_waiting_weighs_more_the_fuller_the_cache_is() -> None:
     assert score(load(waiting=2, usage=1.0), 0) == 8.0
 
 
+WOKEN: list[list[str] | None] = [
+    None, ["weights"], ["kv_cache"], ["weights", "kv_cache"], ["scheduling"], ["other"],
+    ["weights", "other"], ["kv_cache", "scheduling"],
+]  # fmt: skip
+
+
 class Sleeping(RuleBasedStateMachine):
     """A worker that is put to sleep and woken in any order."""
 
@@ -53,10 +61,10 @@ class Sleeping(RuleBasedStateMachine):
         if level:
             self.resident.clear()
 
-    @rule(tags=st.none() | st.lists(st.sampled_from([*TAGS, "scheduling", "other"]), min_size=1))
+    @rule(tags=st.sampled_from(WOKEN))
     def wake(self, tags: list[str] | None) -> None:
         wanted = set(TAGS) - self.resident if tags is None else set(tags) - {"scheduling"}
-        if tags is None or not wanted & self.resident and wanted <= set(TAGS):
+        if tags is None or (not wanted & self.resident and wanted <= set(TAGS)):
             self.resident |= wanted
         awake = self.state.wake(tags)
         assert awake == (self.resident == set(TAGS))
@@ -73,6 +81,10 @@ TestSleeping = Sleeping.TestCase
 TestSleeping.settings = LONG
 
 
+NAMED = ["base", "a", "b", "c", ""]
+LOADED = list(itertools.product(NAMED, ["/x", "/y", ""], [False, True]))
+
+
 class Loading(RuleBasedStateMachine):
     """Adapters that come and go."""
 
@@ -82,10 +94,9 @@ class Loading(RuleBasedStateMachine):
         self.model: dict[str, str] = {}
         self.numbers: dict[str, int | None] = {}
 
-    names = st.sampled_from(["base", "a", "b", "c", ""])
-
-    @rule(name=names, path=st.sampled_from(["/x", "/y", ""]), in_place=st.booleans())
-    def load(self, name: str, path: str, in_place: bool) -> None:
+    @rule(given=st.sampled_from(LOADED))
+    def load(self, given: tuple[str, str, bool]) -> None:
+        name, path, in_place = given
         good = name not in {"base", ""} and path and (in_place or name not in self.model)
         if not good:
             with pytest.raises(AdapterError):
@@ -96,7 +107,7 @@ class Loading(RuleBasedStateMachine):
         self.model[name] = path
         assert before is None or before == self.adapters.number_of(name)
 
-    @rule(name=names)
+    @rule(name=st.sampled_from(NAMED))
     def unload(self, name: str) -> None:
         if name in self.model:
             self.adapters.unload(name)

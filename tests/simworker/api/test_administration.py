@@ -85,7 +85,9 @@ async def test_vllms_metrics_are_counted_and_timed() -> None:
             ("e2e_request_latency_seconds_count", 2.0),
         ):  # fmt: skip
             assert await worker.metric(f"vllm:{name}{at}") == value, name
-        finished = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="demo"}'
+        finished = (
+            'vllm:request_success_total{engine="0",finished_reason="length",model_name="demo"}'
+        )
         assert await worker.metric(finished) == 2.0
         config = (
             'vllm:cache_config_info{block_size="4",enable_prefix_caching="True",engine="0",'

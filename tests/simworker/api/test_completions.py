@@ -239,4 +239,6 @@ async def test_without_a_tokenizer_texts_are_refused() -> None:
             status, answer = await worker.post(path, body)
             assert status == 400
             assert "--tokenizer" in answer["error"]["message"]
-        assert (await worker.generate(return_token_ids=False))["choices"][0]["text"].startswith(" t")
+        assert (await worker.generate(return_token_ids=False))["choices"][0]["text"].startswith(
+            " t"
+        )

@@ -137,7 +137,9 @@ TWO_PAGES = Stored([FIRST, SECOND], None, [1, 2, 3, 4], 2, extra_keys=[["salt"],
 def test_older_sglang_says_every_page_and_removal_by_itself(name: str) -> None:
     events = [TWO_PAGES, Removed([FIRST, SECOND])]
     batch = sglang.decode_wire(dialect_named(name).batch(1.0, events, 0))
-    assert [type(one).__name__ for one in batch.events] == ["BlockStored"] * 2 + ["BlockRemoved"] * 2
+    assert [type(one).__name__ for one in batch.events] == ["BlockStored"] * 2 + [
+        "BlockRemoved"
+    ] * 2
     first, second = batch.events[:2]
     assert isinstance(first, sglang.BlockStored)
     assert isinstance(second, sglang.BlockStored)
@@ -152,7 +154,9 @@ def test_newer_sglang_joins_neighbours_that_go_on_from_each_other() -> None:
     removed = [Removed([FIRST]), Removed([SECOND]), Removed([SECOND], "CPU")]
     payload = dialect_named("sglang").batch(1.0, [TWO_PAGES, child, stranger, *removed], 0)
     events = sglang.decode_wire(payload).events
-    sizes = [len(one.block_hashes) for one in events if not isinstance(one, sglang.AllBlocksCleared)]
+    sizes = [
+        len(one.block_hashes) for one in events if not isinstance(one, sglang.AllBlocksCleared)
+    ]
     assert sizes == [3, 1, 2, 1]
 
 

@@ -137,7 +137,7 @@ async def test_a_new_life_is_numbered_from_zero_and_keeps_nothing(
     assert publisher.outlet.held == 0
     publisher.publish(b"new")
     replies = await replayed(context, publisher, 0)
-    assert [reply[-2:] for reply in replies][0] == [bytes(8), b"new"]
+    assert next(reply[-2:] for reply in replies) == [bytes(8), b"new"]
     assert len(replies) == 2
 
 
