@@ -39,7 +39,7 @@ class Generation:
     """Lower comes first, where the scheduler's policy is by priority."""
     skip_reading_prefix_cache: bool = False
     kv_cache_report_mode: str = "incremental"
-    """`full` announces blocks that were found cached again."""
+    """`full`: blocks that are found cached are announced again (vLLM 0.26 and later)."""
     session_id: str = ""
     """Goes into the events of blocks that the request stores."""
     prompt_hashes: Sequence[bytes] | None = None

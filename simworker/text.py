@@ -28,6 +28,15 @@ class TextCodec(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
 
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the exact text of ids, special tokens included."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return each id's piece as the vocabulary has it."""
+
+
+NO_TOKENIZER = "this worker has no tokenizer: send token ids, or start it with --tokenizer"
+
 
 class NoText:
     """Token ids only."""
@@ -35,9 +44,7 @@ class NoText:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Refuse."""
         del text, special
-        raise TextError(
-            "this worker has no tokenizer: send token ids, or start it with --tokenizer"
-        )
+        raise TextError(NO_TOKENIZER)
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
         """Refuse."""
@@ -47,6 +54,16 @@ class NoText:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the ids in words."""
         return "".join(f" t{token}" for token in ids)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Refuse."""
+        del ids
+        raise TextError(NO_TOKENIZER)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Refuse."""
+        del ids
+        raise TextError(NO_TOKENIZER)
 
 
 class FolderText:
@@ -94,3 +111,11 @@ class FolderText:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the exact text of ids, special tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return each id's piece as the vocabulary has it."""
+        return [self._tokenizer.id_to_token(token) or "" for token in ids]

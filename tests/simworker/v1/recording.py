@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simworker.emit import encode_batch
 from simworker.engine import Generation
+from simworker.events.from_v1 import from_v1
+from simworker.events.vllm import VllmDialect
 from simworker.v1.assemble import build_engine, kv_cache_config
 from simworker.v1.request import Request
 from simworker.v1.scheduler_config import SchedulerConfig
@@ -96,8 +97,9 @@ class Driven:
             ),
             sample=self.answers,
             hash_algorithm="sha256_cbor",
-            use_int_block_hashes=run.int_hashes,
+            use_int_block_hashes=False,
         )
+        self.dialect = VllmDialect(byte_hashes=not run.int_hashes)
         self.sent: dict[str, Generation] = {}
         self.times = [one["decoded"]["ts"] for one in run.batches]
         self.published: list[str] = []
@@ -137,7 +139,7 @@ class Driven:
         if events:
             number = len(self.published)
             time = self.times[number] if number < len(self.times) else 0.0
-            self.published.append(encode_batch(time, events, 0).hex())
+            self.published.append(self.dialect.batch(time, from_v1(events, lambda _: 1), 0).hex())
 
     def run(self) -> None:
         """Step until all is done."""

@@ -1,0 +1,35 @@
+"""The worker's HTTP application: what is served where."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from simworker.api.cache import Cache
+from simworker.api.completions import Completions
+from simworker.api.errors import refusals
+from simworker.api.faults import Faults
+from simworker.api.health import Health
+from simworker.api.kv_cache_events import KvCacheEvents
+from simworker.api.models import Models
+from simworker.api.tokens import Tokens
+from simworker.worker import Worker
+
+MOST_BODY_BYTES = 64 << 20
+
+
+def application(
+    worker: Worker,
+    *,
+    allow_faults: bool,
+    fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
+) -> web.Application:
+    """Return the application over one worker. `fetch_events` takes a rank's engine."""
+    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals])
+    for kind in (Completions, Tokens, Models, Health, Cache):
+        app.add_routes(kind(worker).routes())
+    if fetch_events is not None:
+        app.add_routes(KvCacheEvents(worker, fetch_events).routes())
+    if allow_faults:
+        app.add_routes(Faults(worker).routes())
+    return app

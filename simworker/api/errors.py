@@ -1,0 +1,68 @@
+"""Refusals, in the form that OpenAI's clients read.
+
+Source: `vllm/entrypoints/serve/exception_handling` of 0.32.
+"""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from simworker.adapters import AdapterError
+from simworker.events.faulty_outlet import FaultError
+from simworker.text import TextError
+
+KINDS = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ApiError(Exception):
+    """A request that is answered with an error; `field` is the one at fault."""
+
+    def __init__(self, message: str, *, field: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.field = field
+        self.status = status
+
+
+def bad(field: str, message: str) -> ApiError:
+    """Return the refusal of a field's value."""
+    return ApiError(f"{field}: {message}", field=field)
+
+
+def json_response(value: Any, status: int = 200) -> web.Response:
+    """Return a JSON answer."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+def error_response(message: str, status: int, field: str | None = None) -> web.Response:
+    """Return an error in OpenAI's form."""
+    kind = KINDS.get(status, HTTPStatus(status).phrase.replace(" ", ""))
+    fault = {"message": message, "type": kind, "param": field, "code": status}
+    return json_response({"error": fault}, status)
+
+
+@web.middleware
+async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn what handlers raise into answers."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return error_response(str(error), error.status, error.field)
+    except (TextError, FaultError) as error:
+        return error_response(str(error), 400)
+    except AdapterError as error:
+        return error_response(str(error), 404 if error.unknown else 400, "lora_name")
+    except web.HTTPException as error:
+        # Unknown paths, wrong methods, bodies that are too large.
+        return error_response(error.text or error.reason, error.status)

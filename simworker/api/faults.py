@@ -1,0 +1,71 @@
+"""/faults: switches for what goes wrong in production."""
+
+from typing import Any
+
+from aiohttp import web
+
+from simworker.api.errors import ApiError, bad, json_response
+from simworker.api.fields import Fields, read_body
+from simworker.events.faulty_outlet import EventFaults
+from simworker.worker import Worker
+
+MOST_SLOW = 1e6
+SWITCHES = ("crash", "restart", "hang", "slow", "events")
+
+
+class Faults:
+    """Served only where the worker was started with --allow-faults."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is served."""
+        return [web.get("/faults", self.show), web.post("/faults", self.switch)]
+
+    async def show(self, _: web.Request) -> web.Response:
+        """Serve what is switched on, and how many batches met which fate."""
+        return json_response(self._worker.faults())
+
+    async def switch(self, request: web.Request) -> web.Response:
+        """Switch some; the others stay. All is checked before anything happens.
+
+        `events`: rates `drop`, `duplicate`, `delay`, `reorder`, counts `drop_next`, …,
+        `delay_seconds`, `seed`. `slow`: how many times longer steps take. `hang`: whether steps end.
+        `restart`: a new life, connections reset. `crash`: none any more; no answer comes.
+        """
+        worker = self._worker
+        fields = await read_body(request)
+        for name in fields.body:
+            if name not in SWITCHES:
+                raise bad(name, f"is no fault; there are {', '.join(SWITCHES)}")
+        slow = _factor(fields)
+        hang = fields.flag("hang", default=worker.hung)
+        events = self._events(fields)
+        if fields.flag("crash"):
+            worker.crash()
+            raise ApiError("crashed", status=503)
+        if events is not None:
+            worker.spoil_events(events)
+        worker.slow_down(worker.slowness if slow is None else slow)
+        worker.hang(hang)
+        if fields.flag("restart"):
+            # Only who asked for it gets an answer out of the old life.
+            await worker.restart(spare=request.transport)
+        response = json_response(worker.faults())
+        if fields.flag("restart"):
+            response.force_close()
+        return response
+
+    def _events(self, fields: Fields) -> EventFaults | None:
+        changes = fields.object("events").body
+        return self._worker.event_faults.changed(changes) if changes else None
+
+
+def _factor(fields: Fields) -> float | None:
+    value: Any = fields.get("slow")
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MOST_SLOW:
+        raise bad("slow", f"a number above 0 and up to {MOST_SLOW:.0f}")
+    return float(value)

@@ -1,0 +1,76 @@
+"""From a wish and its prompts to an answer, whole or streamed."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+
+from simworker.api.answers import Answer
+from simworker.api.errors import ApiError, error_response, json_response
+from simworker.api.token_stream import Collected, TokenStream
+from simworker.api.wish import Wish
+from simworker.engine import RefusedError
+from simworker.flight import Ask, Flight
+from simworker.worker import DrainingError, NoSuchRankError, Worker
+
+MOST_CHOICES = 16384
+"""Of one request: prompts times samples."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def generate(
+    request: web.Request,
+    worker: Worker,
+    wish: Wish,
+    asks: Sequence[Ask],
+    kind: type[Answer],
+) -> web.StreamResponse:
+    """Serve the samples of some prompts. Raises ApiError."""
+    choices = len(asks) * wish.samples
+    if choices > MOST_CHOICES:
+        raise ApiError(f"n: {len(asks)} prompts of {wish.samples} samples are over {MOST_CHOICES}")
+    tokens = TokenStream(choices, wish.stream_interval) if wish.stream else Collected(choices)
+    flights: list[Flight] = []
+    try:
+        for choice in range(choices):
+            ask = asks[choice // wish.samples]
+            flights.append(_submit(worker, ask, tokens, choice, wish))
+        answer = kind(wish, flights, worker.text, int(time.time()))
+        if isinstance(tokens, TokenStream):
+            return await _stream(request, tokens, answer, include_usage=wish.include_usage)
+        pieces = await tokens.whole()
+        if any(piece.finish_reason == "error" for piece in pieces):
+            return error_response("the request does not fit into the engine", 500)
+        return json_response(answer.whole(pieces))
+    finally:
+        # The client has gone where one of them is not done yet.
+        for flight in flights:
+            worker.abort(flight)
+
+
+def _submit(
+    worker: Worker, ask: Ask, tokens: TokenStream | Collected, choice: int, wish: Wish
+) -> Flight:
+    try:
+        return worker.submit(ask, tokens.sink(choice), wish.rank)
+    except RefusedError as error:
+        raise ApiError(str(error)) from error
+    except NoSuchRankError as error:
+        raise ApiError(str(error), field="X-data-parallel-rank") from error
+    except DrainingError as error:
+        raise ApiError(str(error), status=503) from error
+
+
+async def _stream(
+    request: web.Request, tokens: TokenStream, answer: Answer, *, include_usage: bool
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    async for piece in tokens.pieces():
+        lines = [b"data: %b\n\n" % _encode(chunk) for chunk in answer.chunks(piece)]
+        await response.write(b"".join(lines))
+    closing = [b"data: %b\n\n" % _encode(answer.closing())] if include_usage else []
+    await response.write(b"".join([*closing, b"data: [DONE]\n\n"]))
+    return response

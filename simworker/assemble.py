@@ -1,0 +1,175 @@
+"""One worker, put together: engines, event streams, and what its handlers need."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import zmq.asyncio
+
+from simworker.adapters import Adapters
+from simworker.api.wish import Identity
+from simworker.build_engine import ENGINES
+from simworker.events.dialect import Dialect, dialect_named
+from simworker.events.faulty_outlet import FaultyOutlet
+from simworker.events.journal import Journal
+from simworker.events.publisher import Publisher, rank_endpoint
+from simworker.events.wire_event import WireEvent
+from simworker.host import Host
+from simworker.metrics import NAMES, WorkerMetrics
+from simworker.options import Settings
+from simworker.pace import Pace
+from simworker.rank import Rank
+from simworker.text import FolderText, NoText, TextCodec
+from simworker.worker import Worker
+
+CRASH_STATUS = 139
+"""What a shell says of a process that a segmentation fault ended."""
+
+
+def load_text(settings: Settings) -> tuple[TextCodec, Settings]:
+    """Load the tokenizer; the vocabulary is its own. Raises OSError or ValueError."""
+    if settings.tokenizer is None:
+        return NoText(), settings
+    text = FolderText(settings.tokenizer)
+    engine = replace(settings.engine, vocab_size=text.vocab_size)
+    return text, replace(settings, engine=engine)
+
+
+def build_host(
+    settings: Settings, number: int, text: TextCodec, context: zmq.asyncio.Context
+) -> Host:
+    """Build worker `number` of the process. Raises EndpointError."""
+
+    def build(host: Host) -> tuple[Worker, Sequence[Publisher]]:
+        return _build(host, settings, number, text, context)
+
+    alone = settings.workers == 1
+    return Host(
+        build,
+        listen=(settings.host, settings.port + number if settings.port else 0),
+        faults=settings.faults,
+        fetch_events=ENGINES[settings.engine.engine].fetch_events,
+        exit_process=partial(os._exit, CRASH_STATUS) if alone else None,
+    )
+
+
+def _build(
+    host: Host, settings: Settings, number: int, text: TextCodec, context: zmq.asyncio.Context
+) -> tuple[Worker, Sequence[Publisher]]:
+    dialect = dialect_named(settings.dialect, byte_hashes=settings.byte_hashes)
+    publishers: list[Publisher] = []
+    try:
+        publishers.extend(
+            _publisher(settings, number, rank, dialect, context) for rank in range(settings.ranks)
+        )
+    except ValueError:
+        for publisher in publishers:
+            publisher.close()
+        raise
+
+    def build_ranks(worker: Worker) -> list[Rank[Any]]:
+        return [
+            _rank(settings, rank, publisher=publisher, dialect=dialect, worker=worker, host=host)
+            for rank, publisher in enumerate(publishers)
+        ]
+
+    identity = Identity(
+        settings.model,
+        settings.engine.vocab_size,
+        settings.engine.max_model_len,
+        settings.stream_interval,
+        priorities=settings.engine.scheduling_policy == "priority",
+    )
+    worker = Worker(
+        identity,
+        text,
+        dialect.version,
+        new_adapters=lambda: _adapters(settings),
+        new_metrics=lambda worker: _metrics(settings, worker),
+        build_ranks=build_ranks,
+        publishers=publishers,
+        reset_connections=host.reset_connections,
+        crash=host.crash,
+        start_task=host.tasks.start,
+    )
+    return worker, publishers
+
+
+def _adapters(settings: Settings) -> Adapters:
+    adapters = Adapters(settings.model)
+    for name, path in settings.lora_modules:
+        adapters.load(name, path)
+    return adapters
+
+
+def _metrics(settings: Settings, worker: Worker) -> WorkerMetrics:
+    engine = settings.engine
+    return WorkerMetrics(
+        NAMES[settings.metrics],
+        settings.model,
+        cache_config={
+            "block_size": str(engine.block_size),
+            "num_gpu_blocks": str(engine.blocks),
+            "enable_prefix_caching": "True",
+            "prefix_caching_hash_algo": engine.hash_algo,
+        },
+        sleep_level=lambda: worker.sleep_level,
+    )
+
+
+def _publisher(
+    settings: Settings, number: int, rank: int, dialect: Dialect, context: zmq.asyncio.Context
+) -> Publisher:
+    offset = number * settings.ranks + rank
+    return Publisher(
+        context,
+        rank_endpoint(settings.events_endpoint, offset),
+        rank_endpoint(settings.replay_endpoint, offset),
+        topic=settings.topic.replace("{worker}", str(number)),
+        journal=Journal(settings.buffer_steps),
+        outlet=FaultyOutlet(settings.faults.events),
+        replays_topic=dialect.replays_topic,
+        clock=time.monotonic,
+    )
+
+
+def _rank(
+    settings: Settings,
+    number: int,
+    *,
+    publisher: Publisher,
+    dialect: Dialect,
+    worker: Worker,
+    host: Host,
+) -> Rank[Any]:
+    kind = ENGINES[settings.engine.engine]
+
+    def publish(events: Sequence[WireEvent]) -> None:
+        publisher.publish(dialect.batch(time.time(), events, number))
+
+    def announce(events: Sequence[Any]) -> None:
+        publish(kind.wire_events(events, worker.adapters.number_of))
+
+    def begin_stream() -> None:
+        publisher.begin_life()
+        if dialect.opening:
+            publish(dialect.opening)
+
+    pace = Pace(asyncio.sleep)
+    pace.factor = settings.faults.slow
+    new_engine: Callable[[], Any] = partial(kind.build, settings.engine)
+    return Rank(
+        number,
+        new_engine,
+        announce,
+        begin_stream,
+        lambda: worker.metrics.observer(number),
+        speed=settings.speed,
+        clock=time.monotonic,
+        pace=pace,
+        tasks=host.tasks,
+    )

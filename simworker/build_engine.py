@@ -1,0 +1,154 @@
+"""The engine of one rank, put together: the only place that knows the engines' constructors.
+
+To add an engine is one entry in `ENGINES`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simworker.engine import Engine
+from simworker.events.from_v1 import LoraId, from_v1
+from simworker.events.wire_event import WireEvent
+from simworker.presets import PRESETS
+from simworker.trtllm.engine import TrtllmEngine
+from simworker.trtllm.event_manager import KVCacheEventManager
+from simworker.trtllm.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
+from simworker.v0.engine import V0Engine
+from simworker.v0.lora import LoRAConfig
+from simworker.v0.scheduler_config import CacheConfig as V0CacheConfig
+from simworker.v0.scheduler_config import SchedulerConfig as V0SchedulerConfig
+from simworker.v1.assemble import OffloadConfig, kv_cache_config
+from simworker.v1.assemble import build_engine as build_v1
+from simworker.v1.engine import V1Engine
+from simworker.v1.scheduler_config import SchedulerConfig
+
+TRTLLM_EVENT_BUFFER = 65_536
+"""Events kept until somebody fetches them (`event_buffer_max_size`)."""
+
+MOST_ADAPTERS_IN_A_BATCH = 8
+"""vLLM v0 schedules no more adapters at once than it has places for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an engine is built from, whichever it is."""
+
+    engine: str
+    blocks: int
+    """KV cache blocks on the GPU; vLLM v1's null block is one of them."""
+    cpu_blocks: int
+    """Blocks in host memory: v1 offloads to them, v0 swaps to them, they are TensorRT-LLM's secondary
+    pool."""
+    bytes_per_block: int
+    """Of one block in all layers of a rank: what a copy to or from host memory moves."""
+    block_size: int
+    """Tokens a block."""
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+    hash_algo: str
+    hash_seed: str
+    scheduling_policy: str
+    preset: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """One kind of engine: how it is built, what it can, and how its events are put."""
+
+    build: Callable[[EngineSettings], Engine[Any]]
+    """Raises ValueError, naming the field, for settings that the engine refuses."""
+    wire_events: Callable[[Sequence[Any], LoraId], list[WireEvent]]
+    """Turns a step's events into what dialects encode."""
+    hash_algos: tuple[str, ...]
+    """The first is the default."""
+    scheduling_policies: tuple[str, ...]
+    fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
+    """Returns the events since the last call, of an engine whose events are fetched over HTTP."""
+
+
+def _vllm_v1(settings: EngineSettings) -> V1Engine:
+    offload = None
+    if settings.cpu_blocks:
+        offload = OffloadConfig(settings.cpu_blocks, settings.bytes_per_block)
+    return build_v1(
+        kv_cache_config(settings.blocks, settings.block_size),
+        SchedulerConfig(
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            policy=settings.scheduling_policy,
+            enable_chunked_prefill=settings.enable_chunked_prefill,
+        ),
+        PRESETS[settings.preset].latency,
+        vocab_size=settings.vocab_size,
+        hash_algorithm=settings.hash_algo,
+        hash_seed=settings.hash_seed,
+        enable_caching=settings.enable_prefix_caching,
+        # Dialects say how much of a digest goes out.
+        use_int_block_hashes=False,
+        offload=offload,
+    )
+
+
+def _vllm_v0(settings: EngineSettings) -> V0Engine:
+    policy = settings.scheduling_policy
+    return V0Engine(
+        V0SchedulerConfig(
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            max_model_len=settings.max_model_len,
+            enable_chunked_prefill=settings.enable_chunked_prefill,
+            policy="priority" if policy == "priority" else "fcfs",
+        ),
+        V0CacheConfig(
+            block_size=settings.block_size,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            num_gpu_blocks=settings.blocks,
+            num_cpu_blocks=settings.cpu_blocks,
+        ),
+        LoRAConfig(MOST_ADAPTERS_IN_A_BATCH),
+        PRESETS[settings.preset].latency,
+        vocab_size=settings.vocab_size,
+    )
+
+
+def _trtllm(settings: EngineSettings) -> TrtllmEngine:
+    manager = TrtllmKVCacheManager(
+        {settings.max_model_len: (settings.blocks, settings.cpu_blocks)},
+        tokens_per_block=settings.block_size,
+        max_sequence_length=settings.max_model_len,
+        enable_block_reuse=settings.enable_prefix_caching,
+        event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER),
+    )
+    return TrtllmEngine(
+        manager,
+        PRESETS[settings.preset].latency,
+        vocab_size=settings.vocab_size,
+        max_batch_size=settings.max_num_seqs,
+        max_num_tokens=settings.max_num_batched_tokens,
+        enable_chunked_context=settings.enable_chunked_prefill,
+    )
+
+
+def _no_stream(_: Sequence[Any], __: LoraId) -> list[WireEvent]:
+    """Nothing goes out over ZMQ: vLLM v0 announced nothing, TensorRT-LLM is asked over HTTP."""
+    return []
+
+
+ENGINES = {
+    "vllm-v1": EngineKind(
+        _vllm_v1,
+        from_v1,
+        ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"),
+        ("fcfs", "priority"),
+    ),
+    "vllm-v0": EngineKind(_vllm_v0, _no_stream, ("none",), ("fcfs", "priority")),
+    "trtllm": EngineKind(
+        _trtllm, _no_stream, ("v1_block_key",), ("fcfs",), TrtllmEngine.latest_events
+    ),
+}

@@ -1,0 +1,49 @@
+"""Versions of engines, and the fields that an event has in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Version = tuple[int, ...]
+
+
+def said(version: Version) -> str:
+    """Return a version in the engine's own form, three numbers at least."""
+    return ".".join(map(str, (*version, 0, 0)[: max(3, len(version))]))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an event: where it first appeared, and whether maps have it without a value."""
+
+    name: str
+    since: Version = ()
+    always: bool = False
+
+
+class Layout:
+    """How events of one version are laid out: arrays of fields in order, or maps.
+
+    An array has all of its version's fields, nil where they have no value; a map has no optional
+    field without a value. So the engines' own classes encode (`shared/vectors`); that trailing
+    fields may be cut off, as `shared/engine-events.md` has it (2.2), is for readers to bear.
+    """
+
+    def __init__(self, version: Version, *, maps: bool) -> None:
+        self._version = version
+        self._maps = maps
+
+    def fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Return those that this version has."""
+        return [field for field in fields if self._version >= field.since]
+
+    def event(self, tag: str, fields: Sequence[Field], values: dict[str, Any]) -> Any:
+        """Return an event as what msgpack encodes: a list or a dict."""
+        if self._maps:
+            written = {
+                field.name: values[field.name]
+                for field in fields
+                if field.always or values[field.name] is not None
+            }
+            return {"type": tag} | written
+        return [tag, *(values[field.name] for field in fields)]

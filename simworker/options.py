@@ -1,0 +1,335 @@
+"""The command line: every option, its limits, and what the worker is built from."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simworker.adapters import AdapterError, Adapters
+from simworker.build_engine import ENGINES, EngineSettings
+from simworker.events.dialect import UnknownDialectError, dialect_named
+from simworker.events.faulty_outlet import MOST_DELAY_SECONDS, EventFaults
+from simworker.events.publisher import EndpointError, rank_endpoint
+from simworker.metrics import NAMES
+from simworker.presets import DEFAULT_PRESET, PRESETS
+from simworker.v1.block_hash import DEFAULT_NONE_HASH_SEED
+
+MOST_WORKERS = 1024
+MOST_RANKS = 1024
+MOST_BLOCKS = 1 << 28
+MOST_SECONDS = 30 * 86400.0
+INT32 = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSettings:
+    """What goes wrong from the start, or by the clock. Seconds since the worker is ready."""
+
+    allowed: bool
+    """Whether /faults is served."""
+    events: EventFaults
+    slow: float
+    crash_after: float | None
+    hang_after: float | None
+    restart_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of a process's settings."""
+
+    model: str
+    host: str
+    port: int
+    events_endpoint: str
+    replay_endpoint: str
+    topic: str
+    """May hold `{worker}`, the worker's number in the process."""
+    buffer_steps: int
+    dialect: str
+    byte_hashes: bool
+    metrics: str
+    workers: int
+    ranks: int
+    engine: EngineSettings
+    speed: float
+    tokenizer: Path | None
+    lora_modules: tuple[tuple[str, str], ...]
+    """(name, path) of each adapter."""
+    stream_interval: int
+    drain_seconds: float
+    faults: FaultSettings
+
+
+def whole(low: int, high: int = INT32) -> Callable[[str], int]:
+    """Return a type of whole numbers within limits."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < low:
+            raise argparse.ArgumentTypeError(f"at least {low}, not {value}")
+        if value > high:
+            raise argparse.ArgumentTypeError(f"at most {high}, not {value}")
+        return value
+
+    return read
+
+
+def number(high: float, *, above: bool = False) -> Callable[[str], float]:
+    """Return a type of numbers from 0 (or above 0) to a limit."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        if above and not value > 0:
+            raise argparse.ArgumentTypeError(f"above 0, not {text}")
+        if not 0 <= value <= high:
+            raise argparse.ArgumentTypeError(f"from 0 to {high:g}, not {text}")
+        return value
+
+    return read
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _lora_module(text: str) -> tuple[str, str]:
+    """Read `name=path`, or vLLM's JSON form."""
+    if text.startswith("{"):
+        try:
+            module = json.loads(text)
+            return str(module["name"]), str(module["path"])
+        except (ValueError, KeyError):
+            raise argparse.ArgumentTypeError(f"{text!r} has no name and path") from None
+    name, found, path = text.partition("=")
+    if not found or not name or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not name=path")
+    return name, path
+
+
+def parse(argv: Sequence[str] | None) -> Settings:
+    """Return the settings of a command line; a wrong one ends the process with status 2."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        settings = _settings(args)
+        _check(settings)
+    except (EndpointError, UnknownDialectError, AdapterError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
+    return settings
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    kind = ENGINES[args.engine]
+    algo = args.prefix_caching_hash_algo or kind.hash_algos[0]
+    if algo not in kind.hash_algos:
+        raise argparse.ArgumentTypeError(
+            f"--prefix-caching-hash-algo: {args.engine} has {', '.join(kind.hash_algos)}"
+        )
+    if args.scheduling_policy not in kind.scheduling_policies:
+        raise argparse.ArgumentTypeError(
+            f"--scheduling-policy: {args.engine} has {', '.join(kind.scheduling_policies)}"
+        )
+    engine = EngineSettings(
+        engine=args.engine,
+        blocks=args.blocks,
+        cpu_blocks=args.cpu_blocks,
+        bytes_per_block=args.bytes_per_token * args.block_size,
+        enable_prefix_caching=args.enable_prefix_caching,
+        enable_chunked_prefill=args.enable_chunked_prefill,
+        block_size=args.block_size,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        max_model_len=args.max_model_len,
+        vocab_size=args.vocab_size,
+        hash_algo=algo,
+        hash_seed=args.hash_seed,
+        scheduling_policy=args.scheduling_policy,
+        preset=args.preset,
+    )
+    dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
+    faults = FaultSettings(
+        allowed=args.allow_faults,
+        events=EventFaults(
+            drop=args.fault_drop,
+            duplicate=args.fault_duplicate,
+            delay=args.fault_delay,
+            reorder=args.fault_reorder,
+            delay_seconds=args.fault_delay_seconds,
+            seed=args.fault_seed,
+        ),
+        slow=args.fault_slow,
+        crash_after=args.fault_crash_after,
+        hang_after=args.fault_hang_after,
+        restart_after=args.fault_restart_after,
+    )
+    return Settings(
+        model=args.model,
+        host=args.listen[0],
+        port=args.listen[1],
+        events_endpoint=args.events_endpoint,
+        replay_endpoint=args.replay_endpoint,
+        topic=args.topic,
+        buffer_steps=args.buffer_steps,
+        dialect=args.dialect,
+        byte_hashes=args.byte_hashes,
+        metrics=args.metrics or dialect.engine,
+        workers=args.workers,
+        ranks=args.data_parallel_size,
+        engine=engine,
+        speed=args.speed,
+        tokenizer=args.tokenizer,
+        lora_modules=(*((name, name) for name in args.adapter), *args.lora_modules),
+        stream_interval=args.stream_interval,
+        drain_seconds=args.drain_seconds,
+        faults=faults,
+    )
+
+
+def _check(settings: Settings) -> None:
+    """Raise where settings contradict each other."""
+    sockets = settings.workers * settings.ranks
+    ports = []
+    for option, endpoint in (
+        ("--events-endpoint", settings.events_endpoint),
+        ("--replay-endpoint", settings.replay_endpoint),
+    ):
+        try:
+            rank_endpoint(endpoint, sockets - 1)
+        except EndpointError as error:
+            raise EndpointError(f"{option}: {error}") from error
+        port = endpoint.rpartition(":")[2]
+        ports.append(int(port) if port.isdecimal() else 0)
+    if 0 not in ports and abs(ports[0] - ports[1]) < sockets:
+        raise EndpointError(
+            f"--replay-endpoint: {sockets} ports from {ports[1]} on and as many of "
+            f"--events-endpoint from {ports[0]} on overlap; put them {sockets} or more apart"
+        )
+    if settings.port and settings.port + settings.workers - 1 > 65535:
+        raise EndpointError(f"--listen: there are no {settings.workers} ports from {settings.port}")
+    adapters = Adapters(settings.model)
+    for name, path in settings.lora_modules:
+        try:
+            adapters.load(name, path)
+        except AdapterError as error:
+            raise AdapterError(f"--lora-modules: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmpath simworker",
+        description="Serve a simulated vLLM worker until SIGTERM or Ctrl-C.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    _serving(parser.add_argument_group("serving").add_argument)
+    _engine(parser.add_argument_group("engine").add_argument)
+    _events(parser.add_argument_group("events").add_argument)
+    _faults(
+        parser.add_argument_group(
+            "faults", "What goes wrong. Replay always has the true batches."
+        ).add_argument
+    )
+    return parser
+
+
+Add = Callable[..., Any]
+
+
+def _serving(add: Add) -> None:
+    add("--model", default="sim", help="served model name")
+    add("--listen", type=_address, default="127.0.0.1:8100",
+        help="host:port of HTTP; port 0 takes a free one")  # fmt: skip
+    add("--workers", type=whole(1, MOST_WORKERS), default=1,
+        help="workers in this process; each has the next ports")  # fmt: skip
+    add("--data-parallel-size", type=whole(1, MOST_RANKS), default=1,
+        help="ranks of each worker, each with an engine and ports of events of its own")  # fmt: skip
+    add("--tokenizer", type=Path, help="folder of a tokenizer, for text and chats")
+    add("--adapter", action="append", default=[], metavar="NAME",
+        help="a LoRA adapter whose path is its name; may be repeated")  # fmt: skip
+    add("--lora-modules", type=_lora_module, nargs="+", action="extend", default=[],
+        metavar="NAME=PATH", help="LoRA adapters")  # fmt: skip
+    add("--stream-interval", type=whole(1), default=1, help="tokens a chunk of a streamed answer")
+    add(
+        "--metrics",
+        choices=sorted(NAMES),
+        help="whose names /metrics uses; by default the dialect's",
+    )
+    add("--drain-seconds", type=number(MOST_SECONDS), default=0.0,
+        help="how long requests under way may take to end after SIGTERM")  # fmt: skip
+
+
+def _engine(add: Add) -> None:
+    add("--engine", choices=sorted(ENGINES), default="vllm-v1", help="whose cache and scheduler")
+    add("--blocks", type=whole(2, MOST_BLOCKS), default=4096,
+        help="KV cache blocks, the null block counted")  # fmt: skip
+    add("--block-size", type=whole(1), default=16, help="tokens a block")
+    add("--cpu-blocks", type=whole(0, MOST_BLOCKS), default=0,
+        help="blocks in host memory: vLLM's offload tier, v0's swap space, TensorRT-LLM's secondary pool")  # fmt: skip
+    add("--bytes-per-token", type=whole(1), default=81_920,
+        help="KV cache of a token on a rank, which copies to host memory move; 70B over 4 GPUs by default")  # fmt: skip
+    add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
+        help="keep and find what prompts have in common")  # fmt: skip
+    add("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True,
+        help="compute a prompt over several steps where it does not fit into one")  # fmt: skip
+    add("--max-num-seqs", type=whole(1), default=256, help="requests running at once")
+    add("--max-num-batched-tokens", type=whole(1), default=8192, help="tokens a step")
+    add("--max-model-len", type=whole(2), default=131072, help="prompt and answer, tokens")
+    add("--vocab-size", type=whole(1), default=32000, help="token ids lie below it")
+    add("--scheduling-policy", choices=_all("scheduling_policies"), default="fcfs",
+        help="the order of waiting requests")  # fmt: skip
+    add("--prefix-caching-hash-algo", choices=_all("hash_algos"),
+        help="how blocks are hashed; by default the engine's own")  # fmt: skip
+    add(
+        "--hash-seed",
+        default=DEFAULT_NONE_HASH_SEED,
+        help="seeds the block hashes, as PYTHONHASHSEED",
+    )
+    add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET,
+        help="the GPU and model whose time steps take")  # fmt: skip
+    add("--speed", type=number(1e9, above=True), default=1.0,
+        help="how many times faster than modelled")  # fmt: skip
+
+
+def _all(attribute: str) -> list[str]:
+    return sorted({value for kind in ENGINES.values() for value in getattr(kind, attribute)})
+
+
+def _events(add: Add) -> None:
+    add("--events-endpoint", default="tcp://127.0.0.1:5557",
+        help="PUB socket, bound; each rank has the next port, * takes free ones")  # fmt: skip
+    add("--replay-endpoint", default="tcp://127.0.0.1:5558", help="ROUTER socket, likewise")
+    add("--topic", default="", help="topic of the events; {worker} stands for the worker's number")
+    add("--dialect", default="vllm",
+        help="engine and version whose events are spoken, as vllm-0.23 or sglang-0.5.16")  # fmt: skip
+    add("--byte-hashes", action="store_true",
+        help="hashes as whole digests, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")  # fmt: skip
+    add("--buffer-steps", type=whole(1), default=10000, help="batches kept for replay")
+
+
+def _faults(add: Add) -> None:
+    rate = number(1)
+    seconds = number(MOST_SECONDS)
+    add("--allow-faults", action="store_true", help="serve /faults, where all this can be switched")
+    add("--fault-drop", type=rate, default=0.0, help="share of live batches never sent")
+    add("--fault-duplicate", type=rate, default=0.0, help="share sent twice")
+    add("--fault-delay", type=rate, default=0.0, help="share that stalls the stream")
+    add("--fault-reorder", type=rate, default=0.0, help="share sent after the next one")
+    add("--fault-delay-seconds", type=number(MOST_DELAY_SECONDS), default=0.2, help="how long")
+    add("--fault-seed", type=whole(0), default=0, help="seeds what meets which fate")
+    add("--fault-slow", type=number(1e6, above=True), default=1.0,
+        help="how many times longer steps take")  # fmt: skip
+    add("--fault-crash-after", type=seconds, help="seconds until the process is gone")
+    add("--fault-hang-after", type=seconds, help="seconds until steps end no more")
+    add("--fault-restart-after", type=seconds, help="seconds until a new life begins")

@@ -1,0 +1,48 @@
+"""How deep a worker sleeps, and what has to be woken.
+
+Source: `sleep` and `wake_up` in `vllm/v1/engine/core.py` and `vllm/v1/executor/abstract.py` of 0.32.
+Level 0 only pauses scheduling; levels 1 and 2 also discard the KV cache and offload or discard the
+weights, which are woken one by one or together.
+"""
+
+from collections.abc import Iterable
+
+from simworker.engine import BrokenInvariantError
+
+TAGS = ("weights", "kv_cache")
+LEVELS = (0, 1, 2)
+MODES = ("abort", "wait", "keep")
+
+
+class SleepState:
+    """Awake, paused, or asleep with some memory not resident."""
+
+    def __init__(self) -> None:
+        self.level: int | None = None
+        """None while awake."""
+        self._asleep: set[str] = set()
+
+    def sleep(self, level: int) -> None:
+        """Fall asleep. Who sleeps already stays as it is, or sleeps deeper."""
+        self.level = max(level, self.level or 0)
+        if level:
+            self._asleep |= set(TAGS)
+
+    def wake(self, tags: Iterable[str] | None) -> bool:
+        """Wake everything, or what the tags say; return whether all is awake now.
+
+        `scheduling` wakes level 0. A tag that does not sleep makes the others void, as in vLLM.
+        """
+        wanted = None if tags is None else [tag for tag in tags if tag != "scheduling"]
+        if wanted is None:
+            self._asleep.clear()
+        elif all(tag in self._asleep for tag in wanted):
+            self._asleep -= set(wanted)
+        if not self._asleep:
+            self.level = None
+        return not self._asleep
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where memory is gone from a worker that is awake."""
+        if self._asleep and not self.level:
+            raise BrokenInvariantError(f"{sorted(self._asleep)} asleep at level {self.level}")

@@ -1,0 +1,92 @@
+"""The command line: what is refused, and what the settings say."""
+
+import pytest
+
+from simworker.options import parse
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--blocks=1"], "--blocks: at least 2"),
+        (["--blocks=many"], "--blocks: 'many' is no whole number"),
+        (["--block-size=0"], "--block-size: at least 1"),
+        (["--max-num-seqs=99999999999"], "--max-num-seqs: at most 2147483647"),
+        (["--speed=0"], "--speed: above 0"),
+        (["--speed=nan"], "--speed: above 0"),
+        (["--speed=fast"], "--speed: 'fast' is no number"),
+        (["--listen=nowhere"], "--listen: 'nowhere' is not host:port"),
+        (["--listen=127.0.0.1:65536"], "is not host:port"),
+        (["--workers=0"], "--workers: at least 1"),
+        (["--data-parallel-size=0"], "--data-parallel-size: at least 1"),
+        (["--fault-drop=1.5"], "--fault-drop: from 0 to 1"),
+        (["--fault-delay=-1"], "--fault-delay: from 0 to 1"),
+        (["--drain-seconds=-1"], "--drain-seconds: from 0"),
+        (["--engine=tgi"], "--engine: invalid choice: 'tgi'"),
+        (["--preset=abacus"], "--preset: invalid choice"),
+        (["--metrics=tgi"], "--metrics: invalid choice"),
+        (["--scheduling-policy=lottery"], "--scheduling-policy: invalid choice"),
+        (["--prefix-caching-hash-algo=md5"], "--prefix-caching-hash-algo: invalid choice"),
+        (["--dialect=tgi"], "'tgi' is no dialect"),
+        (["--dialect=vllm-0.9", "--byte-hashes"], "no hashes as bytes"),
+        (["--lora-modules", "name"], "--lora-modules: 'name' is not name=path"),
+        (["--lora-modules", '{"name": "x"}'], "has no name and path"),
+        (["--lora-modules", "a=/x", "a=/y"], "--lora-modules: The lora adapter 'a' has already"),
+        (["--adapter=sim"], "conflicts with a served base model"),
+        (["--workers=2"], "--replay-endpoint: 2 ports from 5558 on and as many of --events-endpoint"),
+        (["--data-parallel-size=3", "--replay-endpoint=tcp://*:5559"], "put them 3 or more apart"),
+        (["--workers=2", "--events-endpoint=ipc:///tmp/e"], "--events-endpoint: ipc:///tmp/e: several"),
+        (["--workers=2", "--replay-endpoint=tcp://*:65535"], "--replay-endpoint: tcp://*:65535"),
+        (["--workers=9", "--listen=h:65530", "--replay-endpoint=tcp://*:6000"], "--listen: there are no 9"),
+        (["--block=4"], "unrecognized arguments: --block=4"),
+        (["--unheard-of"], "unrecognized arguments"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_named_with_their_limit(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(options)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_defaults_are_vllms_ports_on_loopback() -> None:
+    settings = parse([])
+    assert (settings.host, settings.port) == ("127.0.0.1", 8100)
+    assert settings.events_endpoint == "tcp://127.0.0.1:5557"
+    assert settings.faults.allowed is False
+    assert settings.metrics == "vllm"
+
+
+def test_the_compose_file_s_options_are_known() -> None:
+    settings = parse(
+        [
+            "--model=demo",
+            "--listen=0.0.0.0:8100",
+            "--events-endpoint=tcp://*:5557",
+            "--replay-endpoint=tcp://*:5558",
+        ]
+    )
+    assert settings.host == "0.0.0.0"
+    assert parse(["--listen=[::1]:0"]).host == "::1"
+
+
+def test_adapters_come_with_and_without_a_path() -> None:
+    options = [
+        "--adapter=a",
+        "--lora-modules",
+        "b=/x",
+        '{"name": "c", "path": "/y"}',
+        "--adapter=d",
+    ]
+    modules = parse(options).lora_modules
+    assert modules == (("a", "a"), ("d", "d"), ("b", "/x"), ("c", "/y"))
+
+
+def test_many_workers_with_ranks_have_room_for_their_ports() -> None:
+    options = ["--workers=4", "--data-parallel-size=2"]
+    settings = parse([*options, "--replay-endpoint=tcp://127.0.0.1:5565"])
+    assert (settings.workers, settings.ranks) == (4, 2)
+    assert parse([*options, "--events-endpoint=tcp://*:*", "--replay-endpoint=tcp://*:0"])
+    assert parse(["--dialect=sglang-0.5.16"]).metrics == "sglang"
