@@ -1,22 +1,23 @@
 """The latency model's constants for real machines, with the measurements that they were fitted to.
 
-Source of the measurements: NVIDIA's own, of NIM (TensorRT-LLM engines, fp16, Llama 3), loaded by genai-perf
-with a fixed number of clients, each of which sends its next request when it has the answer to the last;
-all prompts and all answers of one length, nothing cached. They are the file `nim.csv` of NVIDIA's
-course "Sizing LLM Inference Systems", as republished in `github.com/wbing520/ai-performance-engineering`,
-commit 0e25b2e, `code/ch10_inference/inference_gpu_cluster_sizing/dataset/`. vLLM is another engine: the
-weights read and the multiplications are the same, its kernels and its overhead are not.
+Source of the measurements: NVIDIA's own, of NIM (TensorRT-LLM engines, fp16, Llama 3), loaded by
+genai-perf with a fixed number of clients, each of which sends its next request when it has the answer to
+the last; all prompts and all answers of one length, nothing cached. They are the file `nim.csv` of
+NVIDIA's course "Sizing LLM Inference Systems", as republished in
+`github.com/wbing520/ai-performance-engineering`, commit 0e25b2e,
+`code/ch10_inference/inference_gpu_cluster_sizing/dataset/`. vLLM is another engine: the weights read and
+the multiplications are the same, its kernels and its overhead are not.
 
 How they were fitted: the constants are those with the least squares of the relative errors of
 
-    time to the first token of one client  = base + P
-    seconds a further token, of c clients  = base + c x (decode + decode_context x (n + m/2)) + (c - 1) P / m
+    time to the first token of one client = base + P
+    time of a further token, c clients    = base + c (decode + decode_context (n + m/2)) + (c - 1) P / m
 
-with n tokens a prompt, m an answer, and P = prefill x n + context x n x n/2, over all measurements of up to
+with n tokens a prompt, m an answer, and P = prefill n + context n n/2, over all measurements of up to
 100 clients that were not held up by a full cache. The last term are the others' prompts that are
-computed meanwhile. `context` is not fitted, but follows from `prefill`: a token and a token before it take
-4 x layers x width operations, a token by itself 2 x parameters. The root of the mean squared error is 5
-to 9 %; `Preset.tolerance` is the largest error among the measurements kept here.
+computed meanwhile. `context` is not fitted, but follows from `prefill`: a token and a token before it
+take 4 x layers x width operations, a token by itself 2 x parameters. The root of the mean squared error
+is 5 to 9 %; `Preset.tolerance` is the largest error among the measurements kept here.
 
 `expected` is that arithmetic. Nothing is scheduled for it.
 """

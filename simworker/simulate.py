@@ -118,6 +118,8 @@ def _speed(lines: Sequence[TraceLine], latency: LatencyModel, args: argparse.Nam
 
     work = pooled_work(lines, args.workers * args.blocks, prefill)
     span = lines[-1].arrival - lines[0].arrival
+    if not span > 0:
+        raise ValueError("--trace: its requests come all at once, which has no speed")
     return float(args.load * args.workers * span / work)
 
 

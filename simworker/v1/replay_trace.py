@@ -73,6 +73,9 @@ def replay_trace(lines: Iterable[str], keep: int = 20) -> ReplayResult:
             got = replay.step(line["op"], TraceArgs(line["args"]))
         except BadTraceError as error:
             raise BadTraceError(f"line {number}: {line['op']}: {error}") from error
+        except (IndexError, ValueError) as error:
+            # Numbers that the manager was never asked for, where a wrong answer has no name.
+            raise BadTraceError(f"line {number}: {line['op']}: args: {error}") from error
         result.operations += 1
         for difference in _compare(number, line, got):
             result.differences += 1

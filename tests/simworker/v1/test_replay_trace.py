@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simworker.v1.replay_trace import BadTraceError, read_trace, replay_trace
 
@@ -129,3 +131,36 @@ def test_what_is_no_operation_is_refused_with_its_line_and_field(text: str, wher
 def test_an_operation_before_any_manager_is_refused() -> None:
     with pytest.raises(BadTraceError, match="line 1: take_events: op: before any new_manager"):
         replay_trace([line("take_events")])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 300) | st.floats(-2, 2) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+def beginning(path: Path, name: str, count: int) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in read_trace(path)]
+    start = next(at for at, line in enumerate(lines) if line["args"].get("name") == name)
+    return lines[start : start + count]
+
+
+BEGINNINGS = [beginning(RECORDED, "external-tokens", 120), beginning(HYBRID, "fine-hashes", 80)]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_mangled_recording_is_replayed_or_refused(data: st.DataObject) -> None:
+    whole = data.draw(st.sampled_from(BEGINNINGS))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    changed = json.loads(json.dumps(whole[at]))
+    where = data.draw(st.sampled_from([changed, changed["args"] or changed]))
+    where[data.draw(st.sampled_from(sorted(where)))] = data.draw(JSON)
+    lines = encoded([*whole[:at], changed, *whole[at + 1 :]])
+    refused = ""
+    try:
+        assert replay_trace(lines).operations == len(lines)
+    except BadTraceError as error:
+        refused = str(error)
+    assert not refused or refused.startswith("line ")
