@@ -108,7 +108,7 @@ class PrefillScheduling(SchedulerState):
             return _Verdict.IGNORE
         if self._lacks_lora_room(group, curr_loras):
             return _Verdict.SKIP
-        # Without this, a prompt that is cached whole would pass beside a prefill that is under way.
+        # The step's limit holds, whatever budget is handed in.
         if budget.num_batched_tokens >= self.scheduler_config.max_num_batched_tokens:
             return _Verdict.STOP
         if uncached == 0 or not budget.can_schedule(

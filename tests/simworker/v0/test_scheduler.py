@@ -150,6 +150,13 @@ def test_prompts_start_within_the_token_budget(
     assert budget.num_curr_seqs == scheduled
 
 
+def test_a_steps_limit_of_tokens_holds_for_a_larger_budget_too() -> None:
+    scheduler = make_scheduler()
+    make_groups(scheduler, 60, 60, 4)
+    outputs = scheduler._schedule_prefills(SchedulingBudget(1000, 10), None)
+    assert ids(outputs.seq_groups) == ["0", "1"]
+
+
 def test_prompts_start_within_the_budget_of_sequences() -> None:
     scheduler = make_scheduler()
     make_groups(scheduler, 4, 4, 4)
@@ -205,8 +212,12 @@ def test_a_group_without_room_takes_from_behind_and_at_last_goes_itself(
         scheduler._add_seq_group_to_running(group)
     cannot_append(scheduler, monkeypatch, "1")
     budget = SchedulingBudget(token_budget=1000, max_num_seqs=10)
+    for number in range(3):
+        budget.add_num_seqs(str(number), 1)
     outputs = scheduler._schedule_running(budget, None)
     assert ids(outputs.decode_seq_groups) == ["0"]
+    # As in 0.9.2, the one that wanted room is uncounted, and the one that gave it is not.
+    assert budget.num_curr_seqs == 2
     assert ids(outputs.preempted) == ["2", "1"]
     assert not scheduler.running
     assert not outputs.blocks_to_swap_out

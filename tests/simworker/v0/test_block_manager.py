@@ -1,0 +1,393 @@
+"""The block manager: what fits, what is shared, what is moved, and what 0.9.2 gets wrong there."""
+
+from typing import Any
+
+import pytest
+
+from simworker.engine import BrokenInvariantError
+from simworker.v0.block import BlockAllocator
+from simworker.v0.block_manager import BlockManager
+from simworker.v0.cache_engine import CacheEngine, CacheShape
+from simworker.v0.device import Device
+from simworker.v0.interfaces import AllocStatus, BlockSpaceManager
+from simworker.v0.last_access_blocks_tracker import LastAccessBlocksTracker
+from simworker.v0.numpy_backend import NumpyBackend
+from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.worker import Chunk, Worker
+
+SIZE = 4
+RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
+caching = pytest.mark.parametrize("enable_caching", [False, True])
+
+
+def manager_of(
+    gpu: int = 10, cpu: int = 10, watermark: float = 0.0, **options: Any
+) -> BlockManager:
+    return BlockManager(SIZE, gpu, cpu, watermark, **options)
+
+
+def group_of(number: int, tokens: list[int], count: int = 1, **options: Any) -> SequenceGroup:
+    inputs = {"prompt_token_ids": tokens}
+    seqs = [Sequence(number * 10 + at, inputs, SIZE) for at in range(count)]
+    return SequenceGroup(f"r{number}", seqs, 0.0, **options)
+
+
+def set_status(group: SequenceGroup, status: SequenceStatus) -> None:
+    for seq in group.seqs:
+        seq.status = status
+
+
+def admitted(
+    manager: BlockManager, number: int, tokens: list[int], count: int = 1
+) -> SequenceGroup:
+    group = group_of(number, tokens, count)
+    assert manager.can_allocate(group) is AllocStatus.OK
+    manager.allocate(group)
+    set_status(group, RUNNING)
+    for seq in group.seqs:
+        seq.data.update_num_computed_tokens(len(tokens))
+    manager.mark_blocks_as_computed(group, len(tokens))
+    return group
+
+
+def sample(seq: Sequence, *tokens: int) -> None:
+    for token in tokens:
+        seq.append_token_id(token, {token: Logprob(0.0)})
+
+
+def test_it_is_what_the_scheduler_asks_for() -> None:
+    manager: BlockSpaceManager = manager_of()
+    assert manager.get_num_free_gpu_blocks() == manager.get_num_free_cpu_blocks() == 10
+
+
+@pytest.mark.parametrize(
+    ("watermark", "blocks", "taken", "status"),
+    [
+        (0.0, 10, 0, AllocStatus.OK),
+        (0.0, 11, 0, AllocStatus.NEVER),
+        (0.0, 8, 3, AllocStatus.LATER),
+        (0.2, 8, 0, AllocStatus.OK),
+        (0.2, 9, 0, AllocStatus.NEVER),
+        (0.2, 6, 3, AllocStatus.LATER),
+        (0.2, 5, 3, AllocStatus.OK),
+    ],
+)
+def test_a_group_is_admitted_while_the_watermark_stays_free(
+    watermark: float, blocks: int, taken: int, status: AllocStatus
+) -> None:
+    manager = manager_of(watermark=watermark)
+    if taken:
+        admitted(manager, 1, list(range(taken * SIZE)))
+    # Cached blocks count like any other, and those of one table once for all its sequences.
+    for count in (1, 3):
+        assert manager.can_allocate(group_of(2, [7] * blocks * SIZE, count)) is status
+
+
+def test_lookahead_counts_at_admission() -> None:
+    manager = manager_of(gpu=2)
+    group = group_of(1, [0] * 7)
+    assert [manager.can_allocate(group, ahead) for ahead in (0, 1, 2)] == [
+        AllocStatus.OK, AllocStatus.OK, AllocStatus.NEVER,
+    ]  # fmt: skip
+
+
+def test_a_window_bounds_what_admission_counts() -> None:
+    manager = manager_of(gpu=5, sliding_window=8)
+    assert manager.max_block_sliding_window == 4
+    group = group_of(1, [0] * 40)
+    assert manager.can_allocate(group) is AllocStatus.OK
+    # The prompt is allocated whole, however.
+    with pytest.raises(BlockAllocator.NoFreeBlocksError):
+        manager.allocate(group)
+    assert manager.get_num_free_gpu_blocks() == 5
+    manager.check()
+
+
+@caching
+def test_all_sequences_of_a_group_share_one_table(enable_caching: bool) -> None:
+    manager = manager_of(enable_caching=enable_caching)
+    group = admitted(manager, 1, list(range(6)), count=3)
+    tables = [manager.get_block_table(seq) for seq in group.seqs]
+    assert tables == [[0, 1]] * 3
+    assert manager.get_num_free_gpu_blocks() == 8
+    for seq in group.seqs:
+        sample(seq, seq.seq_id)
+    assert [manager.append_slots(seq, 0) for seq in group.seqs] == [[(1, 2)], [(1, 3)], []]
+    manager.check()
+
+
+@caching
+def test_slots_are_appended_only_where_the_worst_case_fits(enable_caching: bool) -> None:
+    manager = manager_of(gpu=4, enable_caching=enable_caching)
+    group = admitted(manager, 1, list(range(6)), count=2)
+    for seq in group.seqs:
+        sample(seq, 1)
+    assert manager.can_append_slots(group, 0)
+    assert manager.can_append_slots(group, 1)
+    assert not manager.can_append_slots(group, 2)
+
+
+@caching
+def test_a_sequence_freed_gives_back_what_nobody_shares(enable_caching: bool) -> None:
+    manager = manager_of(enable_caching=enable_caching)
+    group = admitted(manager, 1, list(range(8)))
+    parent = group.seqs[0]
+    child = parent.fork(2)
+    manager.fork(parent, child)
+    sample(child, 5)
+    manager.append_slots(child, 0)
+    manager.free(parent)
+    assert manager.get_num_free_gpu_blocks() == 7
+    manager.free(parent)
+    manager.free(child)
+    assert manager.get_num_free_gpu_blocks() == 10
+    manager.check()
+
+
+def test_a_fork_of_what_has_no_blocks_has_none() -> None:
+    manager = manager_of()
+    group = group_of(1, [1])
+    manager.fork(group.seqs[0], group.seqs[0].fork(2))
+    assert manager.block_tables == {}
+
+
+def test_blocks_are_given_once() -> None:
+    manager = manager_of()
+    group = admitted(manager, 1, [1, 2])
+    with pytest.raises(ValueError, match="child_seq: sequence 10 has blocks already"):
+        manager.fork(group.seqs[0], group.seqs[0])
+    set_status(group, SequenceStatus.WAITING)
+    with pytest.raises(ValueError, match="seq_group: sequence 10 has blocks already"):
+        manager.allocate(group)
+    with pytest.raises(ValueError, match="watermark: -1"):
+        manager_of(watermark=-1)
+
+
+@caching
+def test_a_group_swapped_out_and_in_keeps_its_tokens_on_other_blocks(enable_caching: bool) -> None:
+    manager = manager_of(gpu=5, cpu=4, enable_caching=enable_caching)
+    group = admitted(manager, 1, list(range(10)))
+    [seq] = group.seqs
+    sample(seq, 3)
+    assert manager.can_swap_out(group)
+    out = manager.swap_out(group)
+    set_status(group, SWAPPED)
+    assert [source for source, _ in out] == [0, 1, 2]
+    assert [target for _, target in out] == [0, 1, 2]
+    assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (5, 1)
+    manager.check()
+    other = admitted(manager, 2, [9] * 4)
+    assert manager.can_swap_in(group, 0) is AllocStatus.OK
+    back = manager.swap_in(group)
+    set_status(group, RUNNING)
+    assert [source for source, _ in back] == [0, 1, 2]
+    assert [target for _, target in back] == manager.get_block_table(seq)
+    assert not set(manager.get_block_table(seq)) & set(manager.get_block_table(other.seqs[0]))
+    manager.append_slots(seq, 0)
+    manager.check()
+
+
+@caching
+def test_swapping_out_ends_sharing_of_what_has_no_content_hash(enable_caching: bool) -> None:
+    manager = manager_of(enable_caching=enable_caching)
+    group = admitted(manager, 1, list(range(6)), count=2)
+    pairs = manager.swap_out(group)
+    full, part = (0, [0, 0]) if enable_caching else (0, [0, 2])
+    assert [target for source, target in pairs if source == full] == part
+    assert len({target for source, target in pairs if source == 1}) == 2
+    manager.check()
+
+
+def test_a_swap_needs_room_for_the_tokens_that_wait() -> None:
+    manager = manager_of(gpu=1, cpu=1)
+    group = admitted(manager, 1, [1, 2])
+    sample(group.seqs[0], 3)
+    assert manager.can_swap_out(group)
+    manager.swap_out(group)
+    set_status(group, SWAPPED)
+    assert manager.can_swap_in(group, 1) is AllocStatus.OK
+    assert manager.can_swap_in(group, 2) is AllocStatus.NEVER
+    other = admitted(manager, 2, [1])
+    assert manager.can_swap_in(group, 0) is AllocStatus.LATER
+    assert not manager.can_swap_out(other)
+
+
+def test_the_watermark_holds_for_swapping_in_only() -> None:
+    manager = manager_of(gpu=5, cpu=5, watermark=0.4)
+    group = admitted(manager, 1, [1] * 11)
+    assert manager.can_swap_out(group)
+    manager.swap_out(group)
+    set_status(group, SWAPPED)
+    assert manager.can_swap_in(group, 0) is AllocStatus.OK
+    assert manager.can_swap_in(group, 2) is AllocStatus.LATER
+
+
+def test_cached_tokens_are_whole_blocks_that_were_computed() -> None:
+    manager = manager_of(enable_caching=True)
+    group = admitted(manager, 1, list(range(10)))
+    again = group_of(2, list(range(10)))
+    assert manager.get_num_cached_tokens(again.seqs[0]) == 8
+    manager.allocate(again)
+    assert manager.get_common_computed_block_ids(again.seqs) == [0, 1]
+    assert manager.get_common_computed_block_ids([*again.seqs, *group.seqs]) == [0, 1]
+    other = group_of(3, [0, 1, 2, 3, 9, 9])
+    assert manager.get_num_cached_tokens(other.seqs[0]) == 4
+    assert manager.get_prefix_cache_hit_rate(Device.GPU) == 0.5
+    assert manager_of().get_num_cached_tokens(other.seqs[0]) == 0
+
+
+def test_in_prefill_the_first_count_of_cached_tokens_stands() -> None:
+    manager = manager_of(enable_caching=True)
+    group = group_of(1, list(range(8)))
+    [seq] = group.seqs
+    assert manager.get_num_cached_tokens(seq) == 0
+    manager.allocate(group)
+    manager.mark_blocks_as_computed(group, 4)
+    assert manager.get_num_cached_tokens(seq) == 0
+    # 0.9.2 takes the whole prompt for computed after its first chunk; another prompt shows it.
+    assert manager.get_num_cached_tokens(group_of(2, list(range(8))).seqs[0]) == 8
+    seq.data.update_num_computed_tokens(8)
+    assert manager.get_num_cached_tokens(seq) == 8
+    sample(seq, 1, 2, 3, 4)
+    assert manager.get_num_cached_tokens(seq) == 8
+    manager.append_slots(seq, 0)
+    manager.mark_blocks_as_computed(group, 1)
+    assert manager.get_num_cached_tokens(seq) == 12
+
+
+def test_what_was_looked_up_is_forgotten_for_a_group_not_admitted() -> None:
+    manager = manager_of(enable_caching=True)
+    seq = group_of(2, list(range(8))).seqs[0]
+    assert manager.get_num_cached_tokens(seq) == 0
+    admitted(manager, 1, list(range(8)))
+    assert manager.get_num_cached_tokens(seq) == 0
+    manager.remove_seq_from_computed_blocks_tracker(seq)
+    assert manager.get_num_cached_tokens(seq) == 8
+
+
+def test_the_sequence_accessed_last_is_evicted_last() -> None:
+    manager = manager_of(gpu=4, enable_caching=True)
+    first, second = admitted(manager, 1, [1] * 8), admitted(manager, 2, [2] * 8)
+    manager.access_all_blocks_in_seq(first.seqs[0], 2.0)
+    manager.access_all_blocks_in_seq(second.seqs[0], 1.0)
+    manager.free(first.seqs[0])
+    manager.free(second.seqs[0])
+    admitted(manager, 3, [3] * 8)
+    seqs = [group_of(number, [token] * 8).seqs[0] for number, token in ((4, 1), (5, 2))]
+    assert [manager.get_num_cached_tokens(seq) for seq in seqs] == [8, 0]
+
+
+def test_a_sequence_that_ends_while_swapped_out_is_freed_where_it_is() -> None:
+    manager = manager_of(enable_caching=True)
+    group = admitted(manager, 1, list(range(6)))
+    manager.access_all_blocks_in_seq(group.seqs[0], 1.0)
+    manager.swap_out(group)
+    manager.free(group.seqs[0])
+    assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (10, 10)
+    manager.check()
+
+
+def test_a_fork_that_ends_before_it_was_looked_up_is_freed() -> None:
+    manager = manager_of(enable_caching=True)
+    group = admitted(manager, 1, list(range(6)))
+    child = group.seqs[0].fork(2)
+    manager.fork(group.seqs[0], child)
+    manager.free(child)
+    assert manager.get_num_free_gpu_blocks() == 8
+    manager.check()
+
+
+def test_a_reset_forgets_a_device_or_both() -> None:
+    manager = manager_of(enable_caching=True)
+    group = admitted(manager, 1, list(range(8)))
+    assert not manager.reset_prefix_cache(Device.GPU)
+    assert not manager.reset_prefix_cache()
+    assert manager.reset_prefix_cache(Device.CPU)
+    manager.free(group.seqs[0])
+    assert manager.get_num_cached_tokens(group_of(2, list(range(8))).seqs[0]) == 8
+    assert manager.reset_prefix_cache()
+    assert manager.get_num_cached_tokens(group_of(3, list(range(8))).seqs[0]) == 0
+
+
+def test_an_encoders_sequence_has_a_table_of_its_own() -> None:
+    manager = manager_of(gpu=6)
+    encoder = Sequence(99, {"prompt_token_ids": [5] * 9}, SIZE)
+    group = group_of(1, list(range(8)), encoder_seq=encoder)
+    assert manager.can_allocate(group) is AllocStatus.OK
+    assert manager_of(gpu=4).can_allocate(group) is AllocStatus.NEVER
+    manager.allocate(group)
+    assert manager.get_cross_block_table(group) == [2, 3, 4]
+    manager.check()
+    manager.free(group.seqs[0])
+    with pytest.raises(ValueError, match="the encoder of 'r1' has blocks already"):
+        manager.allocate(group)
+    manager.free_cross(group)
+    manager.free_cross(group)
+    assert manager.get_num_free_gpu_blocks() == 6
+    with pytest.raises(BlockAllocator.NoFreeBlocksError):
+        manager_of(gpu=4).allocate(group)
+
+
+@pytest.mark.parametrize("options", [{"sliding_window": 8}, {"enable_caching": True}])
+def test_an_encoders_sequence_is_neither_cached_nor_windowed(options: dict[str, Any]) -> None:
+    encoder = Sequence(99, {"prompt_token_ids": [5]}, SIZE)
+    group = group_of(1, [1], encoder_seq=encoder)
+    with pytest.raises(NotImplementedError, match="an encoder's sequence"):
+        manager_of(**options).can_allocate(group)
+
+
+def test_a_table_that_is_not_counted_is_told() -> None:
+    manager = manager_of()
+    admitted(manager, 1, [1] * 6)
+    table = manager.block_tables.pop(10)
+    with pytest.raises(BrokenInvariantError, match="block 0 is in 0 tables, but counted 1 times"):
+        manager.check()
+    manager.block_tables[11] = table
+    with pytest.raises(BrokenInvariantError, match="without blocks is followed"):
+        manager.check()
+
+
+def test_access_is_noted_for_those_followed_only() -> None:
+    tracker = LastAccessBlocksTracker(manager_of().block_allocator)
+    tracker.add_seq(1)
+    with pytest.raises(ValueError, match="seq_id: 1 is followed already"):
+        tracker.add_seq(1)
+    with pytest.raises(KeyError):
+        tracker.update_last_access(2, 1.0)
+    tracker.remove_seq(1)
+    assert tracker.seq_ids == set()
+
+
+def test_a_copy_given_up_does_not_overwrite_a_block_swapped_in() -> None:
+    manager = manager_of(gpu=4, cpu=4, enable_caching=True)
+    worker = Worker(CacheEngine(CacheShape(1, SIZE, 1, 4), 4, 4, NumpyBackend()))
+
+    def chunks(*seqs: Sequence) -> list[Chunk]:
+        return [
+            Chunk(manager.get_block_table(seq), list(seq.get_token_ids()), range(seq.get_len()))
+            for seq in seqs
+        ]
+
+    # The content [1, 2, 3, 4] is cached; a fork shares a block that holds [1, 2, 3].
+    cached = admitted(manager, 1, [1, 2, 3, 4])
+    away = admitted(manager, 2, [7, 7, 7])
+    worker.execute_model(chunks(*cached.seqs, *away.seqs), [], [], [])
+    out = manager.swap_out(away)
+    set_status(away, SWAPPED)
+    group = admitted(manager, 3, [1, 2, 3], count=2)
+    worker.execute_model(chunks(*group.seqs), [], out, [])
+    # Appending 4 copies the shared block, and gives the copy up for the cached one. The block that
+    # was to be the copy is then taken for what comes back from the CPU.
+    first = group.seqs[0]
+    sample(first, 4)
+    copies = manager.append_slots(first, 0)
+    back = manager.swap_in(away)
+    set_status(away, RUNNING)
+    assert copies[0][1] == back[0][1]
+    worker.execute_model(chunks(first), back, [], copies)
+    table = manager.get_block_table(away.seqs[0])
+    assert not list(worker.content.find_wrong(Device.GPU, table, [7, 7, 7]))
+    # Swapped in first, as 0.9.2 does, it would be lost.
+    worker.cache_engine.swap_in(back)
+    worker.cache_engine.copy(copies)
+    assert list(worker.content.find_wrong(Device.GPU, table, [7, 7, 7]))
