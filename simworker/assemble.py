@@ -11,7 +11,6 @@ from typing import Any
 import zmq.asyncio
 
 from simworker.adapters import Adapters
-from simworker.api.wish import Identity
 from simworker.build_engine import ENGINES
 from simworker.events.dialect import Dialect, dialect_named
 from simworker.events.faulty_outlet import FaultyOutlet
@@ -19,6 +18,7 @@ from simworker.events.journal import Journal
 from simworker.events.publisher import Publisher, rank_endpoint
 from simworker.events.wire_event import WireEvent
 from simworker.host import Host
+from simworker.identity import Identity
 from simworker.metrics import NAMES, WorkerMetrics
 from simworker.options import Settings
 from simworker.pace import Pace

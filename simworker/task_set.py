@@ -39,3 +39,6 @@ class TaskSet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.failed.cancel()
+        if not self.failed.cancelled():
+            # Whoever did not ask is not to be told by the garbage collector.
+            self.failed.exception()

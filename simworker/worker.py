@@ -3,17 +3,18 @@
 Sockets are the host's (`simworker/host.py`); this is what its handlers call.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from simworker.adapters import Adapters
-from simworker.api.wish import Identity
 from simworker.balance import Balancer, score
 from simworker.events.faulty_outlet import EventFaults
 from simworker.events.publisher import HIGH_WATER_MARK, Publisher
 from simworker.flight import Ask, Flight, Sink
+from simworker.identity import Identity
 from simworker.metrics import WorkerMetrics
 from simworker.rank import Rank
 from simworker.sleep_state import SleepState
@@ -43,7 +44,7 @@ class Worker:
         publishers: Sequence[Publisher],
         reset_connections: Callable[[object], None],
         crash: Callable[[], None],
-        start_task: Callable[[Any, str], Any],
+        start_task: Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"],
     ) -> None:
         """`new_adapters` and `new_metrics` are called once a life, as a restart forgets both."""
         self.identity = identity
@@ -127,8 +128,14 @@ class Worker:
         return self._sleep.level
 
     async def sleep(self, level: int, mode: str) -> None:
-        """Pause every rank; from level 1 on, forget what they have cached."""
+        """Pause every rank; from level 1 on, forget what they have cached.
+
+        Goes on where the caller does not wait for it.
+        """
         self._sleep.sleep(level)
+        await asyncio.shield(self._start_task(self._pause(level, mode), "sleep"))
+
+    async def _pause(self, level: int, mode: str) -> None:
         for rank in self.ranks:
             await rank.pause(mode, clear_cache=level > 0)
 

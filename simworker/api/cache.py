@@ -1,7 +1,5 @@
 """The cache reset, and the worker put to sleep, woken and drained."""
 
-import asyncio
-
 from aiohttp import web
 
 from simworker.api.errors import bad, json_response
@@ -59,5 +57,5 @@ class Cache:
         """Refuse new requests from now on; with `wait`, answer when none is under way."""
         self._worker.draining = True
         if query_flag(request, "wait"):
-            await asyncio.shield(self._worker.drained())
+            await self._worker.drained()
         return json_response({"draining": True, "in_flight": self._worker.in_flight})

@@ -13,25 +13,13 @@ from simworker.adapters import Adapter, Adapters
 from simworker.api.errors import ApiError, bad
 from simworker.api.fields import Fields
 from simworker.flight import Ask
+from simworker.identity import Identity
 
 MOST_SAMPLES = 16384
 MOST_SALT = 128
 SALT_FORBIDDEN = frozenset("@/\\\0")
 INT64 = (1 << 63) - 1
 REPORT_MODES = ("incremental", "full")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What the worker serves, and as what."""
-
-    model: str
-    vocab_size: int
-    max_model_len: int
-    stream_interval: int
-    """Tokens a chunk of a streamed answer, but for the first, which goes out at once."""
-    priorities: bool
-    """Whether the scheduler's policy is by priority."""
 
 
 @dataclass(frozen=True, slots=True)

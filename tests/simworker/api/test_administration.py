@@ -168,6 +168,17 @@ async def test_events_that_are_fetched_come_once_and_with_their_rank(
         assert await worker.post("/kv_cache_events") == (200, [{"event_id": 0, "blocks": 99}])
 
 
+async def test_nothing_is_left_running_behind() -> None:
+    async with LocalWorker("--data-parallel-size=2") as worker:
+        await worker.generate()
+        await worker.post("/faults", {"restart": True})
+        await worker.generate()
+        await worker.post("/sleep")
+        await worker.post("/wake_up")
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left
+
+
 async def test_events_that_are_sent_cannot_be_fetched() -> None:
     async with LocalWorker() as worker:
         assert (await worker.post("/kv_cache_events"))[0] == 404

@@ -46,9 +46,9 @@ async def test_a_reset_fails_while_requests_run_unless_they_are_made_to_give_way
         assert status == 200
         assert answer["usage"]["completion_tokens"] == 300
         events = [event for batch in await worker.replayed(before) for event in batch[1]]
-        assert events[0] == {"type": "AllBlocksCleared"}
+        cleared = events.index({"type": "AllBlocksCleared"})
         # Computed anew, from the prompt on.
-        assert events[1]["token_ids"][: len(IDS)] == IDS
+        assert events[cleared + 1]["token_ids"][: len(IDS)] == IDS
         # What comes out is what would have come without the reset.
         assert (await worker.generate(max_tokens=300))["choices"] == answer["choices"]
 
