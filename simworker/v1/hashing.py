@@ -8,29 +8,25 @@
 
 Pickle writes a string that it has seen before as a reference, and "seen" means the same object: a LoRA
 whose name and path are one object hashes differently from one where they are merely equal. That is so in
-the engine too. Nothing is ever read with pickle here.
+the engine too. `simworker/v1/pickled.py` writes these bytes; the pickle module is not used.
 
 Source: `vllm/utils/hashing.py` of 0.32.
 """
 
 import hashlib
-import pickle
 from collections.abc import Callable
 
 from xxhash import xxh3_128_digest
 
-from simworker.v1 import cbor
+from simworker.v1 import cbor, pickled
 
 HashFunction = Callable[[cbor.Value], bytes]
 """Takes a seed's text, or (parent digest, tuple of token ids, tuple of extra keys or None)."""
 
-PICKLE_PROTOCOL = 5
-"""The highest of every Python that vLLM 0.32 runs on, which it asks for."""
-
 
 def sha256(value: cbor.Value) -> bytes:
     """Return the SHA-256 of the value's pickle, 32 bytes."""
-    return hashlib.sha256(pickle.dumps(value, PICKLE_PROTOCOL)).digest()
+    return hashlib.sha256(pickled.encode(value)).digest()
 
 
 def sha256_cbor(value: cbor.Value) -> bytes:
@@ -40,7 +36,7 @@ def sha256_cbor(value: cbor.Value) -> bytes:
 
 def xxhash(value: cbor.Value) -> bytes:
     """Return the XXH3-128 of the value's pickle, 16 bytes. Not collision resistant."""
-    return xxh3_128_digest(pickle.dumps(value, PICKLE_PROTOCOL))
+    return xxh3_128_digest(pickled.encode(value))
 
 
 def xxhash_cbor(value: cbor.Value) -> bytes:
