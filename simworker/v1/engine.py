@@ -108,7 +108,7 @@ class V1Engine:
         usable = self.manager.block_pool.num_gpu_blocks - 1
         if needed > usable:
             raise RefusedError(f"{length} tokens do not fit into {usable} blocks")
-        if generation.request_id in self._open:
+        if generation.request_id in self.scheduler.requests:
             raise RefusedError(f"request id {generation.request_id!r} is in use")
 
     def _request(self, generation: Generation) -> Request:
@@ -242,9 +242,16 @@ class V1Engine:
             preemptions=self.scheduler.num_preemptions,
         )
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks."""
-        return self.scheduler.reset_prefix_cache()
+    def reset_prefix_cache(
+        self, *, reset_running_requests: bool = False, reset_external: bool = False
+    ) -> bool:
+        """Forget all cached content; False, and nothing done, while requests hold blocks.
+
+        The options are those of vLLM's `POST /reset_prefix_cache`: see `Scheduler.reset_prefix_cache`.
+        """
+        return self.scheduler.reset_prefix_cache(
+            reset_running_requests=reset_running_requests, reset_connector=reset_external
+        )
 
     def check(self) -> None:
         """Raise BrokenInvariantError unless the scheduler is right and serves what was submitted."""

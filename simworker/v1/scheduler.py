@@ -308,11 +308,15 @@ class Scheduler:
         """Halt, let run out, or go on; from the next step."""
         self.pause_state = pause_state
 
-    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+    def reset_prefix_cache(
+        self, *, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
         """Forget all cached content; False, and nothing done, while requests hold blocks.
 
         With `reset_running_requests` the running ones are preempted first, and run again in their
         order. Raises RuntimeError where blocks are held even so: by requests that wait for a load.
+        With `reset_connector` the offload tier forgets all too, whatever became of the cache; False, and
+        that not done, while it is being loaded from.
         """
         if reset_running_requests:
             while self.running:
@@ -320,11 +324,20 @@ class Scheduler:
         done = self.kv_cache_manager.reset_prefix_cache()
         if reset_running_requests and not done:
             raise RuntimeError("blocks are held by requests that wait for a load: not reset")
+        if reset_connector and self.connector is not None:
+            if any(
+                request.status is RequestStatus.WAITING_FOR_REMOTE_KVS or request.is_finished()
+                for request in self.requests.values()
+            ):
+                return False
+            self.connector.reset_cache()
         return done
 
     def check(self) -> None:
         """Raise BrokenInvariantError unless each request is in one place, with blocks as it may."""
         self.kv_cache_manager.check()
+        if self.connector is not None:
+            self.connector.check()
         for queue in (self.waiting, self.kv_holding_waiting):
             queue.check()
         places = [*self.running, *self.waiting, *self.kv_holding_waiting]

@@ -116,7 +116,7 @@ def test_a_reset_of_all_within_a_step_drops_its_tokens_and_computes_them_again()
         one.submit("a", list(range(20)), 3)
         one.step()
     bench.engine.begin_step()
-    assert bench.engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert bench.engine.reset_prefix_cache(reset_running_requests=True)
     bench.events += bench.engine.end_step()
     bench.run()
     undisturbed.run()
@@ -192,3 +192,38 @@ def test_what_the_gpu_evicted_is_loaded_from_host_memory() -> None:
         "GPU",
         "CPU",
     }
+
+
+def test_a_reset_takes_the_tier_below_with_it_only_if_asked() -> None:
+    # vLLM counts what was loaded, the last token too, although that is computed anew.
+    for external, cached in ((False, 40), (True, 0)):
+        bench = Bench(blocks=30, budget=64, offload=OffloadConfig(50, bytes_per_block=1000))
+        bench.submit("a", list(range(40)), 1)
+        bench.run()
+        assert bench.engine.reset_prefix_cache(reset_external=external)
+        again = bench.submit("b", list(range(40)), 1)
+        bench.run()
+        assert again.num_cached_tokens == cached
+
+
+def test_a_tier_that_is_being_loaded_from_is_not_reset() -> None:
+    tier = OffloadConfig(50, bytes_per_block=1000, bandwidth=1e4)
+    bench = Bench(blocks=30, budget=64, offload=tier)
+    bench.submit("a", list(range(40)), 1)
+    bench.run()
+    bench.engine.reset_prefix_cache()
+    again = bench.submit("b", list(range(40)), 1)
+    bench.engine.begin_step()
+    assert not bench.engine.reset_prefix_cache(reset_external=True)
+    with pytest.raises(RuntimeError, match="wait for a load"):
+        bench.engine.reset_prefix_cache(reset_running_requests=True)
+    bench.engine.abort("b")
+    with pytest.raises(RefusedError, match="request id 'b' is in use"):
+        bench.submit("b", list(range(40)), 1)
+    bench.engine.end_step()
+    bench.run()
+    assert again.num_output_tokens == 0
+    assert bench.engine.reset_prefix_cache(reset_external=True)
+    bench.submit("b", list(range(40)), 1)
+    bench.run()
+    assert len(bench.answers["b"]) == 1
