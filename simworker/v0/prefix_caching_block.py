@@ -45,11 +45,6 @@ class PrefixCachingBlock(NaiveBlock):
             self.block_id = self._allocator.promote_to_immutable_block(self)
 
     @property
-    def num_tokens_total(self) -> int:
-        """Tokens up to the end of this block. Only full blocks come before one that has tokens."""
-        return self.num_blocks_before * self.block_size + len(self.token_ids)
-
-    @property
     def content_hash(self) -> int | None:
         """Hash of this and all earlier tokens; None unless this and all earlier blocks are full."""
         if self._content_hash is None and self.is_full:

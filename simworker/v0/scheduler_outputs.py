@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from simworker.v0.interfaces import BlockPairs
 from simworker.v0.lora import LoRARequest
 from simworker.v0.sampling_params import SamplingParams
-from simworker.v0.sequence import SequenceData, SequenceGroup
+from simworker.v0.sequence import SequenceGroup
+from simworker.v0.sequence_data import SequenceData
 
 
 @dataclass(slots=True)
@@ -137,3 +138,7 @@ class SequenceGroupMetadata:
     lora_request: LoRARequest | None = None
     computed_block_nums: Items[int] = ()
     """The first blocks whose content is there already: the model starts after them."""
+    encoder_seq_data: SequenceData | None = None
+    """What an encoder reads, where the model has one."""
+    cross_block_table: list[int] | None = None
+    """Blocks of what the encoder computed."""

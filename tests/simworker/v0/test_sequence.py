@@ -2,14 +2,8 @@ import pytest
 
 from simworker.v0.lora import LoRAConfig, LoRARequest
 from simworker.v0.sampling_params import SamplingParams
-from simworker.v0.sequence import (
-    Logprob,
-    Sequence,
-    SequenceData,
-    SequenceGroup,
-    SequenceStage,
-    SequenceStatus,
-)
+from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.sequence_data import SequenceData, SequenceStage
 from tests.simworker.v0.groups import append, make_group
 
 

@@ -9,8 +9,9 @@ from simworker.v0.interfaces import AllocStatus
 from simworker.v0.scheduler import Scheduler
 from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
 from simworker.v0.scheduling_budget import SchedulingBudget
-from simworker.v0.sequence import SequenceStatus
+from simworker.v0.sequence import Sequence, SequenceGroup, SequenceStatus
 from tests.simworker.v0.groups import (
+    BLOCK_SIZE,
     Clock,
     append,
     chunks,
@@ -396,6 +397,44 @@ def test_lookahead_slots_are_kept_for_decodes() -> None:
     assert len(scheduler.block_manager.get_block_table(group.first_seq)) == 1
     assert step(scheduler).num_lookahead_slots == 4
     assert len(scheduler.block_manager.get_block_table(group.first_seq)) == 3
+
+
+def make_encoding(request_id: str, prompt: int, encoded: int) -> SequenceGroup:
+    group = make_group(request_id, prompt)
+    group.encoder_seq = Sequence(900, {"prompt_token_ids": list(range(encoded))}, BLOCK_SIZE)
+    return group
+
+
+def test_what_an_encoder_computed_has_blocks_as_long_as_its_request_runs() -> None:
+    scheduler = make_scheduler(gpu=12)
+    groups = [make_encoding("0", 4, 8), make_encoding("1", 4, 12)]
+    for group in groups:
+        scheduler.add_seq_group(group)
+    metadata, _ = run(scheduler)
+    tables = [told.cross_block_table for told in metadata]
+    assert [len(table or ()) for table in tables] == [2, 3]
+    assert [told.encoder_seq_data for told in metadata] == [
+        group.encoder_seq and group.encoder_seq.data for group in groups
+    ]
+    for group in groups:
+        append(group)
+    assert run(scheduler)[0][0].cross_block_table == tables[0]
+    scheduler.abort_seq_group("0")
+    groups[1].first_seq.status = SequenceStatus.FINISHED_STOPPED
+    scheduler.free_finished_seq_groups()
+    scheduler.check()
+    assert scheduler.block_manager.get_num_free_gpu_blocks() == 12
+
+
+def test_a_group_preempted_by_recompute_gives_up_its_encoders_blocks_too() -> None:
+    scheduler = make_scheduler(gpu=7)
+    for group in (make_encoding("0", 4, 8), make_encoding("1", 4, 8)):
+        scheduler.add_seq_group(group)
+    step(scheduler)
+    for _ in range(5):
+        step(scheduler)
+    assert ids(scheduler.waiting) == ["1"]
+    assert scheduler.block_manager.cross_block_tables.keys() == {"0"}
 
 
 @pytest.mark.parametrize("field", ["num_gpu_blocks", "num_cpu_blocks"])

@@ -1,0 +1,138 @@
+"""A sequence's tokens, and how far they are computed.
+
+Source: `SequenceData` in `vllm/sequence.py` of 0.9.2.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+
+
+class SequenceStage(enum.Enum):
+    """Whether known tokens are still to be computed, or one new token a step."""
+
+    PREFILL = enum.auto()
+    DECODE = enum.auto()
+
+
+class SequenceData:
+    """A sequence's tokens, and how many of them the model has computed.
+
+    After a preemption by recompute, the output generated so far counts among the tokens of the new
+    prefill: computed tokens start from 0, the tokens stay.
+    """
+
+    def __init__(
+        self, prompt_token_ids: Iterable[int], output_token_ids: Iterable[int] = ()
+    ) -> None:
+        self.prompt_token_ids = tuple(prompt_token_ids)
+        self._all_token_ids = [*self.prompt_token_ids, *output_token_ids]
+        self.cumulative_logprob = 0.0
+        self._num_computed_tokens = 0
+        self._num_cached_tokens = 0
+        self._stage = SequenceStage.PREFILL
+
+    @staticmethod
+    def from_prompt_token_counts(*token_counts: tuple[int, int]) -> "SequenceData":
+        """Return data with a prompt of runs, each `(token id, how often)`."""
+        return SequenceData(token for token, count in token_counts for _ in range(count))
+
+    @staticmethod
+    def from_seqs(
+        prompt_token_ids: Sequence[int], output_token_ids: Sequence[int] | None = None
+    ) -> "SequenceData":
+        """Return data of a prompt and what was generated after it."""
+        return SequenceData(prompt_token_ids, output_token_ids or ())
+
+    def copy(self) -> "SequenceData":
+        """Return data that goes its own way from here."""
+        twin = SequenceData(self.prompt_token_ids, self.output_token_ids)
+        twin.cumulative_logprob = self.cumulative_logprob
+        twin._num_computed_tokens = self._num_computed_tokens
+        twin._num_cached_tokens = self._num_cached_tokens
+        twin._stage = self._stage
+        return twin
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        """Tokens generated so far."""
+        return tuple(self._all_token_ids[len(self.prompt_token_ids) :])
+
+    @property
+    def stage(self) -> SequenceStage:
+        """DECODE from when every known token was computed, until a recompute."""
+        return self._stage
+
+    def append_token_id(self, token_id: int, logprob: float) -> None:
+        """Append a generated token."""
+        self._all_token_ids.append(token_id)
+        self.cumulative_logprob += logprob
+
+    def get_len(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self._all_token_ids)
+
+    def get_prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_token_ids)
+
+    def get_output_len(self) -> int:
+        """Tokens generated so far."""
+        return len(self._all_token_ids) - len(self.prompt_token_ids)
+
+    def get_token_ids(self) -> list[int]:
+        """Return prompt and output; the list itself, not a copy: read only."""
+        return self._all_token_ids
+
+    def get_prompt_token_ids(self) -> tuple[int, ...]:
+        """Return the prompt's tokens."""
+        return self.prompt_token_ids
+
+    def get_output_token_ids(self) -> tuple[int, ...]:
+        """Return the tokens generated so far."""
+        return self.output_token_ids
+
+    def get_last_token_id(self) -> int:
+        """Return the newest token."""
+        return self._all_token_ids[-1]
+
+    def get_prefix_token_ids(
+        self, num_tokens: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """Return the first tokens as (of the prompt, of the output; None if it is not reached)."""
+        beyond = num_tokens - self.get_prompt_len()
+        if beyond > 0:
+            return self.prompt_token_ids, self.output_token_ids[:beyond]
+        return self.prompt_token_ids[:num_tokens], None
+
+    def get_num_computed_tokens(self) -> int:
+        """Tokens whose keys and values the model has computed."""
+        return self._num_computed_tokens
+
+    def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
+        """Count tokens as computed; with the last known one the prefill is over.
+
+        Raises AssertionError where that were more tokens than there are.
+        """
+        self._num_computed_tokens += num_new_computed_tokens
+        assert self._num_computed_tokens <= self.get_len(), (
+            f"{self._num_computed_tokens} computed tokens of {self.get_len()}"
+        )
+        if self.get_num_uncomputed_tokens() == 0:
+            self._stage = SequenceStage.DECODE
+
+    def get_num_cached_tokens(self) -> int:
+        """Tokens found in the prefix cache."""
+        return self._num_cached_tokens
+
+    def update_num_cached_tokens(self, num_cached_tokens: int) -> None:
+        """Set how many tokens were found in the prefix cache."""
+        self._num_cached_tokens = num_cached_tokens
+
+    def get_num_uncomputed_tokens(self) -> int:
+        """Tokens, of prompt and output, that are still to be computed."""
+        return self.get_len() - self._num_computed_tokens
+
+    def reset_state_for_recompute(self) -> None:
+        """Start from the first token again: the blocks are lost, the tokens are not."""
+        self._num_computed_tokens = 0
+        self._stage = SequenceStage.PREFILL
