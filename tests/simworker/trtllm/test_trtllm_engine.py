@@ -7,6 +7,7 @@ import pytest
 from event_follower import EventFollower, truth
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from texts import texts
 
 from simworker.engine import Engine, Generation, RefusedError
 from simworker.latency import LatencyModel
@@ -319,8 +320,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.aborted: set[str] = set()
 
     @rule(
-        prompt=st.lists(st.integers(1, 2), min_size=1, max_size=10),
-        tokens=st.integers(1, 7),
+        prompt=texts(8),
+        tokens=st.integers(1, 5),
         salt=st.sampled_from(["", "", "s"]),
     )
     def submit(self, prompt: list[int], tokens: int, salt: str) -> None:

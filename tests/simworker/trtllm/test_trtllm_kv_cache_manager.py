@@ -4,6 +4,7 @@ import pytest
 from event_follower import EventFollower, truth
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from texts import texts
 
 from simworker.trtllm.event_manager import KVCacheEventManager
 from simworker.trtllm.eviction_policy import NoFreeBlocksError
@@ -391,7 +392,7 @@ class ManagerMachine(RuleBasedStateMachine):
         return self.requests[data.draw(st.sampled_from(sorted(self.requests)))]
 
     @rule(
-        tokens=st.lists(st.integers(1, 2), min_size=1, max_size=8),
+        tokens=texts(8),
         priority=st.sampled_from([None, 10, 80]),
         salt=st.sampled_from([None, None, 1]),
     )
@@ -410,7 +411,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.next_id += 1
 
     @precondition(lambda self: self.requests)
-    @rule(data=st.data(), tokens=st.lists(st.integers(1, 2), min_size=1, max_size=4))
+    @rule(data=st.data(), tokens=texts(4))
     def grow(self, data: st.DataObject, tokens: list[int]) -> None:
         request = self.one(data)
         for token in tokens:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from slot_contents import SlotContents
+from texts import texts
 
 from simworker.trtllm.eviction_policy import NoFreeBlocksError
 from simworker.trtllm.llm_request import GenerationRequest, LlmRequest
@@ -326,7 +327,7 @@ class WindowMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(sorted(self.bench.sequences)))
 
     @rule(
-        tokens=st.lists(st.integers(1, 2), min_size=1, max_size=9),
+        tokens=texts(9),
         priority=st.sampled_from([None, None, 10, 80]),
         duration=st.sampled_from([None, 1000]),
     )
@@ -340,7 +341,7 @@ class WindowMachine(RuleBasedStateMachine):
             assert -(-len(tokens) // SIZE) > self.bench.manager.num_free_blocks
 
     @precondition(lambda self: self.bench.sequences)
-    @rule(data=st.data(), tokens=st.lists(st.integers(1, 2), min_size=1, max_size=6))
+    @rule(data=st.data(), tokens=texts(6))
     def grow(self, data: st.DataObject, tokens: list[int]) -> None:
         name = self.one(data)
         for token in tokens:
