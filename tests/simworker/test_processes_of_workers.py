@@ -88,11 +88,13 @@ async def under_way(http: aiohttp.ClientSession, address: str) -> "asyncio.Task[
 async def test_many_workers_in_a_process_have_caches_of_their_own_and_end_together(
     http: aiohttp.ClientSession,
 ) -> None:
-    async with Spawned("--workers=3") as spawned:
+    async with Spawned("--workers=3", "--topic=kv@pod-{worker}@demo") as spawned:
         workers = spawned.ready["workers"]
         assert [sorted(worker) for worker in workers] == [["address", "events", "replay"]] * 3
         assert [await cached(http, worker["address"]) for worker in workers] == [0, 0, 0]
         assert await cached(http, workers[1]["address"]) == 16
+        async with http.get(f"http://{workers[2]['address']}/kv_event_sources") as response:
+            assert (await response.json())["0"]["topic"] == "kv@pod-2@demo"
         assert await spawned.terminated() == (0, "")
 
 
