@@ -8,7 +8,7 @@ held stays cached.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
@@ -159,8 +159,7 @@ class Rank(Generic[EventT]):
             return self._engine.reset_prefix_cache()
         flights = self._withdraw()
         forgotten = self._engine.reset_prefix_cache()
-        for flight in flights:
-            self._give(flight)
+        self._give_again(flights)
         return forgotten
 
     def _withdraw(self) -> list[Flight]:
@@ -193,7 +192,11 @@ class Rank(Generic[EventT]):
         """Give the engine what has waited."""
         self.paused = False
         parked, self._parked = self._parked, {}
-        for flight in parked.values():
+        self._give_again(parked.values())
+
+    def _give_again(self, flights: Iterable[Flight]) -> None:
+        """Give the engine requests whose clients have no refusal to expect any more."""
+        for flight in flights:
             try:
                 self._give(flight)
             except RefusedError:

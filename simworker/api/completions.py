@@ -74,7 +74,7 @@ class Completions:
 def _prompts(value: Any) -> list[str | list[int]]:
     """Return the prompts of a body: a text, ids, or a list of either."""
     wanted = "a text, token ids, or a list of one of them is needed"
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return [value]
     if not isinstance(value, list) or not value:
         raise bad("prompt", wanted)

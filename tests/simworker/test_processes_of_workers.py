@@ -1,8 +1,10 @@
 """Workers as processes: many in one, what a crash leaves, and how they end."""
 
 import asyncio
+import contextlib
 import json
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -63,6 +65,19 @@ async def cached(http: aiohttp.ClientSession, address: str) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+def free_run(count: int) -> int:
+    """Return the first of so many consecutive ports that are free now."""
+    while True:
+        [first] = free_ports(1)
+        # Apart from each other, and below the ports that others are given.
+        first = first % 20000 + 10000
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + count):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return first
+
+
 async def asked_until_refused(http: aiohttp.ClientSession, address: str) -> None:
     """Ask again while the listener is still open, a moment longer than the connections."""
     while True:
@@ -88,20 +103,18 @@ async def under_way(http: aiohttp.ClientSession, address: str) -> "asyncio.Task[
 async def test_many_workers_in_a_process_have_caches_of_their_own_and_end_together(
     http: aiohttp.ClientSession,
 ) -> None:
-    async with Spawned("--workers=3") as spawned:
+    async with Spawned("--workers=3", "--topic=kv@pod-{worker}@demo") as spawned:
         workers = spawned.ready["workers"]
         assert [sorted(worker) for worker in workers] == [["address", "events", "replay"]] * 3
         assert [await cached(http, worker["address"]) for worker in workers] == [0, 0, 0]
         assert await cached(http, workers[1]["address"]) == 16
+        async with http.get(f"http://{workers[2]['address']}/kv_event_sources") as response:
+            assert (await response.json())["0"]["topic"] == "kv@pod-2@demo"
         assert await spawned.terminated() == (0, "")
 
 
 async def test_ports_are_counted_up_with_room_for_the_ranks() -> None:
-    while True:
-        # Nobody else may take a port between the three that are free now.
-        first, events, replay = (port & ~7 for port in free_ports(3))
-        if len({first, events, replay}) == 3:
-            break
+    first, events, replay = free_run(2), free_run(4), free_run(4)
     options = (
         "--workers=2", "--data-parallel-size=2", f"--listen=127.0.0.1:{first}",
         f"--events-endpoint=tcp://127.0.0.1:{events}", f"--replay-endpoint=tcp://127.0.0.1:{replay}",

@@ -73,7 +73,7 @@ async def test_what_probes_ask() -> None:
 
 
 async def test_vllms_metrics_are_counted_and_timed() -> None:
-    async with LocalWorker() as worker:
+    async with LocalWorker("--prefix-caching-hash-algo=sha256_cbor") as worker:
         await worker.generate()
         await worker.generate()
         at = '{engine="0",model_name="demo"}'

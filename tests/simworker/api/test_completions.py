@@ -142,6 +142,7 @@ async def test_an_answer_takes_the_callers_id(worker: LocalWorker) -> None:
         ({"model": 5}, "model", "is no string"),
         ({"prompt": None}, "prompt", "is needed"),
         ({"prompt": []}, "prompt", "is needed"),
+        ({"prompt": ""}, "prompt", "is needed"),
         ({"prompt": ["a", [1]]}, "prompt", "is needed"),
         ({"prompt": [[1], []]}, "prompt", "is needed"),
         ({"prompt": [1, True]}, "prompt", "is needed"),
