@@ -40,10 +40,10 @@ Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` o
 backend and prefix caching on. Not there: drafters' groups, state-space groups and partial tails, several
 tiers, limits that requests ask for, transfers that fail.
 
-A slip of 0.32 is followed: where windows are kept densely (interval None) and answers are offloaded too,
-chunks that a finished request passed over are stored from blocks that may be another's by then. Another
-is not: parts of a window's chunk with a gap between them are copied to their own places, not next to
-each other.
+A slip of 0.32 is followed, since it changes what is announced: chunks of a window that are looked at
+again are stored from blocks that may be another's by then. That happens when answers are offloaded and
+windows kept densely (interval None), and after a reset while requests run. Another slip is not: parts of
+a window's chunk with a gap between them are copied to their own places, not next to each other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -278,7 +278,7 @@ class OffloadingConnector:
 
     def reset_cache(self) -> None:
         """Forget all chunks; between steps. Jobs under way must end before the next step computes."""
-        if self._load_jobs or self._to_flush or self._allocated:
+        if self._load_jobs or self._allocated:
             raise BrokenInvariantError("reset within a step")
         self._to_flush.update(self._jobs)
         for req_id in [
