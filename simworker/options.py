@@ -276,9 +276,9 @@ def _engine(add: Add) -> None:
         help="KV cache blocks, the null block counted")  # fmt: skip
     add("--block-size", type=whole(1), default=16, help="tokens a block")
     add("--cpu-blocks", type=whole(0, MOST_BLOCKS), default=0,
-        help="blocks in host memory: vLLM's offload tier, v0's swap space, TensorRT-LLM's secondary pool")  # fmt: skip
+        help="blocks in host memory: v1's offload tier, v0's swap, TensorRT-LLM's second pool")  # fmt: skip
     add("--bytes-per-token", type=whole(1), default=81_920,
-        help="KV cache of a token on a rank, which copies to host memory move; 70B over 4 GPUs by default")  # fmt: skip
+        help="KV cache of a token on a rank: what copies to host memory move")  # fmt: skip
     add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="keep and find what prompts have in common")  # fmt: skip
     add("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True,

@@ -13,6 +13,7 @@ blocks, usage, the free queue. `shared/vllm-cpu/RECIPE.md`, "kvm_trace", describ
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,9 @@ from simworker.v1.trace_args import BadTraceError, TraceArgs
 from simworker.v1.trace_operations import TraceOperations
 
 __all__ = ["BadTraceError", "Difference", "ReplayResult", "read_trace", "replay_trace"]
+
+
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,20 @@ class ReplayResult:
         return asdict(self)
 
 
+def verify(path: Path) -> dict[str, Any]:
+    """Replay a file for `warmpath verify`. Raises BadTraceError or OSError."""
+    return replay_trace(read_trace(path)).to_json()
+
+
 def read_trace(path: Path) -> Iterator[str]:
-    """Go through the lines of a .jsonl or .jsonl.gz file. Raises OSError."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        yield from file
+    """Go through the lines of a file, packed or not. Raises BadTraceError or OSError."""
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    try:
+        with gzip.open(path, "rt") if packed else path.open() as lines:
+            yield from lines
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadTraceError(f"the file is cut off or damaged: {error}") from error
 
 
 def replay_trace(lines: Iterable[str], keep: int = 20) -> ReplayResult:

@@ -1,12 +1,8 @@
 """Made-up answers: each token is a function of those before it, as with a model at temperature 0."""
 
-import zlib
-
+from simworker.sampler import next_token
 from simworker.v1.request import Request
 from simworker.v1.trace_request import TraceRequest
-
-RESERVED_TOKENS = 16
-"""Ids below are taken for special ones and never generated."""
 
 
 class MadeUpTokens:
@@ -15,8 +11,7 @@ class MadeUpTokens:
     def __init__(self, vocab_size: int) -> None:
         if vocab_size < 1:
             raise ValueError(f"vocab_size: {vocab_size}, at least 1")
-        self._first = RESERVED_TOKENS if vocab_size > RESERVED_TOKENS else 0
-        self._span = vocab_size - self._first
+        self._vocab_size = vocab_size
 
     def __call__(self, request: Request, count: int) -> list[int]:
         """Return the next `count` tokens; zeros for a request whose tokens nobody knows.
@@ -26,13 +21,11 @@ class MadeUpTokens:
         """
         if isinstance(request, TraceRequest):
             return [0] * count
-        hashes = request.block_hashes
-        seed = zlib.crc32(hashes[-1]) if hashes else 0
+        seed = request.block_hashes[-1] if request.block_hashes else b""
         token = request.all_token_ids[-1]
         place = request.num_tokens
         tokens = []
-        for at in range(place, place + count):
-            draw = zlib.crc32(token.to_bytes(4, "little") + at.to_bytes(4, "little"), seed)
-            token = self._first + draw % self._span
+        for position in range(place, place + count):
+            token = next_token(seed, token, position, self._vocab_size)
             tokens.append(token)
         return tokens

@@ -3,10 +3,8 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +24,8 @@ from simworker.trtllm.block import KVCacheBlock
 from simworker.trtllm.capacity_scheduler import CapacityPolicy
 from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.events_route import PATH, events_route
 from simworker.trtllm.kv_cache_manager import KVCacheManager
+from tests.simworker.local_worker import LocalWorker
 
 SIZE = 4
 FULL = 64
@@ -194,27 +192,18 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_a_poller_follows_the_engine_over_http(engine: TrtllmEngine) -> None:
-    app = web.Application()
-    app.router.add_routes([events_route(engine)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}{PATH}"
-    rank = new_rank(is_queue=True)
-    poller = Poller({0: rank}, url, interval=0.001, timeout=5, max_bytes=1 << 20)
-    task = asyncio.create_task(poller.run())
-    events: list[dict[str, Any]] = []
-    for number in range(8):
-        serve(engine, str(number), [number % 5 + 1] * 13, 6)
-        while engine.busy:
-            engine.begin_step()
-            events += engine.end_step()
-            await asyncio.sleep(0)
-    await until(lambda: rank.batches == len(events))
-    assert rank.trust.level is Level.EXACT
-    assert known(rank) == truth(engine)
-    assert truth(engine)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await runner.cleanup()
+async def test_a_poller_follows_a_worker_over_http() -> None:
+    options = ("--engine=trtllm", "--blocks=12", "--cpu-blocks=4", f"--max-model-len={FULL}")
+    async with LocalWorker(*options) as worker:
+        [served] = worker.worker.ranks
+        assert isinstance(served.engine, TrtllmEngine)
+        rank = new_rank(is_queue=True)
+        url = f"http://{worker.ready['address']}/kv_cache_events"
+        poller = Poller({0: rank}, url, interval=0.001, timeout=5, max_bytes=1 << 20)
+        task = asyncio.create_task(poller.run())
+        for number in range(8):
+            await worker.generate(prompt=[number % 5 + 1] * 13)
+        await until(lambda: known(rank) == truth(served.engine) != {})
+        assert rank.trust.level is Level.EXACT
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
