@@ -75,9 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _verify_operations(path: Path, *, as_json: bool) -> int:
     """Replay a trace of operations. Raises BadRecordingError or OSError."""
-    [point] = importlib.metadata.entry_points(group=TRACE_GROUP, name="kv-cache-manager")
+    points = importlib.metadata.entry_points(group=TRACE_GROUP, name="kv-cache-manager")
+    if not points:
+        raise BadRecordingError(f"nothing is installed that repeats operations ({TRACE_GROUP})")
     try:
-        outcome = point.load()(path)
+        outcome = next(iter(points)).load()(path)
     except ValueError as error:
         raise BadRecordingError(str(error)) from error
     if as_json:

@@ -275,8 +275,12 @@ def _engine(add: Add) -> None:
     add("--blocks", type=whole(2, MOST_BLOCKS), default=4096,
         help="KV cache blocks, the null block counted")  # fmt: skip
     add("--block-size", type=whole(1), default=16, help="tokens a block")
-    add("--cpu-blocks", type=whole(0, MOST_BLOCKS), default=0,
-        help="blocks in host memory: v1's offload tier, v0's swap, TensorRT-LLM's second pool")  # fmt: skip
+    add(
+        "--cpu-blocks",
+        type=whole(0, MOST_BLOCKS),
+        default=0,
+        help="blocks in host memory: v1 offloads to them, v0 swaps; TensorRT-LLM's second pool",
+    )
     add("--bytes-per-token", type=whole(1), default=81_920,
         help="KV cache of a token on a rank: what copies to host memory move")  # fmt: skip
     add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
