@@ -21,9 +21,9 @@ class Machine(RuleBasedStateMachine):
     )  # fmt: skip
     def start(self, tier: int, policy: str, budget: int) -> None:
         self.engine = build_engine(
-            kv_cache_config(14, 4),
+            kv_cache_config(11, 4),
             SchedulerConfig(
-                max_model_len=50, max_num_seqs=4, max_num_batched_tokens=budget, policy=policy
+                max_model_len=40, max_num_seqs=4, max_num_batched_tokens=budget, policy=policy
             ),
             vocab_size=40,
             offload=OffloadConfig(tier, bytes_per_block=1000, bandwidth=2e4) if tier else None,
@@ -36,7 +36,7 @@ class Machine(RuleBasedStateMachine):
         self.stored: dict[str | None, dict[object, int]] = {"GPU": {}, "CPU": {}}
 
     @rule(
-        prompt=st.sampled_from(PROMPTS), length=st.integers(1, 30), tokens=st.integers(1, 14),
+        prompt=st.sampled_from(PROMPTS), length=st.integers(1, 24), tokens=st.integers(1, 9),
         priority=st.integers(0, 1),
     )  # fmt: skip
     def submit(self, prompt: list[int], length: int, tokens: int, priority: int) -> None:
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
                 break
             self.begin(0.0)
             self.finish()
-            self.engine.check()
+        self.engine.check()
         # An engine with nothing to do keeps what a reset has to tell.
         self.hear(self.engine.scheduler.take_events())
         assert not self.open
