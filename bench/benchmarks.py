@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import index, ingest, memory, peer, recover, score, tokenize
+from bench import index, ingest, memory, peer, recover, score, simworker, tokenize
 
 BENCHMARKS = {
     "index": index.measure,
@@ -17,11 +17,12 @@ BENCHMARKS = {
     "score": score.measure,
     "tokenize": tokenize.measure,
     "recover": recover.measure,
+    "simworker": simworker.measure,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, tokenising and recovery; what compares is the ratios."""
+    """Measure index, ingestion, Score, texts, recovery, simulated workers; ratios compare."""
     parser = argparse.ArgumentParser(
         prog="warmpath bench",
         description=main.__doc__,
