@@ -6,7 +6,7 @@ PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-vllm check bench soak fuzz proto lock
+.PHONY: help setup demo run test test-vllm test-tensors check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,17 @@ test: setup $(TOKENIZERS) ## the test-suite, and what is compiled once more with
 	$(BIN)/python -m pytest
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest tests/indexer/test_scan.py tests/conformance/test_index.py \
 	  tests/conformance/test_index_bounds.py
+
+TENSORS = $(VENV)/tensors/.done
+$(TENSORS): constraints-tensors.txt $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/tensors -r constraints-tensors.txt
+	@touch $@
+
+test-tensors: setup ## the simulated v0 memory in PyTorch's tensors: an installed torch, or the CPU build that is pinned
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory $(TENSORS)
+	PYTHONPATH=$(VENV)/tensors WARMPATH_ARRAYS=torch $(BIN)/python -m pytest \
+	  tests/simworker/v0/test_cache_engine.py tests/simworker/v0/test_block_content.py
 
 check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/ruff format --check .

@@ -1,0 +1,11 @@
+"""State machines of 2,000 examples take longer than a test may otherwise."""
+
+import pytest
+
+MACHINE_SECONDS = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name == "runTest":
+            item.add_marker(pytest.mark.timeout(MACHINE_SECONDS))
