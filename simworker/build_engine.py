@@ -69,6 +69,10 @@ class EngineKind:
     scheduling_policies: tuple[str, ...]
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
     """Returns the events since the last call, of an engine whose events are fetched over HTTP."""
+    version: str = ""
+    """What /version tells; empty: the dialect's."""
+    metrics: str = ""
+    """Whose names /metrics uses by default; empty: the dialect's."""
 
 
 def _vllm_v1(settings: EngineSettings) -> V1Engine:
@@ -147,8 +151,21 @@ ENGINES = {
         ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"),
         ("fcfs", "priority"),
     ),
-    "vllm-v0": EngineKind(_vllm_v0, _no_stream, ("none",), ("fcfs", "priority")),
+    "vllm-v0": EngineKind(
+        _vllm_v0,
+        _no_stream,
+        ("none",),
+        ("fcfs", "priority"),
+        version="0.9.2",
+        metrics="vllm",
+    ),
     "trtllm": EngineKind(
-        _trtllm, _no_stream, ("v1_block_key",), ("fcfs",), TrtllmEngine.latest_events
+        _trtllm,
+        _no_stream,
+        ("v1_block_key",),
+        ("fcfs",),
+        TrtllmEngine.latest_events,
+        version="1.2.0",
+        metrics="trtllm",
     ),
 }

@@ -184,7 +184,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         buffer_steps=args.buffer_steps,
         dialect=args.dialect,
         byte_hashes=args.byte_hashes,
-        metrics=args.metrics or dialect.engine,
+        metrics=args.metrics or kind.metrics or dialect.engine,
         workers=args.workers,
         ranks=args.data_parallel_size,
         engine=engine,
@@ -264,7 +264,7 @@ def _serving(add: Add) -> None:
     add(
         "--metrics",
         choices=sorted(NAMES),
-        help="whose names /metrics uses; by default the dialect's",
+        help="whose names /metrics uses; by default those of what is played",
     )
     add("--drain-seconds", type=number(MOST_SECONDS), default=0.0,
         help="how long requests under way may take to end after SIGTERM")  # fmt: skip
