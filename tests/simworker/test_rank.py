@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.build_engine import ENGINES, EngineSettings
-from simworker.engine import Engine, RefusedError
+from simworker.engine import Engine, EngineFailedError, RefusedError
 from simworker.flight import Ask, Flight
 from simworker.pace import Pace
 from simworker.rank import Rank
@@ -101,10 +101,10 @@ class Lives(RuleBasedStateMachine):
 
     async def open(self) -> None:
         self.tasks = TaskSet()
-        self.pace = Pace(lambda _: asyncio.sleep(0))
+        self.pace = Pace(lambda _: asyncio.sleep(0), speed=1e6)
         self.rank: Rank[Any] = Rank(
             0, new_engine, self.batches.append, self.begin_stream, lambda: self.heard,
-            speed=1e6, clock=lambda: float(next(self.time)), pace=self.pace, tasks=self.tasks,
+            clock=lambda: float(next(self.time)), pace=self.pace, tasks=self.tasks,
         )  # fmt: skip
 
     def begin_stream(self) -> None:
@@ -154,7 +154,12 @@ class Lives(RuleBasedStateMachine):
 
     @rule(mode=st.sampled_from(["abort", "keep"]), clear=st.booleans())
     def pause(self, mode: str, clear: bool) -> None:
-        self.run(self.rank.pause(mode, clear_cache=clear))
+        async def pause() -> None:
+            self.rank.pause(mode)
+            if clear and not self.pace.hung:
+                await self.rank.forget()
+
+        self.run(pause())
 
     @rule()
     def resume(self) -> None:
@@ -169,7 +174,10 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.run(self.rank.restart())
+        async def restart() -> None:
+            self.rank.restart()
+
+        self.run(restart())
         for told in self.told.values():
             told.lost |= told.reason is None
 
@@ -216,14 +224,13 @@ async def test_a_pause_that_waits_lets_running_requests_end_and_new_ones_wait() 
     heard = Heard()
     rank: Rank[Any] = Rank(
         0, new_engine, lambda _: None, lambda: None, lambda: heard,
-        speed=1e6, clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep), tasks=tasks,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
     old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
     rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), old.take))
-    pausing = asyncio.create_task(rank.pause("wait", clear_cache=True))
-    await asyncio.sleep(0)
+    rank.pause("wait")
     rank.submit(Flight("new", Ask(list(PROMPTS[1]), 5), new.take))
-    await pausing
+    await rank.forget()
     assert (old.reason, new.reason) == ("length", None)
     assert rank.load().waiting == 1
     rank.resume()
@@ -236,13 +243,15 @@ async def test_a_request_that_waited_and_does_not_fit_ends_with_an_error() -> No
     tasks = TaskSet()
     rank: Rank[Any] = Rank(
         0, new_engine, lambda _: None, lambda: None, Heard,
-        speed=1e6, clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep), tasks=tasks,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
-    await rank.pause("abort", clear_cache=False)
+    rank.pause("abort")
     told: list[str | None] = []
-    rank.submit(Flight("big", Ask([1] * 19, 9), lambda _, reason: told.append(reason)))
+    flight = Flight("big", Ask([1] * 19, 9), lambda _, reason: told.append(reason))
+    rank.submit(flight)
     rank.resume()
     assert told == ["error"]
+    assert "max_model_len" in flight.error
     assert rank.in_flight == 0
     await tasks.close()
 
@@ -254,9 +263,9 @@ async def test_a_step_that_fails_is_noticed() -> None:
     tasks = TaskSet()
     rank: Rank[Any] = Rank(
         0, new_engine, announce, lambda: None, Heard,
-        speed=1e6, clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep), tasks=tasks,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
     rank.submit(Flight("one", Ask(list(PROMPTS[0]), 5), lambda *_: None))
-    with pytest.raises(OSError, match="no way to tell"):
+    with pytest.raises(EngineFailedError, match="rank 0 failed: no way to tell"):
         await tasks.failed
     await tasks.close()
