@@ -160,7 +160,9 @@ def _rank(
         publisher.publish(dialect.batch(time.time(), events, number))
 
     def announce(events: Sequence[Any]) -> None:
-        publish(kind.wire_events(events, worker.adapters.number_of))
+        told = kind.wire_events(events, worker.adapters.number_of)
+        if told:
+            publish(told)
 
     def begin_stream() -> None:
         publisher.begin_life()

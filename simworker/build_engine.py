@@ -40,6 +40,8 @@ class EngineSettings:
     cpu_blocks: int
     """Blocks in host memory: v1 offloads to them, v0 swaps to them, they are TensorRT-LLM's secondary
     pool."""
+    describes_offloads: bool
+    """Whether v1's events of host memory carry tokens and parents."""
     bytes_per_block: int
     """Of one block in all layers of a rank: what a copy to or from host memory moves."""
     block_size: int
@@ -78,7 +80,11 @@ class EngineKind:
 def _vllm_v1(settings: EngineSettings) -> V1Engine:
     offload = None
     if settings.cpu_blocks:
-        offload = OffloadConfig(settings.cpu_blocks, settings.bytes_per_block)
+        offload = OffloadConfig(
+            settings.cpu_blocks,
+            settings.bytes_per_block,
+            self_describing_kv_events=settings.describes_offloads,
+        )
     return build_v1(
         kv_cache_config(settings.blocks, settings.block_size),
         SchedulerConfig(

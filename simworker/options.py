@@ -141,10 +141,13 @@ def _settings(args: argparse.Namespace) -> Settings:
         raise argparse.ArgumentTypeError(
             f"--scheduling-policy: {args.engine} has {', '.join(kind.scheduling_policies)}"
         )
+    dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
     engine = EngineSettings(
         engine=args.engine,
         blocks=args.blocks,
         cpu_blocks=args.cpu_blocks,
+        # SGLang has no form for pages without tokens.
+        describes_offloads=dialect.engine == "sglang",
         bytes_per_block=args.bytes_per_token * args.block_size,
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
@@ -158,7 +161,6 @@ def _settings(args: argparse.Namespace) -> Settings:
         scheduling_policy=args.scheduling_policy,
         preset=args.preset,
     )
-    dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
     faults = FaultSettings(
         allowed=args.allow_faults,
         events=EventFaults(
