@@ -22,7 +22,7 @@ SETTINGS = EngineSettings(
     engine="vllm-v1", blocks=12, block_size=2, max_num_seqs=3, max_num_batched_tokens=8,
     max_model_len=20, vocab_size=100, hash_algo="sha256_cbor", hash_seed="0",
     scheduling_policy="fcfs", preset="study-70b-tp4",
-    cpu_blocks=0, bytes_per_block=1, enable_prefix_caching=True, enable_chunked_prefill=True,
+    cpu_blocks=0, describes_offloads=False, bytes_per_block=1, enable_prefix_caching=True, enable_chunked_prefill=True,
 )  # fmt: skip
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6, 7), (8,), (9, 9, 9, 9, 9, 9, 9, 9)]
 LENGTHS = [1, 2, 5]
@@ -253,6 +253,42 @@ async def test_a_request_that_waited_and_does_not_fit_ends_with_an_error() -> No
     assert told == ["error"]
     assert "max_model_len" in flight.error
     assert rank.in_flight == 0
+    await tasks.close()
+
+
+async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:
+    tasks = TaskSet()
+    rank: Rank[Any] = Rank(
+        0, new_engine, lambda _: None, lambda: None, Heard,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
+    )  # fmt: skip
+    old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
+    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), old.take))
+    await asyncio.sleep(0)
+    rank.restart()
+    rank.submit(Flight("new", Ask(list(PROMPTS[1]), 5), new.take))
+    await rank.drained()
+    assert (old.reason, new.reason) == (None, "length")
+    await tasks.close()
+
+
+async def test_what_waits_for_sleep_is_let_go_by_a_restart() -> None:
+    tasks = TaskSet()
+    pace = Pace(asyncio.sleep, speed=1e6)
+    rank: Rank[Any] = Rank(
+        0, new_engine, lambda _: None, lambda: None, Heard,
+        clock=asyncio.get_running_loop().time, pace=pace, tasks=tasks,
+    )  # fmt: skip
+    pace.hang(True)
+    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), lambda *_: None))
+    while not rank.load().running:
+        await asyncio.sleep(0)
+    rank.pause("abort")
+    forgetting = asyncio.create_task(rank.forget())
+    await asyncio.sleep(0)
+    assert not forgetting.done()
+    rank.restart()
+    await forgetting
     await tasks.close()
 
 

@@ -96,6 +96,12 @@ async def test_vllms_metrics_are_counted_and_timed() -> None:
         assert await worker.metric(config) == 1.0
 
 
+async def test_a_cache_that_finds_nothing_is_no_secret() -> None:
+    async with LocalWorker("--no-enable-prefix-caching") as worker:
+        _, text = await worker.get("/metrics")
+        assert 'enable_prefix_caching="False"' in text
+
+
 async def test_sglang_has_its_own_names() -> None:
     async with LocalWorker("--dialect=sglang") as worker:
         await worker.generate()
