@@ -20,6 +20,7 @@ MOST_WORKERS = 1024
 MOST_RANKS = 1024
 MOST_BLOCKS = 1 << 28
 MOST_SECONDS = 30 * 86400.0
+MODEL_LEN = 131_072
 INT32 = (1 << 31) - 1
 
 
@@ -154,7 +155,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         block_size=args.block_size,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        max_model_len=args.max_model_len,
+        max_model_len=args.max_model_len or _fitting_model_len(args.blocks, args.block_size),
         vocab_size=args.vocab_size,
         hash_algo=algo,
         hash_seed=args.hash_seed,
@@ -197,6 +198,14 @@ def _settings(args: argparse.Namespace) -> Settings:
         drain_seconds=args.drain_seconds,
         faults=faults,
     )
+
+
+def _fitting_model_len(blocks: int, block_size: int) -> int:
+    """Return the longest request that a cache can hold, unless a model is shorter.
+
+    vLLM v1 does not start with less, and keeps the null block; v0 keeps a hundredth free.
+    """
+    return min(MODEL_LEN, (blocks - max(1, blocks // 100)) * block_size)
 
 
 def _check(settings: Settings) -> None:
@@ -291,7 +300,8 @@ def _engine(add: Add) -> None:
         help="compute a prompt over several steps where it does not fit into one")  # fmt: skip
     add("--max-num-seqs", type=whole(1), default=256, help="requests running at once")
     add("--max-num-batched-tokens", type=whole(1), default=8192, help="tokens a step")
-    add("--max-model-len", type=whole(2), default=131072, help="prompt and answer, tokens")
+    add("--max-model-len", type=whole(2),
+        help=f"prompt and answer, tokens; by default {MODEL_LEN}, or less if less fits")  # fmt: skip
     add("--vocab-size", type=whole(1), default=32000, help="token ids lie below it")
     add("--scheduling-policy", choices=_all("scheduling_policies"), default="fcfs",
         help="the order of waiting requests")  # fmt: skip

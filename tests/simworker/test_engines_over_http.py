@@ -48,6 +48,17 @@ async def test_without_prefix_caching_nothing_is_found(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("blocks", [2, 100, 150])
+async def test_the_longest_request_that_models_tells_is_served(engine: str, blocks: int) -> None:
+    async with LocalWorker(f"--engine={engine}", f"--blocks={blocks}") as worker:
+        _, models = await worker.get("/v1/models")
+        longest = models["data"][0]["max_model_len"]
+        assert longest == (blocks - 1) * 4
+        answer = await worker.generate(prompt=[7, 8], max_tokens=longest - 2)
+        assert answer["usage"]["total_tokens"] == longest
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 async def test_a_burst_beyond_the_cache_is_served_whole(engine: str) -> None:
     async with LocalWorker(f"--engine={engine}", *FULL, "--max-num-seqs=8") as worker:
         alone = await worker.generate(prompt=FIRST, max_tokens=20)

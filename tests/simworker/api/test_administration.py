@@ -18,7 +18,7 @@ async def test_adapters_are_children_of_the_model() -> None:
         assert cards == [
             ("demo", None, "demo"), ("short", "demo", "short"), ("long", "demo", "/x/long"),
         ]  # fmt: skip
-        assert models["data"][0]["max_model_len"] == 131072
+        assert models["data"][0]["max_model_len"] == 99 * 4
 
 
 async def test_adapters_come_and_go_while_it_serves() -> None:
