@@ -197,13 +197,16 @@ async def test_a_port_that_is_taken_is_named() -> None:
             assert "Traceback" not in errors
 
 
+UNCHUNKED = ("--no-enable-chunked-prefill", "--max-model-len=9999")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--tokenizer=/nowhere",), "/nowhere"),
-        (("--no-enable-chunked-prefill",), "max_num_batched_tokens"),
+        (UNCHUNKED, "max_num_batched_tokens"),
         (
-            ("--no-enable-chunked-prefill", "--engine=vllm-v0", "--workers=2"),
+            (*UNCHUNKED, "--engine=vllm-v0", "--workers=2"),
             "max_num_batched_tokens",
         ),
     ],
