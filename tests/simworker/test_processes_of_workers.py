@@ -204,6 +204,7 @@ UNCHUNKED = ("--no-enable-chunked-prefill", "--max-model-len=9999")
     ("options", "message"),
     [
         (("--tokenizer=/nowhere",), "/nowhere"),
+        (("--engine=trtllm", "--max-num-batched-tokens=2"), "max_num_tokens"),
         (UNCHUNKED, "max_num_batched_tokens"),
         (
             (*UNCHUNKED, "--engine=vllm-v0", "--workers=2"),
