@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from event_follower import EventFollower, truth
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.event_manager import KVCacheEventManager
 from simworker.trtllm.kv_cache_manager import KVCacheManager
 from tests.simworker.state_machines import LONG
+from tests.simworker.trtllm.event_follower import EventFollower, truth
 from tests.simworker.trtllm.token_texts import texts
 
 GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
