@@ -172,14 +172,14 @@ def get_kv_cache_configs(
     the groups are those of the whole model, so that one scheduler's block ids are good on all. Where
     `original_max_model_len` is -1, `max_model_len` is set to the longest that fits on all.
 
-    Raises ValueError where a rank's memory does not hold a request of `max_model_len` tokens, and where
-    ranks differ on a layer.
+    Raises ValueError where a rank's memory does not hold a request of `max_model_len` tokens,
+    AssertionError where ranks differ on a layer.
     """
     model: dict[str, KVCacheSpec] = {}
     for layers in kv_cache_specs:
         for name, spec in layers.items():
             if model.setdefault(name, spec) != spec:
-                raise ValueError(f"kv_cache_specs: layer {name} differs between ranks")
+                raise AssertionError(f"kv_cache_specs: layer {name} differs between ranks")
     groups = get_kv_cache_groups(vllm_config, model)
     ranks = [_of_rank(groups, layers) for layers in kv_cache_specs]
     override = vllm_config.cache_config.num_gpu_blocks_override

@@ -185,8 +185,8 @@ def test_a_part_of_a_block_is_findable_until_the_block_is_full() -> None:
     one = pool(hash_block_size=2)
     first = request("a", range(3), 2)
     blocks = one.get_new_blocks(1)
-    one.cache_partial_block(first, blocks[0], 2, 0)
-    one.cache_partial_block(first, blocks[0], 2, 0)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
     (event,) = one.take_events()
     assert isinstance(event, BlockStored)
     assert (event.token_ids, event.block_size, event.parent_block_hash) == ([0, 1], 2, None)
@@ -204,7 +204,7 @@ def test_a_full_block_can_be_found_by_a_part_and_loses_both_at_once() -> None:
     first = request("a", range(4), 2)
     blocks = one.get_new_blocks(1)
     one.cache_full_blocks(first, blocks, 0, 1, 4, 0)
-    one.cache_partial_block(first, blocks[0], 2, 0)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
     one.check()
     for digest in first.block_hashes:
         assert one.get_cached_block(digest, [0]) == blocks
@@ -317,7 +317,7 @@ class AnyUse(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), part=st.integers(1, 3), block=st.integers(0, 9))
     def cache_part(self, which: int, part: int, block: int) -> None:
         block_of = self.held[block % len(self.held)]
-        self.pool.cache_partial_block(self.requests[which], block_of, part * 2, 0)
+        self.pool.cache_partial_block(self.requests[which], block_of, part * 2, 0, 4)
 
     @rule(which=st.integers(0, 2), at=st.integers(0, 3), group=st.integers(0, 1))
     def share(self, which: int, at: int, group: int) -> None:

@@ -205,7 +205,7 @@ def test_ranks_have_the_blocks_of_the_poorest() -> None:
 
 
 def test_ranks_that_disagree_are_refused() -> None:
-    with pytest.raises(ValueError, match="layer a differs"):
+    with pytest.raises(AssertionError, match="layer a differs"):
         get_kv_cache_configs(config(), [{"a": full()}, {"a": full(head_size=32)}], [PAGE * 9] * 2)
     with pytest.raises(ValueError, match="a rank has no layers"):
         get_kv_cache_configs(config(), [{"a": full()}, {}], [PAGE * 9] * 2)
