@@ -295,5 +295,5 @@ def _check_retention(
         )
     if interval and not any(isinstance(spec, SlidingWindowSpec) for spec in specs):
         raise ValueError(
-            f"prefix_cache_retention_interval: {interval}, without a sliding window only 0"
+            f"prefix_cache_retention_interval: {interval}, with no sliding-window or Mamba layers only 0"
         )

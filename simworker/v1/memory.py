@@ -315,11 +315,12 @@ def _check_enough(
     needed = needed_for(vllm_config)
     if needed <= available:
         return
+    most = vllm_config.model_config.max_model_len
     longest = _longest(vllm_config, lambda limits: needed_for(limits) <= available)
     fits = f"the estimated maximum model length is {longest}" if longest else "not one token fits"
     raise ValueError(
-        f"max_model_len: one request of {vllm_config.model_config.max_model_len} tokens needs "
-        f"{_gib(needed)} GiB of KV cache, and {_gib(available)} GiB are available; {fits}. "
+        f"max_model_len: one request of the max seq len, {most} tokens, needs {_gib(needed)} GiB of "
+        f"KV cache, and {_gib(available)} GiB are available; {fits}. "
         f"{REMEDY}, or lower max_model_len"
     )
 

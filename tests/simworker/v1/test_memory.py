@@ -225,7 +225,7 @@ def test_too_little_memory_is_refused_with_figures_and_remedy() -> None:
     with pytest.raises(ValueError, match="0 bytes are left besides the null block"):
         get_kv_cache_configs(config(), [layers], [PAGE])
     # 3 blocks are usable; 64 tokens need 4.
-    refusal = "64 tokens needs .* the estimated maximum model length is 48.*lower max_model_len"
+    refusal = "64 tokens, needs .* the estimated maximum model length is 48.*lower max_model_len"
     with pytest.raises(ValueError, match=refusal):
         get_kv_cache_configs(config(64), [layers], [PAGE * 4])
     with pytest.raises(ValueError, match=refusal):
