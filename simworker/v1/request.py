@@ -38,8 +38,9 @@ class Request:
 
     `prompt_token_ids` may be None where `prompt_embeds` are given, one row a token, as bytes or as a
     tensor; token ids are 0 then. `mm_features` are in order of their offsets. Without a `block_hasher`
-    nothing of it is cached. Raises ValueError where there is no prompt, or neither sampling nor pooling
-    parameters.
+    nothing of it is cached. `eos_token_id` is how the model's ending token was given before
+    `SamplingParams.update_from_generation_config` was. Raises ValueError where there is no prompt, or
+    neither sampling nor pooling parameters.
     """
 
     def __init__(  # noqa: PLR0917  vLLM's signature
@@ -58,6 +59,7 @@ class Request:
         priority: int = 0,
         block_hasher: BlockHasher | None = None,
         session_id: str | None = None,
+        eos_token_id: int | None = None,
     ) -> None:
         if prompt_token_ids is None:
             if prompt_embeds is None:
@@ -83,7 +85,11 @@ class Request:
         extra_args = (sampling_params.extra_args if sampling_params else None) or {}
         self.kv_cache_report_mode: str = extra_args.get("kv_cache_report_mode", "incremental")
         self.stop_token_ids = frozenset((sampling_params and sampling_params.stop_token_ids) or ())
-        self.eos_token_id = sampling_params.eos_token_id if sampling_params else None
+        self.eos_token_id: int | None = None
+        if sampling_params is not None and not sampling_params.ignore_eos:
+            self.eos_token_id = (
+                eos_token_id if eos_token_id is not None else sampling_params.eos_token_id
+            )
         self.stop_reason: int | None = None
         """The one of `stop_token_ids` that ended it."""
         self.has_stop_tokens = bool(self.stop_token_ids) or self.eos_token_id is not None

@@ -100,6 +100,16 @@ def test_an_answer_ends_with_a_token_that_ends_it(
     of.check()
 
 
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_request_can_be_given_the_ending_token_itself(ignore_eos: bool) -> None:
+    of = scheduler()
+    params = SamplingParams(max_tokens=3, ignore_eos=ignore_eos)
+    one = request("a", [1, 2, 3], sampling_params=params, eos_token_id=7)
+    add(of, one)
+    of.update_from_output(of.schedule(), {"a": [8, 7, 9]})
+    assert one.output_token_ids == ([8, 7, 9] if ignore_eos else [8, 7])
+
+
 def test_an_answer_without_such_a_token_ends_by_its_length() -> None:
     of = scheduler()
     one = ends_with([9], ignore_eos=True, config={"eos_token_id": 8})
