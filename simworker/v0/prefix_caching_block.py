@@ -11,7 +11,7 @@ from simworker.v0.block import Block, BlockAllocator, BlockId
 from simworker.v0.block_tracker import BlockTracker
 from simworker.v0.copy_on_write import CopyOnWriteTracker
 from simworker.v0.evictor import Evictor, LRUEvictor
-from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator, chain_of
+from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator, fork_chain
 from simworker.v0.prefix_cache_hit_rate import CacheMetricData
 
 
@@ -108,15 +108,13 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self, prev_block: Block | None, extra_hash: int | None = None
     ) -> Block:
         """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
-        block = self._block(prev_block, [], extra_hash)
-        block.block_id = self._allocate_block_id()
-        return block
+        return self._block(prev_block, [], self._allocate_block_id(), extra_hash)
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
     ) -> Block:
         """Return a full block after `prev_block`, cached or new. Raises NoFreeBlocksError."""
-        block = self._block(prev_block, token_ids, extra_hash)
+        block = self._block(prev_block, token_ids, None, extra_hash)
         if block.content_hash is None:
             raise ValueError(
                 f"token_ids: {len(token_ids)} after "
@@ -155,8 +153,8 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self,
         prev_block: Block | None,
         token_ids: list[int],
+        block_id: BlockId | None,
         extra_hash: int | None,
-        block_id: BlockId | None = None,
     ) -> PrefixCachingBlock:
         return PrefixCachingBlock(
             prev_block, token_ids, self._block_size, self, block_id, extra_hash
@@ -206,17 +204,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
 
     def fork(self, last_block: Block) -> list[Block]:
         """Return a second view of the chain that ends in `last_block`, sharing its memory."""
-        chain = chain_of(last_block)
-        if not chain:
-            raise ValueError("last_block: has no memory to share")
-        forked: list[Block] = []
-        prev_block = chain[0].prev_block
-        for block in chain:
-            assert block.block_id is not None
-            self._refcounter.incr(block.block_id)
-            prev_block = self._block(prev_block, block.token_ids, block.extra_hash, block.block_id)
-            forked.append(prev_block)
-        return forked
+        return fork_chain(last_block, self._refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:
         """Blocks that could be allocated: without content, or cached and not in use."""
@@ -238,10 +226,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
     def ref_count(self, block_id: BlockId) -> int:
         """Return how many views have this id."""
         return self._refcounter.get(block_id)
-
-    def is_block_cached(self, block: Block) -> bool:
-        """Whether a full block's content is here."""
-        return block.content_hash in self._cached_blocks
 
     def block_is_computed(self, block_id: BlockId) -> bool:
         """Whether a block's content can be relied on: what is in the evictor always can."""
@@ -267,15 +251,9 @@ class PrefixCachingBlockAllocator(BlockAllocator):
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
         """Return the id to append in, and note the copy where that is a new one."""
-        source = block.block_id
-        assert source is not None
-        if self._cow_tracker.is_appendable(block):
-            return source
-        # Taken before the old one is given up, so that a refusal changes nothing.
-        target = self._allocate_block_id()
-        self._free_hashless(source)
-        self._cow_tracker.record_cow(source, target)
-        return target
+        return self._cow_tracker.cow_block_if_not_appendable(
+            block, self._allocate_block_id, self._free_hashless
+        )
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
         """Return (source, destination) of the copies due since the last call, in order."""
