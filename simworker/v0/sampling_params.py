@@ -12,6 +12,8 @@ class SamplingParams:
 
     n: int = 1
     """Sequences to generate for the prompt."""
+    best_of: int | None = None
+    """Sequences to generate, of which the best n are returned; None for n."""
     max_tokens: int | None = 16
     """Tokens to generate a sequence; None for as many as the model's length allows."""
     min_tokens: int = 0
@@ -19,6 +21,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"n {self.n} is less than 1")
+        if self.best_of is not None and self.best_of < self.n:
+            raise ValueError(f"best_of {self.best_of} is less than n {self.n}")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens {self.max_tokens} is less than 1")
         if self.min_tokens < 0:

@@ -113,6 +113,7 @@ def test_a_group_may_have_an_encoders_sequence() -> None:
     ("limits", "reason"),
     [
         ({"n": 0}, "n 0 is less than 1"),
+        ({"n": 3, "best_of": 2}, "best_of 2 is less than n 3"),
         ({"max_tokens": 0}, "max_tokens 0 is less than 1"),
         ({"min_tokens": -1}, "min_tokens -1 is less than 0"),
     ],
