@@ -22,7 +22,8 @@ from simworker.v0.lora import LoRAConfig, LoRARequest
 from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
 from simworker.v0.null_block import NullBlock
 from simworker.v0.partial_prefills import PartialPrefillMetadata
-from simworker.v0.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator
+from simworker.v0.prefix_caching_block import PrefixCachingBlock
+from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
 from simworker.v0.ref_counter import RefCounter
 from simworker.v0.sampling_params import SamplingParams
 from simworker.v0.scheduler import Scheduler
