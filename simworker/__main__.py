@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import zmq
 import zmq.asyncio
 
 from simworker.assemble import build_host, load_text
+from simworker.engine import EngineFailedError
 from simworker.host import Host
 from simworker.options import Settings, parse
 
@@ -23,7 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return runner.run(_serve(settings))
     except (OSError, ValueError, zmq.ZMQError) as error:
         print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201  the command line
-        return 1
+    except EngineFailedError as error:
+        traceback.print_exception(error.__cause__)
+        print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201
+    return 1
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

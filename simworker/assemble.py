@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -62,15 +63,23 @@ def _build(
 ) -> tuple[Worker, Sequence[Publisher]]:
     dialect = dialect_named(settings.dialect, byte_hashes=settings.byte_hashes)
     publishers: list[Publisher] = []
-    try:
-        publishers.extend(
-            _publisher(settings, number, rank, dialect, context) for rank in range(settings.ranks)
-        )
-    except ValueError:
-        for publisher in publishers:
-            publisher.close()
-        raise
+    with ExitStack() as opened:
+        for rank in range(settings.ranks):
+            publishers.append(_publisher(settings, number, rank, dialect, context))
+            opened.callback(publishers[-1].close)
+        worker = _worker(host, settings, text, dialect, publishers)
+        # All is there: from now on the host closes them.
+        opened.pop_all()
+    return worker, publishers
 
+
+def _worker(
+    host: Host,
+    settings: Settings,
+    text: TextCodec,
+    dialect: Dialect,
+    publishers: Sequence[Publisher],
+) -> Worker:
     def build_ranks(worker: Worker) -> list[Rank[Any]]:
         return [
             _rank(settings, rank, publisher=publisher, dialect=dialect, worker=worker, host=host)
@@ -84,10 +93,10 @@ def _build(
         settings.stream_interval,
         priorities=settings.engine.scheduling_policy == "priority",
     )
-    worker = Worker(
+    return Worker(
         identity,
         text,
-        dialect.version,
+        ENGINES[settings.engine.engine].version or dialect.version,
         new_adapters=lambda: _adapters(settings),
         new_metrics=lambda worker: _metrics(settings, worker),
         build_ranks=build_ranks,
@@ -96,7 +105,6 @@ def _build(
         crash=host.crash,
         start_task=host.tasks.start,
     )
-    return worker, publishers
 
 
 def _adapters(settings: Settings) -> Adapters:
@@ -114,7 +122,7 @@ def _metrics(settings: Settings, worker: Worker) -> WorkerMetrics:
         cache_config={
             "block_size": str(engine.block_size),
             "num_gpu_blocks": str(engine.blocks),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(engine.enable_prefix_caching),
             "prefix_caching_hash_algo": engine.hash_algo,
         },
         sleep_level=lambda: worker.sleep_level,
@@ -152,15 +160,15 @@ def _rank(
         publisher.publish(dialect.batch(time.time(), events, number))
 
     def announce(events: Sequence[Any]) -> None:
-        publish(kind.wire_events(events, worker.adapters.number_of))
+        told = kind.wire_events(events, worker.adapters.number_of)
+        if told:
+            publish(told)
 
     def begin_stream() -> None:
         publisher.begin_life()
         if dialect.opening:
             publish(dialect.opening)
 
-    pace = Pace(asyncio.sleep)
-    pace.factor = settings.faults.slow
     new_engine: Callable[[], Any] = partial(kind.build, settings.engine)
     return Rank(
         number,
@@ -168,8 +176,7 @@ def _rank(
         announce,
         begin_stream,
         lambda: worker.metrics.observer(number),
-        speed=settings.speed,
         clock=time.monotonic,
-        pace=pace,
+        pace=Pace(asyncio.sleep, speed=settings.speed, factor=settings.faults.slow),
         tasks=host.tasks,
     )

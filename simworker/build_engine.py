@@ -40,6 +40,8 @@ class EngineSettings:
     cpu_blocks: int
     """Blocks in host memory: v1 offloads to them, v0 swaps to them, they are TensorRT-LLM's secondary
     pool."""
+    describes_offloads: bool
+    """Whether v1's events of host memory carry tokens and parents."""
     bytes_per_block: int
     """Of one block in all layers of a rank: what a copy to or from host memory moves."""
     block_size: int
@@ -69,12 +71,20 @@ class EngineKind:
     scheduling_policies: tuple[str, ...]
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
     """Returns the events since the last call, of an engine whose events are fetched over HTTP."""
+    version: str = ""
+    """What /version tells; empty: the dialect's."""
+    metrics: str = ""
+    """Whose names /metrics uses by default; empty: the dialect's."""
 
 
 def _vllm_v1(settings: EngineSettings) -> V1Engine:
     offload = None
     if settings.cpu_blocks:
-        offload = OffloadConfig(settings.cpu_blocks, settings.bytes_per_block)
+        offload = OffloadConfig(
+            settings.cpu_blocks,
+            settings.bytes_per_block,
+            self_describing_kv_events=settings.describes_offloads,
+        )
     return build_v1(
         kv_cache_config(settings.blocks, settings.block_size),
         SchedulerConfig(
@@ -147,8 +157,21 @@ ENGINES = {
         ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"),
         ("fcfs", "priority"),
     ),
-    "vllm-v0": EngineKind(_vllm_v0, _no_stream, ("none",), ("fcfs", "priority")),
+    "vllm-v0": EngineKind(
+        _vllm_v0,
+        _no_stream,
+        ("none",),
+        ("fcfs", "priority"),
+        version="0.9.2",
+        metrics="vllm",
+    ),
     "trtllm": EngineKind(
-        _trtllm, _no_stream, ("v1_block_key",), ("fcfs",), TrtllmEngine.latest_events
+        _trtllm,
+        _no_stream,
+        ("v1_block_key",),
+        ("fcfs",),
+        TrtllmEngine.latest_events,
+        version="1.2.0",
+        metrics="trtllm",
     ),
 }

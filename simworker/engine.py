@@ -19,6 +19,10 @@ class RefusedError(Exception):
     """A request that can never be served; says why."""
 
 
+class EngineFailedError(Exception):
+    """A step could not be taken; the worker cannot go on."""
+
+
 class BrokenInvariantError(Exception):
     """A stateful part contradicts itself: a bug of ours."""
 
@@ -99,5 +103,9 @@ class Engine(Protocol[EventT_co]):
     def load(self) -> Load:
         """Return the figures that metrics show."""
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks."""
+    def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
+        """Forget all cached content; False, and nothing done, while requests hold blocks.
+
+        With `reset_external` what host memory has is forgotten too, also where the first could not
+        be; False while that is being read. An engine that cannot tell the two apart forgets both.
+        """

@@ -32,8 +32,8 @@ class Flight:
     """An ask under way. Times are seconds of the rank's clock."""
 
     __slots__ = (
-        "_begun", "arrived", "ask", "cached_tokens", "first_token_at", "generation", "rank",
-        "request_id", "sink", "tokens",
+        "_begun", "arrived", "ask", "cached_tokens", "error", "first_token_at", "generation",
+        "rank", "request_id", "sink", "tokens",
     )  # fmt: skip
 
     def __init__(self, request_id: str, ask: Ask, sink: Sink) -> None:
@@ -44,6 +44,8 @@ class Flight:
         """The data-parallel rank that has it."""
         self.tokens: list[int] = []
         """Generated so far."""
+        self.error = ""
+        """Why it ended with "error"."""
         self.cached_tokens = -1
         """Prompt tokens found cached when it was first scheduled; -1 before."""
         self.arrived = 0.0

@@ -54,7 +54,7 @@ class Host:
         loop = asyncio.get_running_loop()
         for after, act in (
             (self._faults.crash_after, self.crash),
-            (self._faults.restart_after, self.worker.restart_soon),
+            (self._faults.restart_after, self.worker.restart),
             (self._faults.hang_after, lambda: self.worker.hang(True)),
         ):
             if after is not None:

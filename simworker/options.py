@@ -20,6 +20,7 @@ MOST_WORKERS = 1024
 MOST_RANKS = 1024
 MOST_BLOCKS = 1 << 28
 MOST_SECONDS = 30 * 86400.0
+MODEL_LEN = 131_072
 INT32 = (1 << 31) - 1
 
 
@@ -141,24 +142,26 @@ def _settings(args: argparse.Namespace) -> Settings:
         raise argparse.ArgumentTypeError(
             f"--scheduling-policy: {args.engine} has {', '.join(kind.scheduling_policies)}"
         )
+    dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
     engine = EngineSettings(
         engine=args.engine,
         blocks=args.blocks,
         cpu_blocks=args.cpu_blocks,
+        # SGLang has no form for pages without tokens.
+        describes_offloads=dialect.engine == "sglang",
         bytes_per_block=args.bytes_per_token * args.block_size,
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
         block_size=args.block_size,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        max_model_len=args.max_model_len,
+        max_model_len=args.max_model_len or _fitting_model_len(args.blocks, args.block_size),
         vocab_size=args.vocab_size,
         hash_algo=algo,
         hash_seed=args.hash_seed,
         scheduling_policy=args.scheduling_policy,
         preset=args.preset,
     )
-    dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
     faults = FaultSettings(
         allowed=args.allow_faults,
         events=EventFaults(
@@ -184,7 +187,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         buffer_steps=args.buffer_steps,
         dialect=args.dialect,
         byte_hashes=args.byte_hashes,
-        metrics=args.metrics or dialect.engine,
+        metrics=args.metrics or kind.metrics or dialect.engine,
         workers=args.workers,
         ranks=args.data_parallel_size,
         engine=engine,
@@ -195,6 +198,14 @@ def _settings(args: argparse.Namespace) -> Settings:
         drain_seconds=args.drain_seconds,
         faults=faults,
     )
+
+
+def _fitting_model_len(blocks: int, block_size: int) -> int:
+    """Return the longest request that a cache can hold, unless a model is shorter.
+
+    vLLM v1 does not start with less, and keeps the null block; v0 keeps a hundredth free.
+    """
+    return min(MODEL_LEN, (blocks - max(1, blocks // 100)) * block_size)
 
 
 def _check(settings: Settings) -> None:
@@ -264,7 +275,7 @@ def _serving(add: Add) -> None:
     add(
         "--metrics",
         choices=sorted(NAMES),
-        help="whose names /metrics uses; by default the dialect's",
+        help="whose names /metrics uses; by default those of what is played",
     )
     add("--drain-seconds", type=number(MOST_SECONDS), default=0.0,
         help="how long requests under way may take to end after SIGTERM")  # fmt: skip
@@ -289,7 +300,8 @@ def _engine(add: Add) -> None:
         help="compute a prompt over several steps where it does not fit into one")  # fmt: skip
     add("--max-num-seqs", type=whole(1), default=256, help="requests running at once")
     add("--max-num-batched-tokens", type=whole(1), default=8192, help="tokens a step")
-    add("--max-model-len", type=whole(2), default=131072, help="prompt and answer, tokens")
+    add("--max-model-len", type=whole(2),
+        help=f"prompt and answer, tokens; by default {MODEL_LEN}, or less if less fits")  # fmt: skip
     add("--vocab-size", type=whole(1), default=32000, help="token ids lie below it")
     add("--scheduling-policy", choices=_all("scheduling_policies"), default="fcfs",
         help="the order of waiting requests")  # fmt: skip

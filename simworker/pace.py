@@ -1,23 +1,25 @@
-"""An engine that is slower than it should be, or hangs."""
+"""How fast a rank's modelled seconds pass; slowed down and stopped at will."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
-
-from simworker.engine import Engine, Generation, Load
-
-EventT_co = TypeVar("EventT_co", covariant=True)
+from collections.abc import Awaitable, Callable
 
 
 class Pace:
-    """How fast a rank's steps pass. `sleep` takes seconds."""
+    """Turns modelled seconds into those of a clock. `sleep` takes the latter."""
 
-    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self.factor = 1.0
-        """How many times longer a step takes than it is modelled."""
+    def __init__(
+        self, sleep: Callable[[float], Awaitable[None]], *, speed: float = 1.0, factor: float = 1.0
+    ) -> None:
+        self.factor = factor
+        """How many times longer a step takes than it should: a fault."""
+        self._speed = speed
         self._sleep = sleep
         self._going = asyncio.Event()
         self._going.set()
+
+    def seconds(self, modelled: float) -> float:
+        """Return how long something takes that is modelled to take so many seconds."""
+        return modelled * self.factor / self._speed
 
     @property
     def hung(self) -> bool:
@@ -32,43 +34,6 @@ class Pace:
             self._going.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Let a step's time pass."""
+        """Let so many seconds of the clock pass, and wait for the end of a hang."""
         await self._sleep(seconds)
         await self._going.wait()
-
-
-class PacedEngine(Generic[EventT_co]):
-    """An engine whose steps take as long as a pace makes them; else the engine it wraps."""
-
-    def __init__(self, engine: Engine[EventT_co], pace: Pace) -> None:
-        self._engine = engine
-        self._pace = pace
-
-    @property
-    def busy(self) -> bool:
-        """Whether there is anything to do."""
-        return self._engine.busy
-
-    def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
-        self._engine.submit(generation)
-
-    def abort(self, request_id: str) -> None:
-        """Drop a request."""
-        self._engine.abort(request_id)
-
-    def begin_step(self, horizon: float = 0.0) -> float:
-        """Schedule a step; return its seconds."""
-        return self._engine.begin_step(horizon / self._pace.factor) * self._pace.factor
-
-    def end_step(self) -> Sequence[EventT_co]:
-        """End the step begun; return what happened to the cache."""
-        return self._engine.end_step()
-
-    def load(self) -> Load:
-        """Return the figures that metrics show."""
-        return self._engine.load()
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached content; False while requests hold blocks."""
-        return self._engine.reset_prefix_cache()

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
-from simworker.engine import BrokenInvariantError, Engine, Load, RefusedError
+from simworker.engine import BrokenInvariantError, Engine, EngineFailedError, Load, RefusedError
 from simworker.flight import Flight
-from simworker.pace import Pace, PacedEngine
+from simworker.pace import Pace
 from simworker.shell import EngineShell
 from simworker.task_set import TaskSet
 
@@ -45,7 +45,6 @@ class Rank(Generic[EventT]):
         begin_stream: Callable[[], None],
         new_observer: Callable[[], Observer],
         *,
-        speed: float,
         clock: Callable[[], float],
         pace: Pace,
         tasks: TaskSet,
@@ -59,7 +58,6 @@ class Rank(Generic[EventT]):
         self._announce = announce
         self._begin_stream = begin_stream
         self._new_observer = new_observer
-        self._speed = speed
         self._clock = clock
         self._tasks = tasks
         self._flights: dict[str, Flight] = {}
@@ -75,13 +73,18 @@ class Rank(Generic[EventT]):
         self._observer = self._new_observer()
         self._engine = self._new_engine()
         self._shell = EngineShell(
-            PacedEngine(self._engine, self.pace),
+            self._engine,
             self._announce,
-            speed=self._speed,
             clock=self._clock,
-            sleep=self.pace.sleep,
+            pace=self.pace,
         )
-        self._running = self._tasks.start(self._shell.run(), f"engine of rank {self.number}")
+        self._running = self._tasks.start(self._run(self._shell), f"engine of rank {self.number}")
+
+    async def _run(self, shell: EngineShell[EventT]) -> None:
+        try:
+            await shell.run()
+        except Exception as error:
+            raise EngineFailedError(f"the engine of rank {self.number} failed: {error}") from error
 
     @property
     def in_flight(self) -> int:
@@ -150,15 +153,17 @@ class Rank(Generic[EventT]):
         assert flight.generation is not None
         self._engine.abort(flight.generation.request_id)
 
-    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks.
+    def reset_prefix_cache(
+        self, *, reset_running_requests: bool = False, reset_external: bool = False
+    ) -> bool:
+        """Forget all cached content; False where something was not, see `Engine.reset_prefix_cache`.
 
-        With `reset_running_requests` they are made to give them back, and compute anew.
+        With `reset_running_requests` these are made to give their blocks back, and compute anew.
         """
         if not reset_running_requests:
-            return self._engine.reset_prefix_cache()
+            return self._engine.reset_prefix_cache(reset_external=reset_external)
         flights = self._withdraw()
-        forgotten = self._engine.reset_prefix_cache()
+        forgotten = self._engine.reset_prefix_cache(reset_external=reset_external)
         self._give_again(flights)
         return forgotten
 
@@ -171,11 +176,8 @@ class Rank(Generic[EventT]):
         self._drained.set()
         return flights
 
-    async def pause(self, mode: str, *, clear_cache: bool) -> None:
-        """Let new requests wait, and bring running ones to an end.
-
-        `abort` ends them now, `wait` waits until they are done, `keep` lets them wait too.
-        """
+    def pause(self, mode: str) -> None:
+        """Let new requests wait. Running ones are ended by `abort`, wait too by `keep`, go on else."""
         self.paused = True
         if mode == "abort":
             for flight in (*self._withdraw(), *self._parked.values()):
@@ -183,10 +185,12 @@ class Rank(Generic[EventT]):
         elif mode == "keep":
             kept = {flight.request_id: flight for flight in self._withdraw()}
             self._parked = kept | self._parked
-        else:
-            await self._drained.wait()
-        if clear_cache and self.paused:
-            self._engine.reset_prefix_cache()
+
+    async def forget(self) -> None:
+        """Drop what is cached, in host memory too, when nothing is under way; not if resumed by then."""
+        await self._shell.idle()
+        if self.paused:
+            self._engine.reset_prefix_cache(reset_external=True)
 
     def resume(self) -> None:
         """Give the engine what has waited."""
@@ -199,16 +203,20 @@ class Rank(Generic[EventT]):
         for flight in flights:
             try:
                 self._give(flight)
-            except RefusedError:
+            except RefusedError as error:
+                flight.error = str(error)
                 self._end(flight, [], "error")
 
     async def drained(self) -> None:
         """Wait until the engine has no request."""
         await self._drained.wait()
 
-    async def restart(self) -> None:
-        """Begin a new life. Requests of the old one are lost without an answer."""
-        await self._tasks.stop(self._running)
+    def restart(self) -> None:
+        """Begin a new life. Requests of the old one are lost without an answer.
+
+        Nothing is awaited, so that no request can come between two lives and be lost with the old.
+        """
+        self._running.cancel()
         self._behind = self.behind
         self._flights.clear()
         self._parked.clear()

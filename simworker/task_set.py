@@ -27,11 +27,6 @@ class TaskSet:
         if error is not None:
             self.failed.set_exception(error)
 
-    async def stop(self, task: "asyncio.Task[None]") -> None:
-        """Cancel one task and wait for its end."""
-        task.cancel()
-        await asyncio.wait((task,))
-
     async def close(self) -> None:
         """Cancel all that is left and wait for its end."""
         tasks = list(self._tasks)

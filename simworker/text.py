@@ -70,21 +70,22 @@ class FolderText:
     """The tokenizer and chat template of a model's folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Load a folder. Raises OSError or ValueError."""
-        self._tokenizer = tokenizers.Tokenizer.from_str(
-            (folder / "tokenizer.json").read_text(encoding="utf-8")
-        )
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        """Load a folder. Raises OSError, or ValueError naming the file at fault."""
+        self._tokenizer = _tokenizer(folder / "tokenizer.json")
+        config = _object(folder / "tokenizer_config.json")
         path = folder / "chat_template.jinja"
         source = path.read_text("utf-8") if path.exists() else config.get("chat_template")
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
-        self._template = environment.from_string(source) if isinstance(source, str) else None
+        try:
+            self._template = environment.from_string(source) if isinstance(source, str) else None
+        except jinja2.TemplateError as error:
+            raise ValueError(f"{folder}: the chat template is none: {error}") from error
         self._special = {
-            name: value
+            name: token
             for name, value in config.items()
-            if name.endswith("_token") and isinstance(value, str)
+            if name.endswith("_token") and isinstance(token := _content(value), str)
         }
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
@@ -119,3 +120,27 @@ class FolderText:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each id's piece as the vocabulary has it."""
         return [self._tokenizer.id_to_token(token) or "" for token in ids]
+
+
+def _tokenizer(path: Path) -> tokenizers.Tokenizer:
+    text = path.read_text(encoding="utf-8")
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:
+        # The library raises nothing more specific.
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: is no JSON object")  # noqa: TRY004  the file is wrong, no argument
+    return value
+
+
+def _content(token: Any) -> Any:
+    """Return a special token's text: it is written as that, or as an object with flags."""
+    return token.get("content") if isinstance(token, dict) else token

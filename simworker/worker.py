@@ -107,12 +107,12 @@ class Worker:
     def reset_prefix_cache(self, *, reset_running_requests: bool, reset_external: bool) -> bool:
         """Forget what every rank has cached; whether all could.
 
-        There is no cache outside of the engine, so that `reset_external` is always done, as in
-        vLLM without a connector.
+        `reset_external`: in host memory too.
         """
-        del reset_external
         done = [
-            rank.reset_prefix_cache(reset_running_requests=reset_running_requests)
+            rank.reset_prefix_cache(
+                reset_running_requests=reset_running_requests, reset_external=reset_external
+            )
             for rank in self.ranks
         ]
         return all(done)
@@ -128,16 +128,20 @@ class Worker:
         return self._sleep.level
 
     async def sleep(self, level: int, mode: str) -> None:
-        """Pause every rank; from level 1 on, forget what they have cached.
+        """Pause every rank at once; from level 1 on, forget what they have cached.
 
-        Goes on where the caller does not wait for it.
+        Returns when that is done. Goes on where the caller does not wait for it.
         """
         self._sleep.sleep(level)
-        await asyncio.shield(self._start_task(self._pause(level, mode), "sleep"))
-
-    async def _pause(self, level: int, mode: str) -> None:
         for rank in self.ranks:
-            await rank.pause(mode, clear_cache=level > 0)
+            rank.pause(mode)
+        await asyncio.shield(self._start_task(self._fall_asleep(level), "sleep"))
+
+    async def _fall_asleep(self, level: int) -> None:
+        for rank in self.ranks:
+            await rank.drained()
+            if level:
+                await rank.forget()
 
     def wake(self, tags: Sequence[str] | None) -> bool:
         """Wake up; whether all is awake, and requests are computed again."""
@@ -211,11 +215,7 @@ class Worker:
             "batches": [publisher.outlet.counts for publisher in self._publishers],
         }
 
-    def restart_soon(self) -> None:
-        """Begin a new life as soon as the event loop comes to it."""
-        self._start_task(self.restart(), "restart")
-
-    async def restart(self, spare: object = None) -> None:
+    def restart(self, spare: object = None) -> None:
         """Begin a new life: connections reset, caches empty, events numbered from 0 again.
 
         Faults of events and of pace stay; a hang ends with the process that hung. The transport
@@ -228,5 +228,5 @@ class Worker:
         self.adapters = self._new_adapters()
         self.metrics = self._new_metrics(self)
         for rank in self.ranks:
-            await rank.restart()
+            rank.restart()
         self.metrics.watch(self.ranks)

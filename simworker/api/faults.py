@@ -51,7 +51,7 @@ class Faults:
         worker.hang(hang)
         if fields.flag("restart"):
             # Only who asked for it gets an answer out of the old life.
-            await worker.restart(spare=request.transport)
+            worker.restart(spare=request.transport)
         response = json_response(worker.faults())
         if fields.flag("restart"):
             response.force_close()

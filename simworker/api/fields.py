@@ -66,7 +66,7 @@ async def read_body(request: web.Request) -> Fields:
     raw = await request.read()
     try:
         body = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise ApiError("the body is not a JSON object")

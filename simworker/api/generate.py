@@ -1,5 +1,6 @@
 """From a wish and its prompts to an answer, whole or streamed."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -7,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from simworker.api.answers import Answer
-from simworker.api.errors import ApiError, error_response, json_response
+from simworker.api.errors import ApiError, json_response
 from simworker.api.token_stream import Collected, TokenStream
 from simworker.api.wish import Wish
 from simworker.engine import RefusedError
@@ -41,8 +42,10 @@ async def generate(
         if isinstance(tokens, TokenStream):
             return await _stream(request, tokens, answer, include_usage=wish.include_usage)
         pieces = await tokens.whole()
-        if any(piece.finish_reason == "error" for piece in pieces):
-            return error_response("the request does not fit into the engine", 500)
+        for flight in flights:
+            if flight.error:
+                # It was refused when the worker woke up.
+                raise ApiError(flight.error)
         return json_response(answer.whole(pieces))
     finally:
         # The client has gone where one of them is not done yet.
@@ -67,10 +70,12 @@ async def _stream(
     request: web.Request, tokens: TokenStream, answer: Answer, *, include_usage: bool
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
-    async for piece in tokens.pieces():
-        lines = [b"data: %b\n\n" % _encode(chunk) for chunk in answer.chunks(piece)]
-        await response.write(b"".join(lines))
-    closing = [b"data: %b\n\n" % _encode(answer.closing())] if include_usage else []
-    await response.write(b"".join([*closing, b"data: [DONE]\n\n"]))
+    # A client that goes is no error of ours; the request is aborted.
+    with contextlib.suppress(ConnectionResetError):
+        await response.prepare(request)
+        async for piece in tokens.pieces():
+            lines = [b"data: %b\n\n" % _encode(chunk) for chunk in answer.chunks(piece)]
+            await response.write(b"".join(lines))
+        closing = [b"data: %b\n\n" % _encode(answer.closing())] if include_usage else []
+        await response.write(b"".join([*closing, b"data: [DONE]\n\n"]))
     return response

@@ -221,8 +221,12 @@ class TrtllmEngine:
             preemptions=self._preemptions,
         )
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached content, announced as removed; False while requests hold blocks."""
+    def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
+        """Forget all cached content, announced as removed; False while requests hold blocks.
+
+        The secondary pool's is always among it.
+        """
+        del reset_external
         done = self.manager.reset_reuse_state()
         self._flush()
         return done

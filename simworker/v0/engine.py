@@ -154,9 +154,14 @@ class V0Engine:
             preemptions=scheduler.num_cumulative_preemption,
         )
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks."""
-        return self.scheduler.block_manager.reset_prefix_cache(Device.GPU)
+    def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
+        """Forget all cached content; False, and nothing done, while requests hold blocks.
+
+        With `reset_external` also that of blocks on the CPU.
+        """
+        manager = self.scheduler.block_manager
+        done = manager.reset_prefix_cache(Device.GPU)
+        return (not reset_external or manager.reset_prefix_cache(Device.CPU)) and done
 
     def check(self) -> None:
         """Raise BrokenInvariantError unless requests, queues and blocks agree, and memory is right."""

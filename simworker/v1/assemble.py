@@ -77,6 +77,7 @@ def build_engine(
             hash_block_size=hash_block_size,
             offload_prompt_only=offload.offload_prompt_only,
             self_describing_kv_events=offload.self_describing_kv_events,
+            use_int_block_hashes=use_int_block_hashes,
         )
         transfers = TransferWorker(offload.bytes_per_block, offload.bandwidth)
     hash_function = get_hash_fn_by_name(hash_algorithm)

@@ -48,8 +48,10 @@ a window's chunk with a gap between them are copied to their own places, not nex
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from simworker.engine import BrokenInvariantError
+from simworker.v1.block_hash import maybe_convert_block_hash
 from simworker.v1.kv_cache_event import CacheEvent
 from simworker.v1.kv_cache_spec import KVCacheGroupSpec
 from simworker.v1.offload_event import OffloadEvents
@@ -85,7 +87,8 @@ class OffloadingConnector:
     `request.block_hashes`, `blocks_per_chunk` the blocks offloaded as one. With `offload_prompt_only`,
     as is the default, generated tokens' blocks are not stored. `retention_interval` is
     `KVCacheConfig.prefix_cache_retention_interval`. With `self_describing_kv_events`, events
-    carry tokens and parents. Raises ValueError for groups that cannot be offloaded.
+    carry tokens and parents; `use_int_block_hashes` is that of the KVCacheManager. Raises ValueError
+    for groups that cannot be offloaded.
     """
 
     def __init__(
@@ -98,13 +101,19 @@ class OffloadingConnector:
         offload_prompt_only: bool = True,
         retention_interval: int | None = None,
         self_describing_kv_events: bool = False,
+        use_int_block_hashes: bool = True,
     ) -> None:
         self.manager = manager
         self._groups = offload_groups(kv_cache_groups, hash_block_size, blocks_per_chunk)
         self._retention = retention(self._groups, retention_interval)
         self._blocks_per_chunk = blocks_per_chunk
         self._prompt_only = offload_prompt_only
-        self._events = OffloadEvents(kv_cache_groups, hash_block_size, self_describing_kv_events)
+        self._events = OffloadEvents(
+            kv_cache_groups,
+            hash_block_size,
+            self_describing_kv_events,
+            partial(maybe_convert_block_hash, use_int_block_hashes=use_int_block_hashes),
+        )
         self._requests: dict[str, OffloadRequest] = {}
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0

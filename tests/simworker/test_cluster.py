@@ -62,8 +62,8 @@ class Uncut:
     def load(self) -> Load:
         return self.inner.load()
 
-    def reset_prefix_cache(self) -> bool:
-        return self.inner.reset_prefix_cache()
+    def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
+        return self.inner.reset_prefix_cache(reset_external=reset_external)
 
 
 def ignore(_tokens: list[int], _last: bool) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -66,7 +66,12 @@ def true_names(worker: LocalWorker, engine: str) -> set[int]:
     cached: Any = worker.worker.ranks[0].engine
     # A digest is 32 bytes; managers of several groups append the group.
     blocks = cached.manager.block_pool.blocks
-    digests = [block.block_hash[:32] for block in blocks if block.block_hash is not None]
+    return named(
+        (block.block_hash[:32] for block in blocks if block.block_hash is not None), engine
+    )
+
+
+def named(digests: Iterable[bytes], engine: str) -> set[int]:
     cut = (lambda digest: digest[-8:]) if engine == "vllm" else (lambda digest: digest[:8])
     return {int.from_bytes(cut(digest), "big") for digest in digests}
 
@@ -77,7 +82,7 @@ async def agree(worker: LocalWorker, rank: RankIngest, engine: str) -> None:
     while rank.trust.level is not Level.EXACT or rank.stream.sequence != journal.next_sequence - 1:
         await asyncio.sleep(0.002)
     state: Any = rank.state
-    assert set(state.resolver._keys) == true_names(worker, engine)
+    assert state.resolver._holdings[Tier.GPU, 0].copies.keys() == true_names(worker, engine)
     # Keys tell the tokens too: they are those of one who heard every batch in order.
     told = new_rank(CODECS[engine])
     asked = told.connected()
@@ -85,7 +90,7 @@ async def agree(worker: LocalWorker, rank: RankIngest, engine: str) -> None:
     for frame in journal.since(0):
         told.replayed(asked.ticket, frame.sequence, frame.payload)
     told.replay_ended(asked.ticket)
-    assert rank.state.held()[Tier.GPU, 0] == told.state.held()[Tier.GPU, 0]
+    assert rank.state.held() == told.state.held()
     rank.check()
 
 
@@ -127,3 +132,26 @@ async def test_a_reset_under_running_requests_is_followed() -> None:
         await asked
         await traffic(worker, rng, 3)
         await agree(worker, rank, "vllm")
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "vllm-0.23", "sglang"])
+async def test_blocks_are_followed_to_host_memory_and_back(dialect: str) -> None:
+    engine = dialect.partition("-")[0]
+    rng = random.Random(7)
+    async with (
+        LocalWorker("--blocks=30", "--cpu-blocks=45", f"--dialect={dialect}") as worker,
+        following(worker, CODECS[engine]) as rank,
+    ):
+        of_rank: Any = worker.worker.ranks[0].engine
+        connector = of_rank.scheduler.connector
+        for spoiled in (SPOILED, dict.fromkeys(SPOILED, 0)):
+            await worker.post("/faults", {"events": spoiled})
+            await traffic(worker, rng, 40)
+        while of_rank.busy:
+            # Copies that are under way.
+            await asyncio.sleep(0.001)
+        await agree(worker, rank, engine)
+        stored = named((key.block_hash for key in connector.manager.chunk_ids()), engine)
+        assert len(stored) == 45
+        state: Any = rank.state
+        assert state.resolver._holdings[Tier.CPU, 0].copies.keys() == stored

@@ -17,14 +17,15 @@ from tests.simworker.local_worker import IDS, SMALL
 
 
 class Spawned:
-    """`python -m simworker`; stopped by its own id."""
+    """`python -m simworker`, or another program that takes its options; stopped by its own id."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, program: tuple[str, str] = ("-m", "simworker")) -> None:
         self._options = options
+        self._program = program
 
     async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "simworker", *SMALL, *self._options,
+            sys.executable, *self._program, *SMALL, *self._options,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -196,9 +197,65 @@ async def test_a_port_that_is_taken_is_named() -> None:
             assert "Traceback" not in errors
 
 
-async def test_a_tokenizer_that_is_not_there_is_named() -> None:
-    async with Spawned("--tokenizer=/nowhere") as spawned:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--tokenizer=/nowhere",), "/nowhere"),
+        (("--no-enable-chunked-prefill",), "max_num_batched_tokens"),
+        (
+            ("--no-enable-chunked-prefill", "--engine=vllm-v0", "--workers=2"),
+            "max_num_batched_tokens",
+        ),
+    ],
+)
+async def test_what_an_engine_cannot_have_is_named_and_ends_the_process(
+    options: tuple[str, ...], message: str
+) -> None:
+    async with Spawned(*options) as spawned:
         status, errors = await spawned.ended()
         assert status == 1
-        assert "/nowhere" in errors
+        assert message in errors
         assert "Traceback" not in errors
+
+
+FAILING = """
+import sys
+from simworker.__main__ import main
+from simworker.v0.engine import V0Engine
+
+def begin_step(self, horizon=0.0):
+    raise RuntimeError("no room on the CPU")
+
+V0Engine.begin_step = begin_step
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+async def test_an_engine_that_fails_ends_the_process_and_says_why(
+    http: aiohttp.ClientSession,
+) -> None:
+    program = ("-c", FAILING)
+    async with Spawned("--engine=vllm-v0", "--workers=2", program=program) as spawned:
+        with pytest.raises(aiohttp.ClientError):
+            await cached(http, spawned.ready["workers"][1]["address"])
+        status, errors = await spawned.ended()
+        assert status == 1
+        last = errors.splitlines()[-1]
+        assert last == "warmpath simworker: the engine of rank 0 failed: no room on the CPU"
+
+
+async def test_clients_that_are_cut_off_leave_no_complaint(http: aiohttp.ClientSession) -> None:
+    async with Spawned("--allow-faults") as spawned:
+        address = spawned.ready["address"]
+
+        async def asked() -> None:
+            body = {"prompt": IDS, "max_tokens": 5, "stream": True}
+            with contextlib.suppress(aiohttp.ClientError):
+                async with http.post(f"http://{address}/v1/completions", json=body) as response:
+                    await response.read()
+
+        for _ in range(10):
+            await asyncio.gather(
+                *(asked() for _ in range(20)), post(http, address, "/faults", {"restart": True})
+            )
+        assert await spawned.terminated() == (0, "")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.build_engine import ENGINES, EngineSettings
-from simworker.engine import Engine, RefusedError
+from simworker.engine import Engine, EngineFailedError, RefusedError
 from simworker.flight import Ask, Flight
 from simworker.pace import Pace
 from simworker.rank import Rank
@@ -22,7 +22,7 @@ SETTINGS = EngineSettings(
     engine="vllm-v1", blocks=12, block_size=2, max_num_seqs=3, max_num_batched_tokens=8,
     max_model_len=20, vocab_size=100, hash_algo="sha256_cbor", hash_seed="0",
     scheduling_policy="fcfs", preset="study-70b-tp4",
-    cpu_blocks=0, bytes_per_block=1, enable_prefix_caching=True, enable_chunked_prefill=True,
+    cpu_blocks=0, describes_offloads=False, bytes_per_block=1, enable_prefix_caching=True, enable_chunked_prefill=True,
 )  # fmt: skip
 PROMPTS = [(1, 2, 3, 4, 5), (1, 2, 3, 4, 6, 7), (8,), (9, 9, 9, 9, 9, 9, 9, 9)]
 LENGTHS = [1, 2, 5]
@@ -101,10 +101,10 @@ class Lives(RuleBasedStateMachine):
 
     async def open(self) -> None:
         self.tasks = TaskSet()
-        self.pace = Pace(lambda _: asyncio.sleep(0))
+        self.pace = Pace(lambda _: asyncio.sleep(0), speed=1e6)
         self.rank: Rank[Any] = Rank(
             0, new_engine, self.batches.append, self.begin_stream, lambda: self.heard,
-            speed=1e6, clock=lambda: float(next(self.time)), pace=self.pace, tasks=self.tasks,
+            clock=lambda: float(next(self.time)), pace=self.pace, tasks=self.tasks,
         )  # fmt: skip
 
     def begin_stream(self) -> None:
@@ -154,7 +154,12 @@ class Lives(RuleBasedStateMachine):
 
     @rule(mode=st.sampled_from(["abort", "keep"]), clear=st.booleans())
     def pause(self, mode: str, clear: bool) -> None:
-        self.run(self.rank.pause(mode, clear_cache=clear))
+        async def pause() -> None:
+            self.rank.pause(mode)
+            if clear and not self.pace.hung:
+                await self.rank.forget()
+
+        self.run(pause())
 
     @rule()
     def resume(self) -> None:
@@ -169,7 +174,10 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.run(self.rank.restart())
+        async def restart() -> None:
+            self.rank.restart()
+
+        self.run(restart())
         for told in self.told.values():
             told.lost |= told.reason is None
 
@@ -216,14 +224,13 @@ async def test_a_pause_that_waits_lets_running_requests_end_and_new_ones_wait() 
     heard = Heard()
     rank: Rank[Any] = Rank(
         0, new_engine, lambda _: None, lambda: None, lambda: heard,
-        speed=1e6, clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep), tasks=tasks,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
     old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
     rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), old.take))
-    pausing = asyncio.create_task(rank.pause("wait", clear_cache=True))
-    await asyncio.sleep(0)
+    rank.pause("wait")
     rank.submit(Flight("new", Ask(list(PROMPTS[1]), 5), new.take))
-    await pausing
+    await rank.forget()
     assert (old.reason, new.reason) == ("length", None)
     assert rank.load().waiting == 1
     rank.resume()
@@ -236,14 +243,52 @@ async def test_a_request_that_waited_and_does_not_fit_ends_with_an_error() -> No
     tasks = TaskSet()
     rank: Rank[Any] = Rank(
         0, new_engine, lambda _: None, lambda: None, Heard,
-        speed=1e6, clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep), tasks=tasks,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
-    await rank.pause("abort", clear_cache=False)
+    rank.pause("abort")
     told: list[str | None] = []
-    rank.submit(Flight("big", Ask([1] * 19, 9), lambda _, reason: told.append(reason)))
+    flight = Flight("big", Ask([1] * 19, 9), lambda _, reason: told.append(reason))
+    rank.submit(flight)
     rank.resume()
     assert told == ["error"]
+    assert "max_model_len" in flight.error
     assert rank.in_flight == 0
+    await tasks.close()
+
+
+async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:
+    tasks = TaskSet()
+    rank: Rank[Any] = Rank(
+        0, new_engine, lambda _: None, lambda: None, Heard,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
+    )  # fmt: skip
+    old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
+    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), old.take))
+    await asyncio.sleep(0)
+    rank.restart()
+    rank.submit(Flight("new", Ask(list(PROMPTS[1]), 5), new.take))
+    await rank.drained()
+    assert (old.reason, new.reason) == (None, "length")
+    await tasks.close()
+
+
+async def test_what_waits_for_sleep_is_let_go_by_a_restart() -> None:
+    tasks = TaskSet()
+    pace = Pace(asyncio.sleep, speed=1e6)
+    rank: Rank[Any] = Rank(
+        0, new_engine, lambda _: None, lambda: None, Heard,
+        clock=asyncio.get_running_loop().time, pace=pace, tasks=tasks,
+    )  # fmt: skip
+    pace.hang(True)
+    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), lambda *_: None))
+    while not rank.load().running:
+        await asyncio.sleep(0)
+    rank.pause("abort")
+    forgetting = asyncio.create_task(rank.forget())
+    await asyncio.sleep(0)
+    assert not forgetting.done()
+    rank.restart()
+    await forgetting
     await tasks.close()
 
 
@@ -254,9 +299,9 @@ async def test_a_step_that_fails_is_noticed() -> None:
     tasks = TaskSet()
     rank: Rank[Any] = Rank(
         0, new_engine, announce, lambda: None, Heard,
-        speed=1e6, clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep), tasks=tasks,
+        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
     rank.submit(Flight("one", Ask(list(PROMPTS[0]), 5), lambda *_: None))
-    with pytest.raises(OSError, match="no way to tell"):
+    with pytest.raises(EngineFailedError, match="rank 0 failed: no way to tell"):
         await tasks.failed
     await tasks.close()

@@ -72,6 +72,16 @@ def test_the_compose_file_s_options_are_known() -> None:
     assert parse(["--listen=[::1]:0"]).host == "::1"
 
 
+def test_the_longest_request_is_the_model_s_unless_the_cache_holds_less() -> None:
+    def longest(*options: str) -> int:
+        return parse(options).engine.max_model_len
+
+    assert longest("--blocks=1000000") == 131_072
+    assert longest("--blocks=50", "--block-size=8") == 49 * 8
+    assert longest("--blocks=1000", "--block-size=8") == 990 * 8
+    assert longest("--blocks=50", "--max-model-len=99999") == 99_999
+
+
 def test_adapters_come_with_and_without_a_path() -> None:
     options = [
         "--adapter=a",

@@ -18,7 +18,7 @@ async def test_adapters_are_children_of_the_model() -> None:
         assert cards == [
             ("demo", None, "demo"), ("short", "demo", "short"), ("long", "demo", "/x/long"),
         ]  # fmt: skip
-        assert models["data"][0]["max_model_len"] == 131072
+        assert models["data"][0]["max_model_len"] == 99 * 4
 
 
 async def test_adapters_come_and_go_while_it_serves() -> None:
@@ -94,6 +94,12 @@ async def test_vllms_metrics_are_counted_and_timed() -> None:
             'num_gpu_blocks="100",prefix_caching_hash_algo="sha256_cbor"}'
         )
         assert await worker.metric(config) == 1.0
+
+
+async def test_a_cache_that_finds_nothing_is_no_secret() -> None:
+    async with LocalWorker("--no-enable-prefix-caching") as worker:
+        _, text = await worker.get("/metrics")
+        assert 'enable_prefix_caching="False"' in text
 
 
 async def test_sglang_has_its_own_names() -> None:

@@ -112,6 +112,36 @@ async def test_sleep_may_wait_for_what_runs() -> None:
         assert worker.worker.sleeping
 
 
+async def test_every_rank_sleeps_at_once_and_wakes_though_one_is_waited_for() -> None:
+    async with LocalWorker("--speed=20", "--data-parallel-size=2") as worker:
+        body = LONG | {"return_token_ids": False}
+        asked = asyncio.create_task(
+            worker.post("/v1/completions", body, **{"X-data-parallel-rank": "0"})
+        )
+        while not worker.worker.in_flight:
+            await asyncio.sleep(0.001)
+        falling = asyncio.create_task(worker.post("/sleep?mode=wait"))
+        while not worker.worker.sleeping:
+            await asyncio.sleep(0.001)
+        assert [rank.paused for rank in worker.worker.ranks] == [True, True]
+        await worker.post("/wake_up")
+        worker.worker.slow_down(0.001)
+        assert (await asked)[0] == 200
+        assert (await falling)[0] == 200
+        assert not any(rank.paused for rank in worker.worker.ranks)
+        await worker.generate({"X-data-parallel-rank": "1"})
+
+
+async def test_what_could_never_be_served_is_refused_when_the_worker_wakes() -> None:
+    async with LocalWorker("--max-model-len=1000") as worker:
+        await worker.post("/sleep")
+        asked = await begun(worker, max_tokens=500)
+        await worker.post("/wake_up")
+        status, answer = await asked
+        assert status == 400
+        assert "do not fit into 99 blocks" in answer["error"]["message"]
+
+
 async def test_sleep_may_keep_what_runs_for_later() -> None:
     async with LocalWorker("--speed=20") as worker:
         asked = await begun(worker)

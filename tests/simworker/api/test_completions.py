@@ -207,15 +207,20 @@ async def test_bad_chats_are_refused_by_field(
 
 
 async def test_more_than_fits_is_refused_and_leaves_nothing_behind(worker: LocalWorker) -> None:
-    body = {"prompt": [IDS, [1] * 500], "max_tokens": 5}
+    body = {"prompt": [IDS, [1] * 395], "max_tokens": 5}
     status, answer = await worker.post("/v1/completions", body)
     assert status == 400
-    assert "do not fit" in answer["error"]["message"]
+    assert "max_model_len 396" in answer["error"]["message"]
     assert worker.worker.in_flight == 0
 
 
 async def test_bodies_that_are_no_requests_are_refused(worker: LocalWorker) -> None:
-    for data, message in ((b"{", "not JSON"), (b"[]", "not a JSON object"), (b"\xff", "not JSON")):
+    for data, message in (
+        (b"{", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"\xff", "not JSON"),
+        (b"[" * 9999, "not JSON"),
+    ):
         async with worker.http.post("/v1/completions", data=data) as response:
             assert response.status == 400
             assert message in (await response.json())["error"]["message"]

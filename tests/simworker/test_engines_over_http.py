@@ -1,0 +1,144 @@
+"""Every engine behind the server: what it caches is reported, counted, forgotten and announced."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.simworker.local_worker import LocalWorker
+
+ENGINES = ("vllm-v1", "vllm-v0", "trtllm")
+FIRST = list(range(100, 140))
+"""Ten blocks of four: half of what `FULL` has."""
+OTHERS = [list(range(start, start + 40)) for start in (200, 300, 400)]
+FULL = ("--blocks=21", "--cpu-blocks=100", "--max-model-len=64")
+ALL = "/reset_prefix_cache?reset_external=true"
+
+
+async def push_out(worker: LocalWorker) -> None:
+    """Fill the GPU with other prompts."""
+    for prompt in OTHERS:
+        await worker.generate(prompt=prompt)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_prompt_seen_before_is_cached_until_the_cache_is_reset(engine: str) -> None:
+    async with LocalWorker(f"--engine={engine}", "--metrics=vllm") as worker:
+        first = await worker.generate()
+        again = await worker.generate()
+        assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        # Of twenty tokens; that of the last is computed in any case.
+        found = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert found == {"vllm-v1": 16, "vllm-v0": 19, "trtllm": 19}[engine]
+        assert first["choices"][0]["token_ids"] == again["choices"][0]["token_ids"]
+        for name, value in (
+            ("prefix_cache_queries_total", 40), ("prefix_cache_hits_total", found),
+            ("num_requests_running", 0), ("kv_cache_usage_perc", 0),
+        ):  # fmt: skip
+            line = f'vllm:{name}{{engine="0",model_name="demo"}}'
+            assert await worker.metric(line) == value, name
+        assert await worker.post("/reset_prefix_cache") == (200, {"success": True})
+        assert await worker.cached() == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_without_prefix_caching_nothing_is_found(engine: str) -> None:
+    async with LocalWorker(f"--engine={engine}", "--no-enable-prefix-caching") as worker:
+        assert [await worker.cached(), await worker.cached()] == [0, 0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("blocks", [2, 100, 150])
+async def test_the_longest_request_that_models_tells_is_served(engine: str, blocks: int) -> None:
+    async with LocalWorker(f"--engine={engine}", f"--blocks={blocks}") as worker:
+        _, models = await worker.get("/v1/models")
+        longest = models["data"][0]["max_model_len"]
+        assert longest == (blocks - 1) * 4
+        answer = await worker.generate(prompt=[7, 8], max_tokens=longest - 2)
+        assert answer["usage"]["total_tokens"] == longest
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_burst_beyond_the_cache_is_served_whole(engine: str) -> None:
+    async with LocalWorker(f"--engine={engine}", *FULL, "--max-num-seqs=8") as worker:
+        alone = await worker.generate(prompt=FIRST, max_tokens=20)
+        bodies = [{"prompt": prompt, "max_tokens": 20} for prompt in [FIRST, *OTHERS] * 5]
+        answers = await asyncio.gather(*(worker.generate(**body) for body in bodies))
+        assert answers[0]["choices"] == alone["choices"]
+        assert {answer["usage"]["completion_tokens"] for answer in answers} == {20}
+        rank: Any = worker.worker.ranks[0]
+        rank.check()
+        rank.engine.check()
+
+
+@pytest.mark.parametrize("engine", ["vllm-v1", "trtllm"])
+async def test_what_left_the_gpu_is_found_in_host_memory_until_that_is_reset_too(
+    engine: str,
+) -> None:
+    async with LocalWorker(f"--engine={engine}", *FULL) as worker:
+        await worker.generate(prompt=FIRST)
+        await push_out(worker)
+        assert await worker.cached(prompt=FIRST) >= 36
+        await push_out(worker)
+        assert await worker.post(ALL) == (200, {"success": True})
+        assert await worker.cached(prompt=FIRST) == 0
+
+
+async def test_a_reset_of_the_gpu_alone_leaves_host_memory() -> None:
+    async with LocalWorker(*FULL) as worker:
+        await worker.generate(prompt=FIRST)
+        await worker.post("/reset_prefix_cache")
+        assert await worker.cached(prompt=FIRST) >= 36
+
+
+async def test_without_host_memory_what_left_the_gpu_is_gone() -> None:
+    async with LocalWorker(*FULL, "--cpu-blocks=0") as worker:
+        await worker.generate(prompt=FIRST)
+        await push_out(worker)
+        assert await worker.cached(prompt=FIRST) == 0
+
+
+async def test_sleep_empties_host_memory_too() -> None:
+    async with LocalWorker(*FULL) as worker:
+        await worker.generate(prompt=FIRST)
+        await worker.post("/sleep")
+        await worker.post("/wake_up")
+        assert await worker.cached(prompt=FIRST) == 0
+
+
+async def test_a_request_that_loads_is_withdrawn_before_the_cache_goes() -> None:
+    async with LocalWorker(*FULL, "--bytes-per-token=200000000") as worker:
+        engine: Any = worker.worker.ranks[0].engine
+        await worker.generate(prompt=FIRST)
+        await push_out(worker)
+        worker.worker.slow_down(1000)
+        loading = asyncio.create_task(worker.post("/v1/completions", {"prompt": FIRST}))
+        while not engine.scheduler.kv_holding_waiting:
+            await asyncio.sleep(0.001)
+        assert (await worker.post("/sleep?mode=keep"))[0] == 200
+        worker.worker.slow_down(1)
+        assert not engine.scheduler.connector.manager.chunk_ids()
+        await worker.post("/wake_up")
+        status, answer = await loading
+        assert status == 200
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(("engine", "version"), [("vllm-v0", "0.9.2"), ("trtllm", "1.2.0")])
+async def test_an_engine_without_a_stream_says_who_it_is_and_sends_nothing(
+    engine: str, version: str
+) -> None:
+    async with LocalWorker(f"--engine={engine}") as worker:
+        assert await worker.get("/version") == (200, {"version": version})
+        await worker.generate()
+        assert await worker.replayed() == []
+
+
+async def test_tensorrts_events_are_fetched_once() -> None:
+    async with LocalWorker("--engine=trtllm") as worker:
+        await worker.generate()
+        _, events = await worker.post("/kv_cache_events")
+        assert [event["data"]["type"] for event in events][:2] == ["created", "stored"]
+        assert await worker.post("/kv_cache_events") == (200, [])
+        line = 'trtllm_time_to_first_token_seconds_count{engine_type="trtllm",model_name="demo"}'
+        assert await worker.metric(line) == 1
