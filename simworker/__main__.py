@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from simworker.assemble import build_host, load_text
+from simworker.build_host import build_host, load_text
 from simworker.engine import EngineFailedError
 from simworker.host import Host
 from simworker.options import Settings, parse

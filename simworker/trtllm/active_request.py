@@ -24,7 +24,7 @@ class ActiveRequest:
     llm: LlmRequest
     generation: Generation
     seed: bytes
-    """Of its tokens; the same after a pause."""
+    """Stands for all its tokens so far."""
     state: State = State.WAITING
     context_position: int = 0
     """Tokens of the context that are computed."""

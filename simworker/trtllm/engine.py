@@ -5,13 +5,11 @@ compute; then store the contexts that are complete, append tokens, let go what h
 iteration's events over. Blocks that decoding fills become findable when their request ends.
 """
 
-import zlib
-from array import array
 from typing import Any
 
 from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
 from simworker.latency import LatencyModel, StepWork
-from simworker.sampler import next_token
+from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.trtllm.active_request import ActiveRequest, State
 from simworker.trtllm.cache_salt import get_cache_salt_id
 from simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
@@ -103,8 +101,7 @@ class TrtllmEngine:
             cache_salt_id=salt,
             num_computed_tokens=0,
         )
-        seed = zlib.crc32(array("I", generation.prompt).tobytes()).to_bytes(4, "little")
-        return ActiveRequest(llm, generation, seed)
+        return ActiveRequest(llm, generation, seed_of(generation.prompt))
 
     def abort(self, request_id: str) -> None:
         """Drop a request; unknown ones are passed over. What it had computed stays cached."""
@@ -193,6 +190,7 @@ class TrtllmEngine:
     def _append(self, request: ActiveRequest) -> None:
         llm, generation = request.llm, request.generation
         token = next_token(request.seed, llm.tokens[-1], len(llm.tokens), self._vocab_size)
+        request.seed = extend_seed(request.seed, token)
         llm.add_new_token(token)
         generation.num_output_tokens += 1
         finished = generation.num_output_tokens >= generation.max_tokens

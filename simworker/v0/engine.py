@@ -4,14 +4,12 @@ Source: `LLMEngine.step` in `vllm/engine/llm_engine.py` of 0.9.2. v0 announced n
 steps return none.
 """
 
-import zlib
-from array import array
 from dataclasses import dataclass
 from typing import Any
 
 from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
 from simworker.latency import LatencyModel, StepWork
-from simworker.sampler import next_token
+from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.v0.device import Device
 from simworker.v0.lora import LoRAConfig, LoRARequest
 from simworker.v0.scheduler import Scheduler
@@ -21,14 +19,14 @@ from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStat
 from simworker.v0.worker import Chunk, Worker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
     """A request that is not through."""
 
     generation: Generation
     group: SequenceGroup
     seed: bytes
-    """Stands for the prompt where tokens are sampled."""
+    """Stands for all tokens so far where the next is sampled."""
 
 
 class V0Engine:
@@ -92,8 +90,7 @@ class V0Engine:
             lora_request=lora,
             priority=generation.priority,
         )
-        seed = zlib.crc32(array("Q", generation.prompt).tobytes()).to_bytes(4, "little")
-        self._open[generation.request_id] = _Open(generation, group, seed)
+        self._open[generation.request_id] = _Open(generation, group, seed_of(generation.prompt))
         self.scheduler.add_seq_group(group)
 
     def abort(self, request_id: str) -> None:
@@ -247,6 +244,7 @@ class V0Engine:
     def _sample(self, found: _Open) -> int:
         seq, generation = found.group.first_seq, found.generation
         token = next_token(found.seed, seq.get_last_token_id(), seq.get_len(), self._vocab_size)
+        found.seed = extend_seed(found.seed, token)
         seq.append_token_id(token, {token: Logprob(0.0)})
         generation.num_output_tokens = seq.get_output_len()
         generation.num_preemptions = found.group.num_preemptions

@@ -8,7 +8,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from simworker.assemble import build_host, load_text
+from simworker.build_host import build_host, load_text
 from simworker.options import parse
 
 IDS = list(range(20, 40))

@@ -42,6 +42,23 @@ async def test_a_prompt_seen_before_is_cached_until_the_cache_is_reset(engine: s
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+async def test_an_answer_goes_on_after_a_reset_as_it_would_have(engine: str) -> None:
+    async with LocalWorker(f"--engine={engine}") as worker:
+        alone = await worker.generate(max_tokens=60)
+        worker.worker.slow_down(20)
+        asked = asyncio.create_task(worker.generate(max_tokens=60))
+        while not worker.worker.ranks[0].load().running:
+            await asyncio.sleep(0.001)
+        for _ in range(5):
+            await worker.post("/reset_prefix_cache?reset_running_requests=true")
+            await asyncio.sleep(0.005)
+        await worker.post("/sleep?mode=keep")
+        await worker.post("/wake_up")
+        worker.worker.slow_down(1)
+        assert (await asked)["choices"] == alone["choices"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 async def test_without_prefix_caching_nothing_is_found(engine: str) -> None:
     async with LocalWorker(f"--engine={engine}", "--no-enable-prefix-caching") as worker:
         assert [await worker.cached(), await worker.cached()] == [0, 0]
