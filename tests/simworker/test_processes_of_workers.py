@@ -201,9 +201,14 @@ async def test_a_port_that_is_taken_is_named() -> None:
     ("options", "message"),
     [
         (("--tokenizer=/nowhere",), "/nowhere"),
-        (("--no-enable-chunked-prefill",), "max_num_batched_tokens"),
+        (("--no-enable-chunked-prefill", "--max-model-len=9000"), "max_num_batched_tokens"),
         (
-            ("--no-enable-chunked-prefill", "--engine=vllm-v0", "--workers=2"),
+            (
+                "--no-enable-chunked-prefill",
+                "--max-model-len=9000",
+                "--engine=vllm-v0",
+                "--workers=2",
+            ),
             "max_num_batched_tokens",
         ),
     ],
