@@ -20,6 +20,7 @@ MOST_WORKERS = 1024
 MOST_RANKS = 1024
 MOST_BLOCKS = 1 << 28
 MOST_SECONDS = 30 * 86400.0
+EVENTS_PORT = 5557
 MODEL_LEN = 131_072
 INT32 = (1 << 31) - 1
 
@@ -177,12 +178,13 @@ def _settings(args: argparse.Namespace) -> Settings:
         hang_after=args.fault_hang_after,
         restart_after=args.fault_restart_after,
     )
+    sockets = args.workers * args.data_parallel_size
     return Settings(
         model=args.model,
         host=args.listen[0],
         port=args.listen[1],
         events_endpoint=args.events_endpoint,
-        replay_endpoint=args.replay_endpoint,
+        replay_endpoint=args.replay_endpoint or f"tcp://127.0.0.1:{EVENTS_PORT + sockets}",
         topic=args.topic,
         buffer_steps=args.buffer_steps,
         dialect=args.dialect,
@@ -323,9 +325,10 @@ def _all(attribute: str) -> list[str]:
 
 
 def _events(add: Add) -> None:
-    add("--events-endpoint", default="tcp://127.0.0.1:5557",
+    add("--events-endpoint", default=f"tcp://127.0.0.1:{EVENTS_PORT}",
         help="PUB socket, bound; each rank has the next port, * takes free ones")  # fmt: skip
-    add("--replay-endpoint", default="tcp://127.0.0.1:5558", help="ROUTER socket, likewise")
+    add("--replay-endpoint",
+        help=f"ROUTER socket, likewise; by default after all ports from {EVENTS_PORT} on")  # fmt: skip
     add("--topic", default="", help="topic of the events; {worker} stands for the worker's number")
     add("--dialect", default="vllm",
         help="engine and version whose events are spoken, as vllm-0.23 or sglang-0.5.16")  # fmt: skip

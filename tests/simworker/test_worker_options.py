@@ -33,11 +33,11 @@ from simworker.options import parse
         (["--lora-modules", '{"name": "x"}'], "has no name and path"),
         (["--lora-modules", "a=/x", "a=/y"], "--lora-modules: The lora adapter 'a' has already"),
         (["--adapter=sim"], "conflicts with a served base model"),
-        (["--workers=2"], "--replay-endpoint: 2 ports from 5558 on and as many of --events-endpoint"),
+        (["--workers=2", "--replay-endpoint=tcp://*:5558"], "--replay-endpoint: 2 ports from 5558 on and as many of --events-endpoint"),
         (["--data-parallel-size=3", "--replay-endpoint=tcp://*:5559"], "put them 3 or more apart"),
         (["--workers=2", "--events-endpoint=ipc:///tmp/e"], "--events-endpoint: ipc:///tmp/e: several"),
         (["--workers=2", "--replay-endpoint=tcp://*:65535"], "--replay-endpoint: tcp://*:65535"),
-        (["--workers=9", "--listen=h:65530", "--replay-endpoint=tcp://*:6000"], "--listen: there are no 9"),
+        (["--workers=9", "--listen=h:65530"], "--listen: there are no 9"),
         (["--block=4"], "unrecognized arguments: --block=4"),
         (["--unheard-of"], "unrecognized arguments"),
     ],
@@ -96,6 +96,8 @@ def test_adapters_come_with_and_without_a_path() -> None:
 
 def test_many_workers_with_ranks_have_room_for_their_ports() -> None:
     options = ["--workers=4", "--data-parallel-size=2"]
+    assert parse(options).replay_endpoint == "tcp://127.0.0.1:5565"
+    assert parse([]).replay_endpoint == "tcp://127.0.0.1:5558"
     settings = parse([*options, "--replay-endpoint=tcp://127.0.0.1:5565"])
     assert (settings.workers, settings.ranks) == (4, 2)
     assert parse([*options, "--events-endpoint=tcp://*:*", "--replay-endpoint=tcp://*:0"])
