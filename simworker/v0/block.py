@@ -1,4 +1,4 @@
-"""What a block is, and what hands blocks out on one device and on two.
+"""What a block is, and what hands blocks out on one device.
 
 Source: `vllm/core/block/interfaces.py` of 0.9.2. A block here is one sequence's view: its tokens, and
 the id of the physical block that holds them. Sequences that share memory have a view each, with the
@@ -7,8 +7,6 @@ same id, so ids are what is counted.
 
 from collections.abc import Sequence
 from typing import Protocol
-
-from simworker.v0.device import Device
 
 BlockId = int
 
@@ -160,85 +158,3 @@ class BlockAllocator(Protocol):
 
     def check(self) -> None:
         """Raise BrokenInvariantError where counts, free blocks and cache disagree."""
-
-
-class DeviceAwareBlockAllocator(Protocol):
-    """The blocks of all devices; where a method has no device, the block's id tells it."""
-
-    @property
-    def all_block_ids(self) -> frozenset[BlockId]:
-        """The ids handed out here, of all devices."""
-
-    def allocate_mutable_block(
-        self, prev_block: Block | None, device: Device, extra_hash: int | None = None
-    ) -> Block:
-        """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
-
-    def allocate_immutable_block(
-        self,
-        prev_block: Block | None,
-        token_ids: list[int],
-        device: Device,
-        extra_hash: int | None = None,
-    ) -> Block:
-        """Return a full block after `prev_block`. Raises NoFreeBlocksError."""
-
-    def allocate_immutable_blocks(
-        self,
-        prev_block: Block | None,
-        block_token_ids: list[list[int]],
-        device: Device,
-        extra_hash: int | None = None,
-    ) -> list[Block]:
-        """Return a chain of full blocks after `prev_block`. Raises NoFreeBlocksError."""
-
-    def allocate_or_get_null_block(self) -> Block:
-        """Return the one block that stands where a table has dropped its own."""
-
-    def free(self, block: Block) -> None:
-        """Use a block once less; the null block stays."""
-
-    def fork(self, last_block: Block) -> list[Block]:
-        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
-
-    def get_num_free_blocks(self, device: Device) -> int:
-        """Blocks that could be allocated, content or not."""
-
-    def get_num_total_blocks(self, device: Device) -> int:
-        """Blocks there are."""
-
-    def get_physical_block_id(self, device: Device, absolute_id: BlockId) -> int:
-        """Return an id's position within its device."""
-
-    def swap(
-        self, blocks: list[Block], src_device: Device, dst_device: Device
-    ) -> dict[BlockId, BlockId]:
-        """Move blocks; return old id to new id."""
-
-    def get_num_full_blocks_touched(self, blocks: list[Block], device: Device) -> int:
-        """Free blocks of `device` that moving the full ones among `blocks` there takes."""
-
-    def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Return (source, destination) of the copies due on the GPU since the last call."""
-
-    def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Note when blocks were last read, seconds."""
-
-    def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Say that everything filled so far on the GPU is computed."""
-
-    def get_common_computed_block_ids(
-        self, computed_seq_block_ids: list[list[BlockId]]
-    ) -> list[BlockId]:
-        """Return the ids that all sequences begin with."""
-
-    def find_cached_blocks_prefix(
-        self, block_hashes: list[int], device: Device = Device.GPU
-    ) -> list[int]:
-        """Return the leading hashes whose content is cached and computed."""
-
-    def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Share of look-ups that hit, 0 to 1; -1 where nothing is looked up."""
-
-    def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content, of all devices without one; False while blocks are in use."""

@@ -15,13 +15,16 @@ from simworker.v0.interfaces import AllocStatus, BlockPairs
 from simworker.v0.last_access_blocks_tracker import LastAccessBlocksTracker
 from simworker.v0.sequence import Sequence, SequenceGroup, SequenceStatus
 
+STR_NOT_IMPL_ENC_DEC_SWA = "an encoder's sequence cannot have a sliding window"
+STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE = "an encoder's sequence cannot be cached by prefix"
+
 
 class BlockManager:
     """A block table for each sequence, over the blocks of a GPU and of the CPU.
 
     `watermark` is the share of the GPU's blocks that stays free when sequences are admitted, so that
     those running can grow. `sliding_window` is in tokens. `enable_caching` lets equal prefixes share
-    memory. What a step's tables say holds only once its swaps in, its swaps out and its copies have
+    memory. What a step's tables say holds only once its swaps out, its copies and its swaps in have
     been executed, in this order, before the forward pass.
     """
 
@@ -90,9 +93,9 @@ class BlockManager:
         if not seq_group.is_encoder_decoder():
             return
         if self.sliding_window is not None:
-            raise NotImplementedError("an encoder's sequence cannot have a sliding window")
+            raise NotImplementedError(STR_NOT_IMPL_ENC_DEC_SWA)
         if self.enable_caching:
-            raise NotImplementedError("an encoder's sequence cannot be cached by prefix")
+            raise NotImplementedError(STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE)
 
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Give a waiting group its blocks: one table, which its other sequences fork.

@@ -6,7 +6,8 @@ Source: `vllm/core/block/block_table.py` of 0.9.2.
 from itertools import pairwise
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.block import Block, BlockId, DeviceAwareBlockAllocator
+from simworker.v0.block import Block, BlockId
+from simworker.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 from simworker.v0.device import Device
 from simworker.v0.null_block import NullBlock
 
@@ -23,7 +24,7 @@ class BlockTable:
     def __init__(
         self,
         block_size: int,
-        block_allocator: DeviceAwareBlockAllocator,
+        block_allocator: CpuGpuBlockAllocator,
         _blocks: list[Block] | None = None,
         max_block_sliding_window: int | None = None,
     ) -> None:
@@ -88,10 +89,6 @@ class BlockTable:
             blocks.append(tail)
         self._blocks = blocks
         self._num_full_slots = len(token_ids)
-
-    def update(self, blocks: list[Block]) -> None:
-        """Hold other blocks with the same tokens."""
-        self._blocks = list(blocks)
 
     def append_token_ids(
         self,

@@ -3,7 +3,7 @@
 Source: `ComputedBlocksTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
 """
 
-from simworker.v0.block import DeviceAwareBlockAllocator
+from simworker.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 from simworker.v0.prefix_caching_block import PrefixCachingBlock
 from simworker.v0.sequence import Sequence
 
@@ -16,7 +16,7 @@ class ComputedBlocksTracker:
     """
 
     def __init__(
-        self, allocator: DeviceAwareBlockAllocator, block_size: int, enable_caching: bool
+        self, allocator: CpuGpuBlockAllocator, block_size: int, enable_caching: bool
     ) -> None:
         self._allocator = allocator
         self._block_size = block_size

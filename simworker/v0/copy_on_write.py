@@ -3,6 +3,8 @@
 Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
 """
 
+from collections.abc import Callable
+
 from simworker.v0.block import Block, BlockId
 from simworker.v0.ref_counter import RefCounter
 
@@ -22,9 +24,22 @@ class CopyOnWriteTracker:
         """Whether a block may be written where it lies: nobody else uses it."""
         return block.block_id is None or self._refcounter.get(block.block_id) <= 1
 
-    def record_cow(self, src_block_id: BlockId, trg_block_id: BlockId) -> None:
-        """Note that a block's content has to be copied."""
-        self._copy_on_writes.append((src_block_id, trg_block_id))
+    def cow_block_if_not_appendable(
+        self,
+        block: Block,
+        allocate_block_id: Callable[[], BlockId],
+        free_block_id: Callable[[BlockId], None],
+    ) -> BlockId:
+        """Return the id to append in, and note the copy where that is a new one."""
+        source = block.block_id
+        assert source is not None
+        if self.is_appendable(block):
+            return source
+        # Taken before the old one is given up, so that a refusal changes nothing.
+        target = allocate_block_id()
+        free_block_id(source)
+        self._copy_on_writes.append((source, target))
+        return target
 
     def clear_cows(self) -> list[tuple[BlockId, BlockId]]:
         """Return (source, destination) pairs noted since the last call, in order."""

@@ -10,7 +10,7 @@ from simworker.v0.block import Block, BlockAllocator, BlockId
 from simworker.v0.device import Device
 from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
 from simworker.v0.null_block import NullBlock
-from simworker.v0.prefix_caching_block import PrefixCachingBlockAllocator
+from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
 
 
 class CpuGpuBlockAllocator:

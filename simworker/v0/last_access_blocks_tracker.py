@@ -3,7 +3,8 @@
 Source: `LastAccessBlocksTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
 """
 
-from simworker.v0.block import BlockId, DeviceAwareBlockAllocator
+from simworker.v0.block import BlockId
+from simworker.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 
 
 class LastAccessBlocksTracker:
@@ -12,7 +13,7 @@ class LastAccessBlocksTracker:
     Only then can it matter to the evictor, so a step costs one entry a sequence, not one a block.
     """
 
-    def __init__(self, allocator: DeviceAwareBlockAllocator) -> None:
+    def __init__(self, allocator: CpuGpuBlockAllocator) -> None:
         self._allocator = allocator
         self._seq_last_access: dict[int, float | None] = {}
 

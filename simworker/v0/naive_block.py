@@ -5,7 +5,7 @@ makes them as fast as they can be reset.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from simworker.engine import BrokenInvariantError
 from simworker.v0.block import Block, BlockAllocator, BlockFactory, BlockId
@@ -81,18 +81,28 @@ class NaiveBlock:
         return None
 
 
-def chain_of(last_block: Block) -> list[Block]:
-    """Return the blocks up to `last_block`, first to last.
+def fork_chain(
+    last_block: Block,
+    refcounter: RefCounter,
+    create_block: Callable[[Block | None, list[int], BlockId, int | None], Block],
+) -> list[Block]:
+    """Return a second view of each block up to `last_block`, first to last.
 
     The chain begins after the last block that has no id any more: a sliding window has passed that.
     """
-    chain: list[Block] = []
+    chain: list[tuple[Block, BlockId]] = []
     block: Block | None = last_block
     while block is not None and block.block_id is not None:
-        chain.append(block)
+        chain.append((block, block.block_id))
         block = block.prev_block
-    chain.reverse()
-    return chain
+    if not chain:
+        raise ValueError("last_block: has no memory to share")
+    forked: list[Block] = []
+    for original, block_id in reversed(chain):
+        refcounter.incr(block_id)
+        block = create_block(block, original.token_ids, block_id, original.extra_hash)
+        forked.append(block)
+    return forked
 
 
 class NaiveBlockAllocator(BlockAllocator):
@@ -185,17 +195,7 @@ class NaiveBlockAllocator(BlockAllocator):
 
     def fork(self, last_block: Block) -> list[Block]:
         """Return a second view of the chain that ends in `last_block`, sharing its memory."""
-        chain = chain_of(last_block)
-        if not chain:
-            raise ValueError("last_block: has no memory to share")
-        forked: list[Block] = []
-        prev_block = chain[0].prev_block
-        for block in chain:
-            assert block.block_id is not None
-            self.refcounter.incr(block.block_id)
-            prev_block = self._block(prev_block, block.token_ids, block.block_id, block.extra_hash)
-            forked.append(prev_block)
-        return forked
+        return fork_chain(last_block, self.refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:
         """Blocks that could be allocated."""
@@ -220,15 +220,9 @@ class NaiveBlockAllocator(BlockAllocator):
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
         """Return the id to append in, and note the copy where that is a new one."""
-        source = block.block_id
-        assert source is not None
-        if self._cow_tracker.is_appendable(block):
-            return source
-        # Taken before the old one is given up, so that a refusal changes nothing.
-        target = self.allocate_block_id()
-        self.free_block_id(source)
-        self._cow_tracker.record_cow(source, target)
-        return target
+        return self._cow_tracker.cow_block_if_not_appendable(
+            block, self.allocate_block_id, self.free_block_id
+        )
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
         """Return (source, destination) of the copies due since the last call, in order."""

@@ -4,7 +4,7 @@ Source: `Scheduler._get_num_new_uncached_and_cached_tokens` and
 `Scheduler._chunk_new_tokens_to_schedule` in `vllm/core/scheduler.py` of 0.9.2.
 """
 
-from simworker.v0.interfaces import BlockSpaceManager
+from simworker.v0.block_manager import BlockManager
 from simworker.v0.partial_prefills import PartialPrefillMetadata
 from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
 from simworker.v0.scheduling_budget import SchedulingBudget
@@ -18,7 +18,7 @@ class NewTokens:
         self,
         scheduler_config: SchedulerConfig,
         cache_config: CacheConfig,
-        block_manager: BlockSpaceManager,
+        block_manager: BlockManager,
     ) -> None:
         self._scheduler_config = scheduler_config
         self._cache_config = cache_config

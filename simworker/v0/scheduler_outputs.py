@@ -69,8 +69,8 @@ class SchedulerSwappedInOutputs:
 class SchedulerOutputs:
     """The step: what it computes, and which blocks are moved before.
 
-    Before the model runs, blocks are swapped in, then swapped out, then copied. Never both of the
-    former: blocks that one frees, the other could overwrite.
+    Before the model runs, blocks are swapped out, then copied, then swapped in (see `worker.py`). No
+    step swaps both ways: blocks that one frees, the other could overwrite.
     """
 
     scheduled_seq_groups: list[ScheduledSequenceGroup]

@@ -34,27 +34,12 @@ class SequenceStatus(enum.IntEnum):
         """Whether nothing will be computed for a sequence of this status any more."""
         return status > SequenceStatus.SWAPPED
 
-    @staticmethod
-    def get_finished_reason(status: "SequenceStatus") -> str | None:
-        """Return OpenAI's word for the ending; None while there is none."""
-        return _FINISHED_REASONS.get(status)
-
-
-_FINISHED_REASONS = {
-    SequenceStatus.FINISHED_STOPPED: "stop",
-    SequenceStatus.FINISHED_LENGTH_CAPPED: "length",
-    SequenceStatus.FINISHED_ABORTED: "abort",
-    SequenceStatus.FINISHED_IGNORED: "length",
-}
-
 
 @dataclass
 class Logprob:
     """How likely a sampled token was."""
 
     logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
 
 
 class Sequence:
@@ -160,10 +145,6 @@ class Sequence:
         """Return the newest token."""
         return self.data.get_last_token_id()
 
-    def get_cumulative_logprob(self) -> float:
-        """Sum of the sampled tokens' logarithmic probabilities."""
-        return self.data.cumulative_logprob
-
     def get_num_computed_tokens(self) -> int:
         """Tokens whose keys and values the model has computed."""
         return self.data.get_num_computed_tokens()
@@ -218,11 +199,6 @@ class SequenceGroup:
     def lora_int_id(self) -> int:
         """The adapter's number; 0 without one."""
         return self.lora_request.lora_int_id if self.lora_request else 0
-
-    @property
-    def is_single_seq(self) -> bool:
-        """Whether the request has one sequence."""
-        return len(self.seqs) == 1
 
     def add(self, seq: Sequence) -> None:
         """Take in another continuation of the prompt, forked from one here."""

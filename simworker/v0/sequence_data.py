@@ -28,13 +28,7 @@ class SequenceData:
         self._all_token_ids = [*self.prompt_token_ids, *output_token_ids]
         self.cumulative_logprob = 0.0
         self._num_computed_tokens = 0
-        self._num_cached_tokens = 0
         self._stage = SequenceStage.PREFILL
-
-    @staticmethod
-    def from_prompt_token_counts(*token_counts: tuple[int, int]) -> "SequenceData":
-        """Return data with a prompt of runs, each `(token id, how often)`."""
-        return SequenceData(token for token, count in token_counts for _ in range(count))
 
     @staticmethod
     def from_seqs(
@@ -48,7 +42,6 @@ class SequenceData:
         twin = SequenceData(self.prompt_token_ids, self.output_token_ids)
         twin.cumulative_logprob = self.cumulative_logprob
         twin._num_computed_tokens = self._num_computed_tokens
-        twin._num_cached_tokens = self._num_cached_tokens
         twin._stage = self._stage
         return twin
 
@@ -95,15 +88,6 @@ class SequenceData:
         """Return the newest token."""
         return self._all_token_ids[-1]
 
-    def get_prefix_token_ids(
-        self, num_tokens: int
-    ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """Return the first tokens as (of the prompt, of the output; None if it is not reached)."""
-        beyond = num_tokens - self.get_prompt_len()
-        if beyond > 0:
-            return self.prompt_token_ids, self.output_token_ids[:beyond]
-        return self.prompt_token_ids[:num_tokens], None
-
     def get_num_computed_tokens(self) -> int:
         """Tokens whose keys and values the model has computed."""
         return self._num_computed_tokens
@@ -119,14 +103,6 @@ class SequenceData:
         )
         if self.get_num_uncomputed_tokens() == 0:
             self._stage = SequenceStage.DECODE
-
-    def get_num_cached_tokens(self) -> int:
-        """Tokens found in the prefix cache."""
-        return self._num_cached_tokens
-
-    def update_num_cached_tokens(self, num_cached_tokens: int) -> None:
-        """Set how many tokens were found in the prefix cache."""
-        self._num_cached_tokens = num_cached_tokens
 
     def get_num_uncomputed_tokens(self) -> int:
         """Tokens, of prompt and output, that are still to be computed."""

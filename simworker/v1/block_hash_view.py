@@ -57,8 +57,16 @@ def resolve_block_hashes(
 ) -> Sequence[BlockHash]:
     """Return the hashes of blocks of `block_size` tokens; a view of them stays as it is.
 
-    Raises ValueError where `block_size` is no multiple of `hash_block_size`.
+    Raises ValueError where `block_size` is no multiple of `hash_block_size`, AssertionError for a view
+    of another block size.
     """
-    if block_size == hash_block_size or isinstance(block_hashes, BlockHashListWithBlockSize):
+    if block_size == hash_block_size:
+        return block_hashes
+    if isinstance(block_hashes, BlockHashListWithBlockSize):
+        if block_hashes.scale_factor * hash_block_size != block_size:
+            raise AssertionError(
+                f"block_size: {block_size}, and the view's {block_hashes.scale_factor} hashes of "
+                f"{hash_block_size} tokens"
+            )
         return block_hashes
     return BlockHashListWithBlockSize(block_hashes, hash_block_size, block_size)

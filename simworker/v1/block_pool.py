@@ -158,20 +158,33 @@ class BlockPool:
         )
 
     def cache_partial_block(
-        self, request: Cacheable, block: KVCacheBlock, num_tokens: int, kv_cache_group_id: int
-    ) -> None:
+        self,
+        request: Cacheable,
+        block: KVCacheBlock,
+        num_tokens: int,
+        kv_cache_group_id: int,
+        block_size: int,
+    ) -> BlockHashWithGroupId | None:
         """Make a block findable by the request's first `num_tokens`, which end within it.
 
-        They are a multiple of `hash_block_size`, with a hash. A block that is full has this key beside
-        that of all its tokens; one that is not loses it when it becomes full.
+        Returns the key under which it is found; None for the null block. A block of `block_size` tokens
+        that is full has this key beside that of all its tokens; one that is not loses it when it
+        becomes full. Raises AssertionError unless `num_tokens` have a hash, and blocks hold whole ones.
         """
         if block.is_null:
-            return
-        at = num_tokens // self.hash_block_size - 1
+            return None
+        fine = self.hash_block_size
+        hashed = len(request.block_hashes) * fine
+        if not 0 < num_tokens <= hashed or num_tokens % fine or block_size % fine:
+            raise AssertionError(
+                f"num_tokens: {num_tokens} of {hashed} that are hashed, in blocks of {block_size}: "
+                f"multiples of hash_block_size {fine}"
+            )
+        at = num_tokens // fine - 1
         block_hash = request.block_hashes[at]
         key = make_block_hash_with_group_id(block_hash, kv_cache_group_id)
         if self.cached_block_hash_to_block.contain(key, block.block_id):
-            return
+            return key
         if block.block_hash_num_tokens is not None and block.block_hash_num_tokens < num_tokens:
             self._maybe_evict_cached_block(block)
         if block.block_hash is None:
@@ -190,6 +203,7 @@ class BlockPool:
                 group_id=kv_cache_group_id,
                 block_size=self.hash_block_size,
             )
+        return key
 
     def _announce_stored(
         self,

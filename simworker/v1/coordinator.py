@@ -268,7 +268,9 @@ def get_manager_for_kv_cache_spec(
             enable_caching,
             kv_cache_group_id,
             scheduler_block_size,
-            kv_cache_spec.max_admission_blocks_per_request(max_in_flight_tokens, max_model_len),
+            max_admission_blocks_per_request=kv_cache_spec.max_admission_blocks_per_request(
+                max_in_flight_tokens, max_model_len
+            ),
         )
     raise ValueError(
         f"kv_cache_groups[{kv_cache_group_id}]: {type(kv_cache_spec).__name__} is not simulated, "
@@ -293,5 +295,5 @@ def _check_retention(
         )
     if interval and not any(isinstance(spec, SlidingWindowSpec) for spec in specs):
         raise ValueError(
-            f"prefix_cache_retention_interval: {interval}, without a sliding window only 0"
+            f"prefix_cache_retention_interval: {interval}, with no sliding-window or Mamba layers only 0"
         )

@@ -28,7 +28,7 @@ class Keyed(Protocol):
     lora_request: LoRARequest | None
     cache_salt: str | None
     mm_features: Sequence[MultiModalFeatureSpec]
-    prompt_embeds: Sequence[bytes] | None
+    prompt_embeds: Sequence[Any] | None
 
 
 def generate_block_hash_extra_keys(
@@ -53,7 +53,8 @@ def generate_block_hash_extra_keys(
     if request.prompt_embeds is not None:
         digest = hashlib.sha256()
         for row in request.prompt_embeds[start_token_idx:end_token_idx]:
-            digest.update(row)
+            # A tensor shows its bytes as an array.
+            digest.update(row.numpy() if hasattr(row, "numpy") else row)
         keys.append(("prompt_embeds", digest.digest()))
     return (tuple(keys) if keys else None), next_mm_idx
 
@@ -78,14 +79,14 @@ def _mm_keys(
 
 
 def to_event_extra_keys(
-    extra_keys: Iterable[ExtraKeys | None],
+    extra_keys: Iterable[ExtraKeys | None] | None,
 ) -> list[tuple[Any, ...] | None] | None:
-    """Return the bare form that events carry, an entry a block; None where there is no block.
+    """Return the bare form that events carry, an entry a block; None where there are no blocks.
 
     A name, a salt, a digest, and (identifier, offset) for a multimodal item.
     """
     bare = [
         None if keys is None else tuple(key[1:] if key[0] == "mm" else key[1] for key in keys)
-        for keys in extra_keys
+        for keys in extra_keys or ()
     ]
     return bare or None

@@ -82,5 +82,5 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         index = boundary // self.block_size
         if index < len(blocks):
             self.block_pool.cache_partial_block(
-                request, blocks[index], boundary, self.kv_cache_group_id
+                request, blocks[index], boundary, self.kv_cache_group_id, self.block_size
             )

@@ -14,7 +14,7 @@ class KVCacheBlock:
         "prev_free_block", "ref_cnt",
     )  # fmt: skip
 
-    def __init__(self, block_id: int, ref_cnt: int = 0) -> None:
+    def __init__(self, block_id: int, ref_cnt: int = 0, *, is_null: bool = False) -> None:
         self.block_id = block_id
         self.ref_cnt = ref_cnt
         """Requests that hold it; 0 is free. Not kept for the null block."""
@@ -22,7 +22,7 @@ class KVCacheBlock:
         """Under which it is cached. A free block keeps it until it is used anew."""
         self.block_hash_num_tokens: int | None = None
         """Tokens for which the hash stands, counted from the request's first."""
-        self.is_null = False
+        self.is_null = is_null
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
 

@@ -110,7 +110,7 @@ class KVCacheManager:
         self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
         self.kv_cache_event_metadata = tuple(
             (
-                get_kv_cache_spec_kind(group.kv_cache_spec),
+                get_kv_cache_spec_kind(group.kv_cache_spec).value,
                 get_kv_cache_spec_sliding_window(group.kv_cache_spec),
             )
             for group in groups

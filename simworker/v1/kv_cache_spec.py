@@ -19,6 +19,7 @@ there.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from typing import Any, Protocol, Self
 
 DTYPE_BYTES = {
@@ -28,6 +29,15 @@ DTYPE_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
 }  # fmt: skip
 """Bytes an element, by the names that vLLM and PyTorch give to types."""
+
+
+class KVCacheSpecKind(StrEnum):
+    """The kinds of layers that events tell apart."""
+
+    FULL_ATTENTION = "full_attention"
+    SLIDING_WINDOW = "sliding_window"
+    UNKNOWN = "unknown"
+    """Of a group of several kinds."""
 
 
 class Dtype(Protocol):
@@ -141,6 +151,11 @@ class AttentionSpec(KVCacheSpec):
         """Bytes of a page's content."""
         elements = self.num_kv_heads * self.block_size * (self.head_size + self.head_size_v)
         return elements * get_dtype_size(self.dtype)
+
+    @property
+    def real_page_size_bytes(self) -> int:
+        """The older name of `unpadded_page_size_bytes`."""
+        return self.unpadded_page_size_bytes
 
     @property
     def page_size_bytes(self) -> int:
@@ -324,10 +339,10 @@ def iter_layer_specs(kv_cache_spec: KVCacheSpec) -> Collection[KVCacheSpec]:
     return (kv_cache_spec,)
 
 
-def get_kv_cache_spec_kind(kv_cache_spec: KVCacheSpec) -> str:
-    """Return the kind that events carry: "full_attention", "sliding_window" or "unknown"."""
+def get_kv_cache_spec_kind(kv_cache_spec: KVCacheSpec) -> KVCacheSpecKind:
+    """Return the kind whose value events carry."""
     kinds = {_kind(spec) for spec in iter_layer_specs(kv_cache_spec)}
-    return kinds.pop() if len(kinds) == 1 else "unknown"
+    return kinds.pop() if len(kinds) == 1 else KVCacheSpecKind.UNKNOWN
 
 
 def get_kv_cache_spec_sliding_window(kv_cache_spec: KVCacheSpec) -> int | None:
@@ -339,12 +354,12 @@ def get_kv_cache_spec_sliding_window(kv_cache_spec: KVCacheSpec) -> int | None:
     return windows.pop() if len(windows) == 1 else None
 
 
-def _kind(spec: KVCacheSpec) -> str:
+def _kind(spec: KVCacheSpec) -> KVCacheSpecKind:
     if isinstance(spec, FullAttentionSpec):
-        return "full_attention"
+        return KVCacheSpecKind.FULL_ATTENTION
     if isinstance(spec, SlidingWindowSpec):
-        return "sliding_window"
-    return "unknown"
+        return KVCacheSpecKind.SLIDING_WINDOW
+    return KVCacheSpecKind.UNKNOWN
 
 
 def _one(values: set[Any], name: str) -> Any:

@@ -37,6 +37,8 @@ class Leap:
         most = size
         for request in scheduler.running:
             filled = request.num_computed_tokens % size
+            if request.has_stop_tokens:
+                return 1
             most = min(most, size - filled if filled else 1, scheduler.tokens_left(request))
             if most <= 1:
                 return 1

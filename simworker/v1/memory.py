@@ -172,14 +172,14 @@ def get_kv_cache_configs(
     the groups are those of the whole model, so that one scheduler's block ids are good on all. Where
     `original_max_model_len` is -1, `max_model_len` is set to the longest that fits on all.
 
-    Raises ValueError where a rank's memory does not hold a request of `max_model_len` tokens, and where
-    ranks differ on a layer.
+    Raises ValueError where a rank's memory does not hold a request of `max_model_len` tokens,
+    AssertionError where ranks differ on a layer.
     """
     model: dict[str, KVCacheSpec] = {}
     for layers in kv_cache_specs:
         for name, spec in layers.items():
             if model.setdefault(name, spec) != spec:
-                raise ValueError(f"kv_cache_specs: layer {name} differs between ranks")
+                raise AssertionError(f"kv_cache_specs: layer {name} differs between ranks")
     groups = get_kv_cache_groups(vllm_config, model)
     ranks = [_of_rank(groups, layers) for layers in kv_cache_specs]
     override = vllm_config.cache_config.num_gpu_blocks_override
@@ -315,11 +315,12 @@ def _check_enough(
     needed = needed_for(vllm_config)
     if needed <= available:
         return
+    most = vllm_config.model_config.max_model_len
     longest = _longest(vllm_config, lambda limits: needed_for(limits) <= available)
     fits = f"the estimated maximum model length is {longest}" if longest else "not one token fits"
     raise ValueError(
-        f"max_model_len: one request of {vllm_config.model_config.max_model_len} tokens needs "
-        f"{_gib(needed)} GiB of KV cache, and {_gib(available)} GiB are available; {fits}. "
+        f"max_model_len: one request of the max seq len, {most} tokens, needs {_gib(needed)} GiB of "
+        f"KV cache, and {_gib(available)} GiB are available; {fits}. "
         f"{REMEDY}, or lower max_model_len"
     )
 

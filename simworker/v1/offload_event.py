@@ -123,7 +123,7 @@ class OffloadEvents:
             medium=MEDIUM_CPU,
             lora_name=described.lora_name,
             group_idx=key.group_idx,
-            kv_cache_spec_kind=get_kv_cache_spec_kind(spec),
+            kv_cache_spec_kind=get_kv_cache_spec_kind(spec).value,
         )
 
     def _removed(self, keys: Iterable[OffloadKey]) -> list[CacheEvent]:

@@ -6,6 +6,7 @@ grammars and connectors read is left out.
 
 from collections.abc import Sequence
 from enum import IntEnum, auto
+from typing import Any
 
 from simworker.v1.block_hash import BlockHash, BlockHasher
 from simworker.v1.lora_request import LoRARequest
@@ -35,9 +36,11 @@ class RequestStatus(IntEnum):
 class Request:
     """A prompt and what has been generated.
 
-    `prompt_token_ids` may be None where `prompt_embeds` are given, one row of bytes a token; token ids
-    are 0 then. `mm_features` are in order of their offsets. Without a `block_hasher` nothing of it is
-    cached. Raises ValueError where there is no prompt, or neither sampling nor pooling parameters.
+    `prompt_token_ids` may be None where `prompt_embeds` are given, one row a token, as bytes or as a
+    tensor; token ids are 0 then. `mm_features` are in order of their offsets. Without a `block_hasher`
+    nothing of it is cached. `eos_token_id` is how the model's ending token was given before
+    `SamplingParams.update_from_generation_config` was. Raises ValueError where there is no prompt, or
+    neither sampling nor pooling parameters.
     """
 
     def __init__(  # noqa: PLR0917  vLLM's signature
@@ -48,7 +51,7 @@ class Request:
         pooling_params: PoolingParams | None,
         client_index: int = 0,
         arrival_time: float = 0.0,
-        prompt_embeds: Sequence[bytes] | None = None,
+        prompt_embeds: Sequence[Any] | None = None,
         *,
         mm_features: Sequence[MultiModalFeatureSpec] | None = None,
         lora_request: LoRARequest | None = None,
@@ -56,6 +59,7 @@ class Request:
         priority: int = 0,
         block_hasher: BlockHasher | None = None,
         session_id: str | None = None,
+        eos_token_id: int | None = None,
     ) -> None:
         if prompt_token_ids is None:
             if prompt_embeds is None:
@@ -80,6 +84,15 @@ class Request:
         self.max_tokens = sampling_params.max_tokens if sampling_params else 1
         extra_args = (sampling_params.extra_args if sampling_params else None) or {}
         self.kv_cache_report_mode: str = extra_args.get("kv_cache_report_mode", "incremental")
+        self.stop_token_ids = frozenset((sampling_params and sampling_params.stop_token_ids) or ())
+        self.eos_token_id: int | None = None
+        if sampling_params is not None and not sampling_params.ignore_eos:
+            self.eos_token_id = (
+                eos_token_id if eos_token_id is not None else sampling_params.eos_token_id
+            )
+        self.stop_reason: int | None = None
+        """The one of `stop_token_ids` that ended it."""
+        self.has_stop_tokens = bool(self.stop_token_ids) or self.eos_token_id is not None
         self.skip_reading_prefix_cache = bool(params.skip_reading_prefix_cache)
         self.status = RequestStatus.WAITING
         self.num_prompt_tokens = len(prompt_token_ids)
@@ -132,6 +145,15 @@ class Request:
     def num_output_tokens(self) -> int:
         """Generated tokens."""
         return self.num_tokens - self.num_prompt_tokens
+
+    def ends_with(self, token_id: int) -> bool:
+        """Say whether this token ends the answer; `stop_reason` is set if it is not the model's own."""
+        if token_id == self.eos_token_id:
+            return True
+        if token_id in self.stop_token_ids:
+            self.stop_reason = token_id
+            return True
+        return False
 
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
         """Take generated tokens, one or several; blocks that become full get their hashes."""

@@ -211,10 +211,17 @@ class Scheduler:
             left = self.tokens_left(request)
             if len(tokens) > left:
                 tokens = tokens[:left]
-            request.append_output_token_ids(tokens)
+            status = RequestStatus.FINISHED_LENGTH_CAPPED
             finished = len(tokens) >= left
+            if request.has_stop_tokens:
+                for place, token in enumerate(tokens, 1):
+                    if request.ends_with(token):
+                        tokens, finished = tokens[:place], True
+                        status = RequestStatus.FINISHED_STOPPED
+                        break
+            request.append_output_token_ids(tokens)
             if finished:
-                request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+                request.status = status
                 ended.add(request)
                 self._free_request(request)
             outputs.append(RequestOutput(request, tokens, finished))

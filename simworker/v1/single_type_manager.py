@@ -22,13 +22,15 @@ CacheHit = tuple[tuple[list[KVCacheBlock], ...], int]
 class SingleTypeKVCacheManager(ABC):
     """Block tables, and how much of each is cached. Kinds of attention fill in the rest."""
 
-    def __init__(  # noqa: PLR0917  vLLM's signature
+    def __init__(
         self,
         kv_cache_spec: KVCacheSpec,
         block_pool: BlockPool,
         enable_caching: bool,
         kv_cache_group_id: int,
         scheduler_block_size: int,
+        *,
+        needs_kv_cache_zeroing: bool = False,  # noqa: ARG002  there is no memory to zero
         max_admission_blocks_per_request: int | None = None,
     ) -> None:
         self.kv_cache_spec = kv_cache_spec

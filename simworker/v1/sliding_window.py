@@ -32,13 +32,15 @@ def _blocks_of_a_hit(spec: SlidingWindowSpec, *, drop_eagle_block: bool) -> int:
 class SlidingWindowManager(SingleTypeKVCacheManager):
     """Hits end where a window's blocks are cached in a row."""
 
-    def __init__(  # noqa: PLR0917  vLLM's signature
+    def __init__(
         self,
         kv_cache_spec: SlidingWindowSpec,
         block_pool: BlockPool,
         enable_caching: bool,
         kv_cache_group_id: int,
         scheduler_block_size: int,
+        *,
+        needs_kv_cache_zeroing: bool = False,
         max_admission_blocks_per_request: int | None = None,
     ) -> None:
         super().__init__(
@@ -47,7 +49,8 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             enable_caching,
             kv_cache_group_id,
             scheduler_block_size,
-            max_admission_blocks_per_request,
+            needs_kv_cache_zeroing=needs_kv_cache_zeroing,
+            max_admission_blocks_per_request=max_admission_blocks_per_request,
         )
         self.sliding_window = kv_cache_spec.sliding_window
         self._kept = kv_cache_spec.sliding_window - 1 + kv_cache_spec.extra_retained_tokens

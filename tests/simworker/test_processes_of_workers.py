@@ -197,17 +197,19 @@ async def test_a_port_that_is_taken_is_named() -> None:
             assert "Traceback" not in errors
 
 
-UNCHUNKED = ("--no-enable-chunked-prefill", "--max-model-len=9999")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--tokenizer=/nowhere",), "/nowhere"),
         (("--engine=trtllm", "--max-num-batched-tokens=2"), "max_num_tokens"),
-        (UNCHUNKED, "max_num_batched_tokens"),
+        (("--no-enable-chunked-prefill", "--max-model-len=9000"), "max_num_batched_tokens"),
         (
-            (*UNCHUNKED, "--engine=vllm-v0", "--workers=2"),
+            (
+                "--no-enable-chunked-prefill",
+                "--max-model-len=9000",
+                "--engine=vllm-v0",
+                "--workers=2",
+            ),
             "max_num_batched_tokens",
         ),
     ],

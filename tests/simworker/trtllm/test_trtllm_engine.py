@@ -4,10 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from event_follower import EventFollower, truth
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from texts import texts
 
 from simworker.engine import Engine, Generation, RefusedError
 from simworker.latency import LatencyModel
@@ -17,6 +15,8 @@ from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.event_manager import KVCacheEventManager
 from simworker.trtllm.kv_cache_manager import KVCacheManager
 from tests.simworker.state_machines import LONG
+from tests.simworker.trtllm.event_follower import EventFollower, truth
+from tests.simworker.trtllm.token_texts import texts
 
 GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
 MAXIMAL = CapacityPolicy.MAX_UTILIZATION

@@ -1,7 +1,6 @@
 """The eviction policy: a few plain cases, and everything else against the oracle."""
 
 import pytest
-from eviction_oracle import EvictionOracle
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -9,6 +8,7 @@ from simworker.trtllm.block import KVCacheBlock
 from simworker.trtllm.eviction_policy import LRUEvictionPolicy, NoFreeBlocksError
 from simworker.trtllm.pools import BlockPools
 from tests.simworker.state_machines import LONG
+from tests.simworker.trtllm.eviction_oracle import EvictionOracle
 
 PRIORITIES = st.sampled_from([None, 0, 10, 30, 35, 80, 100])
 DURATIONS = st.sampled_from([None, 0, 1000, 5000])

@@ -1,10 +1,8 @@
 """The whole manager: its interface, and that its events tell all there is to tell."""
 
 import pytest
-from event_follower import EventFollower, truth
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from texts import texts
 
 from simworker.trtllm.event_manager import KVCacheEventManager
 from simworker.trtllm.eviction_policy import NoFreeBlocksError
@@ -19,6 +17,8 @@ from simworker.trtllm.retention import KvCacheRetentionConfig
 from simworker.trtllm.retention import TokenRangeRetentionConfig as Range
 from simworker.trtllm.serialise import serialise
 from tests.simworker.state_machines import LONG
+from tests.simworker.trtllm.event_follower import EventFollower, truth
+from tests.simworker.trtllm.token_texts import texts
 
 FULL = 64
 

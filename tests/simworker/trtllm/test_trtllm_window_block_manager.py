@@ -3,8 +3,6 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from slot_contents import SlotContents
-from texts import texts
 
 from simworker.trtllm.eviction_policy import NoFreeBlocksError
 from simworker.trtllm.llm_request import GenerationRequest, LlmRequest
@@ -12,6 +10,8 @@ from simworker.trtllm.retention import KvCacheRetentionConfig
 from simworker.trtllm.retention import TokenRangeRetentionConfig as Range
 from simworker.trtllm.window_block_manager import WindowBlockManager
 from tests.simworker.state_machines import LONG
+from tests.simworker.trtllm.slot_contents import SlotContents
+from tests.simworker.trtllm.token_texts import texts
 
 SIZE = 2
 

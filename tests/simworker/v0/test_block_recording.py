@@ -14,7 +14,8 @@ from simworker.v0.block_manager import BlockManager
 from simworker.v0.device import Device
 from simworker.v0.lora import LoRARequest
 from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from simworker.v0.prefix_caching_block import PrefixCachingBlock, PrefixCachingBlockAllocator
+from simworker.v0.prefix_caching_block import PrefixCachingBlock
+from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
 from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
 from tests.simworker.v0.block_stream import Api, ManagerStream, stream
 

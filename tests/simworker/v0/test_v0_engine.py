@@ -1,98 +1,15 @@
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from simworker.engine import BrokenInvariantError, Engine, Generation, RefusedError
 from simworker.latency import LatencyModel
-from simworker.v0.cache_engine import CacheEngine, CacheShape
-from simworker.v0.engine import V0Engine
-from simworker.v0.lora import LoRAConfig
-from simworker.v0.numpy_backend import NumpyBackend
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
-from simworker.v0.worker import Worker
-from tests.simworker.state_machines import LONG
-
-BLOCK_SIZE = 4
-SHAPE = CacheShape(num_layers=1, block_size=BLOCK_SIZE, num_kv_heads=1, head_size=4)
-
-
-@dataclass
-class Client:
-    """A generation, and what it was given."""
-
-    request_id: str
-    prompt: list[int]
-    max_tokens: int = 6
-    more: dict[str, Any] = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)
-    finished: bool = False
-
-    def __post_init__(self) -> None:
-        self.generation = Generation(
-            self.request_id, self.prompt, self.max_tokens, self.take, **self.more
-        )
-
-    def take(self, tokens: list[int], finished: bool) -> None:
-        assert not self.finished
-        self.tokens += tokens
-        self.finished = finished
-
-
-def make(
-    *,
-    gpu_blocks: int = 16,
-    cpu_blocks: int = 64,
-    caching: bool = False,
-    loras: int = 0,
-    window: int | None = None,
-    **limits: Any,
-) -> V0Engine:
-    limits = {"max_model_len": 32, "max_num_seqs": 4, "max_num_batched_tokens": 40} | limits
-    cache = CacheConfig(
-        BLOCK_SIZE,
-        enable_prefix_caching=caching,
-        sliding_window=window,
-        num_gpu_blocks=gpu_blocks,
-        num_cpu_blocks=cpu_blocks,
-    )
-    worker = Worker(CacheEngine(SHAPE, gpu_blocks, cpu_blocks, NumpyBackend()))
-    lora = LoRAConfig(max_loras=loras) if loras else None
-    return V0Engine(SchedulerConfig(**limits), cache, lora, LatencyModel(), worker, vocab_size=1000)
-
-
-def step(engine: V0Engine) -> float:
-    seconds = engine.begin_step()
-    assert engine.end_step() == []
-    engine.check()
-    return seconds
-
-
-def serve(engine: V0Engine, *clients: Client) -> None:
-    for client in clients:
-        engine.submit(client.generation)
-    while engine.busy:
-        step(engine)
-
-
-def prompt_of(start: int, length: int) -> list[int]:
-    return list(range(start, start + length))
+from tests.simworker.v0.serving import MODES, Client, make, prompt_of, serve, step
 
 
 def test_it_is_an_engine() -> None:
     engine: Engine[Any] = make()
     assert not engine.busy
-
-
-MODES = [
-    {"preemption_mode": "recompute"},
-    {"preemption_mode": "swap"},
-    {"preemption_mode": None, "policy": "priority"},
-    {"preemption_mode": "recompute", "enable_chunked_prefill": True, "max_num_batched_tokens": 10},
-    {"preemption_mode": "swap", "enable_chunked_prefill": True},
-]
 
 
 @pytest.mark.parametrize(
@@ -257,58 +174,31 @@ def test_swapping_out_without_room_ends_the_engine() -> None:
         serve(engine, Client("a", prompt_of(0, 12), 12), Client("b", prompt_of(50, 12), 12))
 
 
-class EngineMachine(RuleBasedStateMachine):
-    """Requests come, go and are computed; memory reads back right all the time."""
-
-    @initialize(
-        mode=st.sampled_from(range(len(MODES))),
-        caching=st.booleans(),
-        blocks=st.integers(7, 10),
-    )
-    def begin(self, mode: int, caching: bool, blocks: int) -> None:
-        limits = MODES[mode]
-        caching = caching and not limits.get("enable_chunked_prefill")
-        self.engine = make(gpu_blocks=blocks, caching=caching, **(limits | {"max_model_len": 24}))
-        self.clients: list[Client] = []
-        self.aborted: set[str] = set()
-
-    @rule(length=st.integers(1, 14), family=st.integers(0, 2), tokens=st.integers(1, 8))
-    def submit(self, length: int, family: int, tokens: int) -> None:
-        number = len(self.clients)
-        client = Client(str(number), prompt_of(family * 3, length), tokens, {"priority": -family})
-        self.clients.append(client)
-        self.engine.submit(client.generation)
-
-    @rule(pick=st.integers(0, 30))
-    def abort(self, pick: int) -> None:
-        if pick < len(self.clients):
-            self.engine.abort(str(pick))
-            self.aborted.add(str(pick))
-
-    @rule()
-    def step(self) -> None:
-        self.engine.begin_step()
-        self.engine.end_step()
-
-    @invariant()
-    def all_is_well(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.check()
-
-    def teardown(self) -> None:
-        if not hasattr(self, "engine"):
-            return
-        for _ in range(2000):
-            if not self.engine.busy:
-                break
-            self.step()
-        assert not self.engine.busy
-        self.engine.check()
-        assert self.engine.load().kv_cache_usage == 0
-        for client in self.clients:
-            done = client.finished and len(client.tokens) == client.max_tokens
-            assert done or client.request_id in self.aborted
+@pytest.mark.parametrize("chunked", [False, True])
+def test_after_each_step_all_tokens_but_the_one_it_sampled_are_computed(chunked: bool) -> None:
+    engine = make(enable_chunked_prefill=chunked)
+    for max_tokens in (3, 4, 5, 9):
+        engine.submit(Client("a", prompt_of(0, 10), max_tokens).generation)
+        seq = engine.scheduler.waiting[0].first_seq
+        assert seq.get_num_computed_tokens() == 0
+        for sampled in range(1, max_tokens + 1):
+            step(engine)
+            assert (seq.get_output_len(), seq.get_num_computed_tokens()) == (sampled, 9 + sampled)
+        assert seq.is_finished()
 
 
-TestEngine = EngineMachine.TestCase
-TestEngine.settings = LONG
+@pytest.mark.parametrize("prefills", [2, 4])
+def test_prompts_that_share_a_step_sample_once_they_are_through(prefills: int) -> None:
+    engine = make(
+        gpu_blocks=64, enable_chunked_prefill=True, max_num_partial_prefills=prefills,
+        max_num_batched_tokens=32, long_prefill_token_threshold=30,
+    )  # fmt: skip
+    clients = [Client(str(number), prompt_of(100 * number, 20)) for number in range(prefills)]
+    for client in clients:
+        engine.submit(client.generation)
+    step(engine)
+    assert engine.load().running == prefills
+    assert engine.work.prefills == [(32 // prefills, 0)] * prefills
+    assert not any(client.tokens for client in clients)
+    serve(engine)
+    assert all(len(client.tokens) == 6 for client in clients)

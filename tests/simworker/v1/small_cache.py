@@ -43,7 +43,9 @@ def manager(num_blocks: int, *specs: FullAttentionSpec | SlidingWindowSpec, **mo
     )
 
 
-def request(name: str, tokens: Sequence[int], hash_block_size: int = SIZE, **more: Any) -> Request:
+def request(
+    name: str, tokens: Sequence[int] | None, hash_block_size: int = SIZE, **more: Any
+) -> Request:
     params = more.pop("sampling_params", SamplingParams())
     hasher = get_request_block_hasher(hash_block_size, sha256_cbor)
     return Request(name, tokens, params, None, **{"block_hasher": hasher} | more)

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.block_hash import get_block_hash, get_group_id, maybe_convert_block_hash
+from simworker.v1.block_hash import (
+    get_block_hash,
+    get_group_id,
+    make_block_hash_with_group_id,
+    maybe_convert_block_hash,
+)
 from simworker.v1.block_pool import BlockPool
 from simworker.v1.kv_cache_block import KVCacheBlock
 from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored
@@ -185,8 +190,8 @@ def test_a_part_of_a_block_is_findable_until_the_block_is_full() -> None:
     one = pool(hash_block_size=2)
     first = request("a", range(3), 2)
     blocks = one.get_new_blocks(1)
-    one.cache_partial_block(first, blocks[0], 2, 0)
-    one.cache_partial_block(first, blocks[0], 2, 0)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
     (event,) = one.take_events()
     assert isinstance(event, BlockStored)
     assert (event.token_ids, event.block_size, event.parent_block_hash) == ([0, 1], 2, None)
@@ -199,12 +204,31 @@ def test_a_part_of_a_block_is_findable_until_the_block_is_full() -> None:
     one.check()
 
 
+def test_caching_a_part_says_under_which_key_it_is_found() -> None:
+    one = pool(hash_block_size=2)
+    first = request("a", range(3), 2)
+    blocks = one.get_new_blocks(1)
+    key = make_block_hash_with_group_id(first.block_hashes[0], 5)
+    assert one.cache_partial_block(first, blocks[0], 2, 5, 4) == key
+    assert one.cache_partial_block(first, blocks[0], 2, 5, 4) == key
+    assert one.cache_partial_block(first, one.null_block, 2, 5, 4) is None
+
+
+@pytest.mark.parametrize(("tokens", "block_size"), [(0, 4), (3, 4), (4, 4), (2, 3)])
+def test_a_part_without_a_hash_is_refused(tokens: int, block_size: int) -> None:
+    one = pool(hash_block_size=2)
+    block = one.get_new_blocks(1)[0]
+    with pytest.raises(AssertionError, match=f"num_tokens: {tokens} of 2 that are hashed"):
+        one.cache_partial_block(request("a", range(3), 2), block, tokens, 0, block_size)
+    assert block.block_hash is None
+
+
 def test_a_full_block_can_be_found_by_a_part_and_loses_both_at_once() -> None:
     one = pool(hash_block_size=2)
     first = request("a", range(4), 2)
     blocks = one.get_new_blocks(1)
     one.cache_full_blocks(first, blocks, 0, 1, 4, 0)
-    one.cache_partial_block(first, blocks[0], 2, 0)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
     one.check()
     for digest in first.block_hashes:
         assert one.get_cached_block(digest, [0]) == blocks
@@ -317,7 +341,7 @@ class AnyUse(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), part=st.integers(1, 3), block=st.integers(0, 9))
     def cache_part(self, which: int, part: int, block: int) -> None:
         block_of = self.held[block % len(self.held)]
-        self.pool.cache_partial_block(self.requests[which], block_of, part * 2, 0)
+        self.pool.cache_partial_block(self.requests[which], block_of, part * 2, 0, 4)
 
     @rule(which=st.integers(0, 2), at=st.integers(0, 3), group=st.integers(0, 1))
     def share(self, which: int, at: int, group: int) -> None:

@@ -422,7 +422,7 @@ def test_a_drafter_has_the_last_block_of_a_hit_computed_again() -> None:
         ({"scheduler_block_size": 6}, "scheduler_block_size: 6 is no multiple"),
         ({"hash_block_size": 2}, "hash_block_size: 2, with one group its block_size 4"),
         ({"use_eagle": True, "num_prefill_lookahead": 5}, "num_prefill_lookahead: 5"),
-        ({"retention": 8}, "without a sliding window only 0"),
+        ({"retention": 8}, "no sliding-window or Mamba layers only 0"),
         ({"retention": 3}, "non-negative and a multiple of scheduler_block_size 4"),
         ({"retention": -4}, "non-negative"),
     ],

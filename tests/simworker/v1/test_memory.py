@@ -205,7 +205,7 @@ def test_ranks_have_the_blocks_of_the_poorest() -> None:
 
 
 def test_ranks_that_disagree_are_refused() -> None:
-    with pytest.raises(ValueError, match="layer a differs"):
+    with pytest.raises(AssertionError, match="layer a differs"):
         get_kv_cache_configs(config(), [{"a": full()}, {"a": full(head_size=32)}], [PAGE * 9] * 2)
     with pytest.raises(ValueError, match="a rank has no layers"):
         get_kv_cache_configs(config(), [{"a": full()}, {}], [PAGE * 9] * 2)
@@ -225,7 +225,7 @@ def test_too_little_memory_is_refused_with_figures_and_remedy() -> None:
     with pytest.raises(ValueError, match="0 bytes are left besides the null block"):
         get_kv_cache_configs(config(), [layers], [PAGE])
     # 3 blocks are usable; 64 tokens need 4.
-    refusal = "64 tokens needs .* the estimated maximum model length is 48.*lower max_model_len"
+    refusal = "64 tokens, needs .* the estimated maximum model length is 48.*lower max_model_len"
     with pytest.raises(ValueError, match=refusal):
         get_kv_cache_configs(config(64), [layers], [PAGE * 4])
     with pytest.raises(ValueError, match=refusal):

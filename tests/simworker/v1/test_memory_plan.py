@@ -56,7 +56,7 @@ def test_without_the_hybrid_manager_all_layers_are_one_group() -> None:
 
 def test_a_length_that_does_not_fit_is_refused_or_fitted() -> None:
     cache = CacheConfig(num_gpu_blocks_override=101)
-    with pytest.raises(ValueError, match="max_model_len: one request of 8192 tokens needs"):
+    with pytest.raises(ValueError, match=r"max_model_len: .* 8192 tokens, needs"):
         plan_memory(LLAMA_3_8B, cache, scheduler())
     assert plan_memory(LLAMA_3_8B, cache, scheduler(), fit_max_model_len=True).max_model_len == 1600
 

@@ -346,6 +346,8 @@ class Offloading(RuleBasedStateMachine):
         answer=st.sampled_from([1, 3, 6]),
     )
     def add(self, common: int, length: int, token: int, answer: int) -> None:
+        if len(self.scheduler.requests) > 5:
+            return
         tokens = [7] * common + [token] * length
         self.created += 1
         self.scheduler.add_request(request(str(self.created), tokens, answer=answer))
@@ -444,7 +446,7 @@ class Offloading(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(60):
+        for _ in range(200):
             if not self.scheduler.has_requests():
                 break
             self.step(ended=99, abort=False, which=0)

@@ -142,6 +142,16 @@ def test_a_lost_chunk_is_noticed() -> None:
 
 ALL_KEYS = [OffloadKey(bytes([name]), name % 2) for name in range(9)]
 
+SOME_KEYS = st.sampled_from(
+    [
+        tuple(ALL_KEYS[(first + at * stride) % 9] for at in range(count))
+        for first in range(9)
+        for stride in (1, 2, 8)
+        for count in (1, 2, 4)
+    ]
+)
+"""One to four of them, in a row, with gaps or backwards."""
+
 
 class Pool(RuleBasedStateMachine):
     """A pool beside host memory, in which each chunk's content is its key."""
@@ -163,9 +173,8 @@ class Pool(RuleBasedStateMachine):
         self.clock += 1
         return self.clock
 
-    @rule(wanted=st.lists(st.sampled_from(ALL_KEYS), min_size=1, max_size=4), who=st.integers(0, 2))
-    def store(self, wanted: list[OffloadKey], who: int) -> None:
-        wanted = list(dict.fromkeys(wanted))
+    @rule(wanted=SOME_KEYS, who=st.integers(0, 2))
+    def store(self, wanted: tuple[OffloadKey, ...], who: int) -> None:
         ids = self.pool.chunk_ids()
         idle = [key for key in ids if self.idle(key) and key not in wanted]
         missing = [key for key in wanted if key not in ids]
@@ -197,9 +206,8 @@ class Pool(RuleBasedStateMachine):
                 self.memory[chunk] = key if success else None
             self.pool.complete_store(job, success=success)
 
-    @rule(wanted=st.lists(st.sampled_from(ALL_KEYS), min_size=1, max_size=3), who=st.integers(0, 2))
-    def load(self, wanted: list[OffloadKey], who: int) -> None:
-        wanted = list(dict.fromkeys(wanted))
+    @rule(wanted=SOME_KEYS, who=st.integers(0, 2))
+    def load(self, wanted: tuple[OffloadKey, ...], who: int) -> None:
         if all(self.pool.lookup(key) is LookupResult.HIT for key in wanted):
             ids = self.pool.prepare_load(wanted, self.contexts[who])
             self.loads.append(dict(zip(wanted, ids, strict=True)))

@@ -54,6 +54,25 @@ def test_a_salt_and_an_adapter_and_its_path_are_in_every_hash() -> None:
     assert renumbered.block_hashes == variants[2].block_hashes
 
 
+class Tensor:
+    """Like PyTorch's: not bytes itself, but an array of them is to be had."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def numpy(self) -> bytes:
+        return self._data
+
+
+def test_embeddings_are_hashed_alike_as_bytes_and_as_tensors() -> None:
+    rows = [bytes([at]) * 3 for at in range(8)]
+    as_bytes = request("a", None, prompt_embeds=rows)
+    assert request("b", None, prompt_embeds=list(map(Tensor, rows))).block_hashes == (
+        as_bytes.block_hashes
+    )
+    assert len(as_bytes.block_hashes) == 2
+
+
 def test_an_empty_salt_is_none() -> None:
     assert request("a", range(4), cache_salt="").block_hashes == request("b", range(4)).block_hashes
 
@@ -181,6 +200,8 @@ def test_a_view_of_larger_blocks_grows_with_the_list() -> None:
     with pytest.raises(IndexError, match="no block 3 among 3"):
         view[3]
     assert resolve_block_hashes(view, 2, 4) is view
+    with pytest.raises(AssertionError, match="block_size: 6, and the view's 2 hashes of 2 tokens"):
+        resolve_block_hashes(view, 2, 6)
     assert resolve_block_hashes(hashes, 4, 4) is hashes
 
 

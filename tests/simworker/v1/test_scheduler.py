@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from simworker.engine import BrokenInvariantError
 from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.leap import Leap
 from simworker.v1.lora_request import LoRARequest
 from simworker.v1.request import Request, RequestStatus
 from simworker.v1.sampling_params import SamplingParams
@@ -66,6 +67,67 @@ def test_running_requests_go_first_and_waiting_ones_get_what_is_left() -> None:
     add(one, asked("c", 3, start=300))
     assert step(one) == {"a": 1, "b": 19}
     assert step(one) == {"a": 1, "b": 6, "c": 3}
+
+
+def ends_with(
+    stop: list[int], *, ignore_eos: bool = False, config: dict[str, Any] | None = None
+) -> Request:
+    params = SamplingParams(max_tokens=5, stop_token_ids=stop, ignore_eos=ignore_eos)
+    params.update_from_generation_config(config or {}, eos_token_id=7)
+    return request("a", [1, 2, 3], sampling_params=params)
+
+
+@pytest.mark.parametrize(
+    ("one", "got", "reason"),
+    [
+        (ends_with([9]), [8, 7], None),
+        (ends_with([8]), [8], 8),
+        (ends_with([9], ignore_eos=True), [8, 7, 9], 9),
+        (ends_with([], config={"eos_token_id": 8}), [8], 8),
+        (ends_with([], config={"eos_token_id": [7, 6]}), [8, 7], None),
+    ],
+)
+def test_an_answer_ends_with_a_token_that_ends_it(
+    one: Request, got: list[int], reason: int | None
+) -> None:
+    of = scheduler()
+    add(of, one)
+    (output,) = of.update_from_output(of.schedule(), {"a": [8, 7, 9]})
+    assert (output.new_token_ids, output.finished) == (got, True)
+    assert (one.status, one.stop_reason) == (RequestStatus.FINISHED_STOPPED, reason)
+    assert one.output_token_ids == got
+    assert of.get_request_counts() == (0, 0)
+    of.check()
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_request_can_be_given_the_ending_token_itself(ignore_eos: bool) -> None:
+    of = scheduler()
+    params = SamplingParams(max_tokens=3, ignore_eos=ignore_eos)
+    one = request("a", [1, 2, 3], sampling_params=params, eos_token_id=7)
+    add(of, one)
+    of.update_from_output(of.schedule(), {"a": [8, 7, 9]})
+    assert one.output_token_ids == ([8, 7, 9] if ignore_eos else [8, 7])
+
+
+def test_an_answer_without_such_a_token_ends_by_its_length() -> None:
+    of = scheduler()
+    one = ends_with([9], ignore_eos=True, config={"eos_token_id": 8})
+    add(of, one)
+    of.update_from_output(of.schedule(), {"a": [8, 7, 8, 7, 8, 9]})
+    assert one.output_token_ids == [8, 7, 8, 7, 8]
+    assert (one.status, one.stop_reason) == (RequestStatus.FINISHED_LENGTH_CAPPED, None)
+
+
+def test_steps_are_not_taken_as_one_where_any_of_them_may_end_an_answer() -> None:
+    alike = []
+    for one in (ends_with([9]), asked("a", 3, 5)):
+        of = scheduler()
+        add(of, one)
+        step(of)
+        step(of)
+        alike.append(Leap(of).steps_alike(of.schedule()))
+    assert alike == [1, 3]
 
 
 def test_no_more_requests_run_than_may() -> None:

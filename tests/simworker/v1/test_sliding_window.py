@@ -14,7 +14,9 @@ from tests.simworker.v1.small_cache import admit, free_ids, full, manager, reque
 
 def group(tokens: int, size: int = 2, cap: int | None = None) -> SlidingWindowManager:
     pool = BlockPool(100, True, size)
-    return SlidingWindowManager(window(tokens, size), pool, True, 0, size, cap)
+    return SlidingWindowManager(
+        window(tokens, size), pool, True, 0, size, max_admission_blocks_per_request=cap
+    )
 
 
 def hit(
