@@ -65,8 +65,10 @@ async def test_no_call_fails_and_the_pods_score_falls_to_zero_and_recovers(tmp_p
                 await asyncio.sleep(0.01)
             assert (await score(victim.id)).matched_tokens == 0, "its cache is empty"
             await warm(victim.address)
-            back = await until_matched(FULL)
-            assert back.ready
+            await until_matched(FULL)
+            # Events may come before the next probe does.
+            while not (await score(victim.id)).ready:
+                await asyncio.sleep(0.01)
             over = True
         assert calls > 10
         assert (await score(other.id)).matched_tokens == FULL

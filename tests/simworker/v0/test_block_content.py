@@ -281,23 +281,18 @@ class CachingSteps(Steps):
 
 
 class NaiveWindowSteps(Steps):
-    """Blocks dropped behind a sliding window."""
+    """Blocks dropped behind a sliding window.
 
-    window = 3
+    Not beside blocks found by content, which `CacheConfig` refuses as 0.9.2's does: what is swapped out is
+    hashed anew behind the null block, and so no longer knows the tokens that left the window.
+    """
 
-
-class CachingWindowSteps(Steps):
-    """Blocks found by their content, and dropped behind a sliding window."""
-
-    caching = True
     window = 3
 
 
 TestNaiveSteps = NaiveSteps.TestCase
 TestCachingSteps = CachingSteps.TestCase
 TestNaiveWindowSteps = NaiveWindowSteps.TestCase
-TestCachingWindowSteps = CachingWindowSteps.TestCase
 TestNaiveSteps.settings = STEPS
 TestCachingSteps.settings = STEPS
 TestNaiveWindowSteps.settings = STEPS
-TestCachingWindowSteps.settings = STEPS
