@@ -212,6 +212,14 @@ def _fitting_model_len(blocks: int, block_size: int) -> int:
 
 def _check(settings: Settings) -> None:
     """Raise where settings contradict each other."""
+    engine = settings.engine
+    # Any other engine starts, and refuses the requests that do not fit.
+    most = (engine.blocks - 1) * engine.block_size
+    if engine.engine == "vllm-v1" and engine.max_model_len > most:
+        raise argparse.ArgumentTypeError(
+            f"--max-model-len: {engine.max_model_len} tokens do not fit into {engine.blocks - 1} blocks "
+            f"of {engine.block_size}; at most {most}, or more --blocks"
+        )
     sockets = settings.workers * settings.ranks
     ports = []
     for option, endpoint in (

@@ -63,12 +63,20 @@ class KVCacheManager:
         enable_kv_cache_events: bool = False,
         dcp_world_size: int = 1,
         pcp_world_size: int = 1,
-        *,
+        metrics_collector: None = None,
         watermark: float = 0.0,
+        enable_mamba_shared_prefix_checkpoint: bool = False,
+        *,
         use_int_block_hashes: bool = True,
     ) -> None:
         if dcp_world_size != 1 or pcp_world_size != 1:
             raise ValueError("dcp_world_size, pcp_world_size: context parallelism is not simulated")
+        if metrics_collector is not None:
+            raise ValueError("metrics_collector: how long blocks stay is not sampled")
+        if enable_mamba_shared_prefix_checkpoint:
+            raise ValueError(
+                "enable_mamba_shared_prefix_checkpoint: state-space layers are not simulated"
+            )
         for name, value in (
             ("max_model_len", max_model_len),
             ("scheduler_block_size", scheduler_block_size),

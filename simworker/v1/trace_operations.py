@@ -8,6 +8,7 @@ import msgspec
 
 from simworker.v1.block_hash import get_request_block_hasher
 from simworker.v1.hashing import sha256_cbor
+from simworker.v1.kv_cache_block import KVCacheBlock
 from simworker.v1.kv_cache_blocks import KVCacheBlocks
 from simworker.v1.kv_cache_manager import KVCacheManager
 from simworker.v1.kv_cache_spec import (
@@ -28,6 +29,9 @@ _ALLOCATE = {
     "full_sequence_must_fit": bool, "reserved_blocks": int, "has_scheduled_reqs": bool,
     "num_draft_tokens": int,
 }  # fmt: skip
+
+MOST_BLOCKS = 1 << 24
+"""A recording that asks for more is damaged: the free queue is in every line."""
 
 
 class TraceOperations:
@@ -91,10 +95,13 @@ class TraceOperations:
         if self._single and args.get("use_eagle", bool, default=False):
             groups[0].is_eagle_group = True
         self._requests = {}
+        num_blocks = args.need("num_blocks", int)
+        if not 1 <= num_blocks <= MOST_BLOCKS:
+            raise BadTraceError(f"args.num_blocks: {num_blocks}, from 1 to {MOST_BLOCKS}")
         try:
             self._manager = KVCacheManager(
                 KVCacheConfig(
-                    args.need("num_blocks", int),
+                    num_blocks,
                     [],
                     groups,
                     prefix_cache_retention_interval=args.get(
@@ -183,13 +190,17 @@ class TraceOperations:
 
     def _blocks(self, ids: list[Any]) -> KVCacheBlocks:
         blocks = self.manager.block_pool.blocks
-        try:
-            groups = tuple(
-                [blocks[at] for at in group] for group in ([ids] if self._single else ids)
-            )
-        except (TypeError, IndexError) as error:
-            raise BadTraceError(f"args.new_computed_block_ids: {error}") from error
-        return self.manager.create_kv_cache_blocks(groups)
+        groups: list[list[KVCacheBlock]] = []
+        for group in [ids] if self._single else ids:
+            if not isinstance(group, list):
+                raise BadTraceError("args.new_computed_block_ids: not a list a group")
+            for at in group:
+                if not isinstance(at, int) or not 0 <= at < len(blocks):
+                    raise BadTraceError(
+                        f"args.new_computed_block_ids: {at}, there are {len(blocks)} blocks"
+                    )
+            groups.append([blocks[at] for at in group])
+        return self.manager.create_kv_cache_blocks(tuple(groups))
 
     def _advance(self, args: TraceArgs) -> dict[str, int]:
         request = self._request(args)
@@ -230,10 +241,12 @@ class TraceOperations:
         )
 
     def _evict_blocks(self, args: TraceArgs) -> None:
-        try:
-            self.manager.evict_blocks(args.ints("block_ids"))
-        except ValueError as error:
-            raise BadTraceError(f"args.{error}") from error
+        block_ids = args.ints("block_ids")
+        known = len(self.manager.block_pool.blocks)
+        for block_id in block_ids:
+            if block_id >= known:
+                raise BadTraceError(f"args.block_ids: {block_id}, there are {known} blocks")
+        self.manager.evict_blocks(block_ids)
 
     def _reset_prefix_cache(self, _args: TraceArgs) -> bool:
         return self.manager.reset_prefix_cache()

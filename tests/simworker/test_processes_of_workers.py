@@ -202,7 +202,10 @@ async def test_a_port_that_is_taken_is_named() -> None:
     [
         (("--tokenizer=/nowhere",), "/nowhere"),
         (("--engine=trtllm", "--max-num-batched-tokens=2"), "max_num_tokens"),
-        (("--no-enable-chunked-prefill", "--max-model-len=9000"), "max_num_batched_tokens"),
+        (
+            ("--no-enable-chunked-prefill", "--max-model-len=9000", "--blocks=3000"),
+            "max_num_batched_tokens",
+        ),
         (
             (
                 "--no-enable-chunked-prefill",

@@ -17,6 +17,7 @@ from simworker.options import parse
         (["--speed=fast"], "--speed: 'fast' is no number"),
         (["--listen=nowhere"], "--listen: 'nowhere' is not host:port"),
         (["--listen=127.0.0.1:65536"], "is not host:port"),
+        (["--blocks=64", "--max-model-len=1009"], "do not fit into 63 blocks of 16; at most 1008"),
         (["--workers=0"], "--workers: at least 1"),
         (["--data-parallel-size=0"], "--data-parallel-size: at least 1"),
         (["--fault-drop=1.5"], "--fault-drop: from 0 to 1"),
@@ -79,7 +80,7 @@ def test_the_longest_request_is_the_model_s_unless_the_cache_holds_less() -> Non
     assert longest("--blocks=1000000") == 131_072
     assert longest("--blocks=50", "--block-size=8") == 49 * 8
     assert longest("--blocks=1000", "--block-size=8") == 990 * 8
-    assert longest("--blocks=50", "--max-model-len=99999") == 99_999
+    assert longest("--blocks=50", "--max-model-len=99999", "--engine=vllm-v0") == 99_999
 
 
 def test_adapters_come_with_and_without_a_path() -> None:

@@ -105,7 +105,8 @@ def line(op: Any, **args: Any) -> str:
         (line("new_request", request_id="a", prompt_token_ids=[1]), "args.request_id: taken"),
         (line("new_request", request_id="b", prompt_token_ids=["1"]), "args.prompt_token_ids"),
         (line("new_request", request_id="b", prompt_token_ids=[-1]), "args.prompt_token_ids"),
-        (line("new_manager", **MANAGER | {"num_blocks": 0}), "args.num_gpu_blocks: 0, at least 1"),
+        (line("new_manager", **MANAGER | {"num_blocks": 0}), "args.num_blocks: 0, from 1"),
+        (line("new_manager", **MANAGER | {"num_blocks": 10**12}), "args.num_blocks: 1000000000000, from 1"),
         (line("new_manager", **MANAGER | {"block_size": 0}), "args.groups"),
         (line("new_manager", **MANAGER | {"block_size": True}), "args.block_size: a boolean"),
         (line("new_manager", **MANAGER, groups=[{"kind": "mamba", "block_size": 4}]), "mamba"),
@@ -115,7 +116,7 @@ def line(op: Any, **args: Any) -> str:
             line("allocate_slots", request_id="a", num_new_tokens=1, new_computed_block_ids=[99]),
             "args.new_computed_block_ids",
         ),
-        (line("evict_blocks", block_ids=[99]), "args.block_ids: 99, below 9"),
+        (line("evict_blocks", block_ids=[99]), "args.block_ids: 99, there are 9 blocks"),
         (json.dumps({"op": "free", "args": [], "out": 0, "free_blocks": 0, "usage": 0, "free_queue": 0}), "args: no object"),
     ],
 )  # fmt: skip
