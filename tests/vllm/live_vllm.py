@@ -180,16 +180,21 @@ class Router:
             await asyncio.sleep(0.05)
 
     async def settled(self) -> None:
-        """Wait until both ways have taken the same batches."""
+        """Wait until both ways have taken the same batches, and no more come.
+
+        On a busy machine the last request's batch is slow to both.
+        """
+        before: list[object] = []
         while True:
             pods = (await self.stub.ListPods(pb.ListPodsRequest())).pods
             blocks = [
                 [(r.sequence, r.trust.level, [t.blocks for t in r.tiers]) for r in p.ranks]
                 for p in pods
             ]
-            if blocks[0] == blocks[1]:
+            if blocks[0] == blocks[1] and blocks == before:
                 return
-            await asyncio.sleep(0.05)
+            before = blocks
+            await asyncio.sleep(0.2)
 
 
 @asynccontextmanager
