@@ -1,6 +1,5 @@
 """vLLM's own scheduler and OffloadingConnector, recorded (`tests/vllm/record_offload.py`), and ours."""
 
-import gzip
 import json
 import os
 import zlib
@@ -31,24 +30,14 @@ from simworker.v1.sampling_params import SamplingParams
 from simworker.v1.scheduler import Scheduler
 from simworker.v1.scheduler_config import PauseState, SchedulerConfig
 from simworker.v1.scheduler_output import SchedulerOutput
+from tests.simworker.v1.recorded_scenarios import recorded_scenarios
 
 RECORDING = Path(
     os.environ.get("WARMPATH_OFFLOAD_RECORDING") or Path(__file__).parent / "vllm_offload.jsonl.gz"
 )
 
 
-def recorded() -> dict[str, list[dict[str, Any]]]:
-    scenarios: dict[str, list[dict[str, Any]]] = {}
-    lines: list[dict[str, Any]] = []
-    with gzip.open(RECORDING, "rt") as file:
-        for line in map(json.loads, file):
-            if line["op"] == "new_scheduler":
-                lines = scenarios.setdefault(line["args"]["name"], [])
-            lines.append(line)
-    return scenarios
-
-
-SCENARIOS = recorded()
+SCENARIOS = recorded_scenarios(RECORDING)
 
 
 class Replay:
