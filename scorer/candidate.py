@@ -1,0 +1,72 @@
+"""What a policy knows of a request and of the ranks that could take it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a rank has to do already.
+
+    Bookings of this router, corrected by what the engine's metrics and gateways said last.
+    """
+
+    wait: float = 0.0
+    """Seconds until a new prefill would start: what is booked and not computed yet."""
+    waiting: int = 0
+    """Requests without their first token."""
+    in_flight: int = 0
+    """Requests that are not finished, the waiting ones among them."""
+    waiting_uncached_tokens: int = 0
+    """Tokens to compute of the waiting requests."""
+    waiting_prompt_tokens: int = 0
+    """All prompt tokens of the waiting requests."""
+    context_tokens: int = 0
+    """Prompt tokens of all requests in flight: what decoding has to read."""
+    queue: int = 0
+    """Requests in the engine's queue, as it said last."""
+    kv_usage: float = 0.0
+    """Share of the KV cache that requests hold, 0 to 1, as the engine said last."""
+    last_pick: int = 0
+    """The number of the last pick that chose it; 0 for none. Numbers grow."""
+
+
+IDLE = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One rank that could take the request."""
+
+    pod: str
+    rank: int
+    cached: int
+    """Leading tokens that would probably be found cached: less than the whole prompt."""
+    prefill: float
+    """Seconds that computing the rest takes here, loading from slower tiers included."""
+    load: Load = IDLE
+    known_tokens: int = 0
+    """Tokens that the rank is known to hold altogether."""
+    is_session: bool = False
+    """Whether the session's last request went here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be placed."""
+
+    prompt_tokens: int
+    utilisation: float = 0.0
+    """Share of the fleet's ranks that had a prefill to do lately, a moving average, 0 to 1."""
+    affinity: str = ""
+    """What requests of one session have in common; empty: nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate, what it costs, and why."""
+
+    candidate: Candidate
+    cost: float
+    """Less is better; the unit is the policy's."""
+    terms: tuple[tuple[str, float], ...] = ()
+    """What the cost is made of, by name."""

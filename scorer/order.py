@@ -1,0 +1,28 @@
+"""From costs to an order: the tie rule that all policies share.
+
+The least cost first; among equal costs fewer requests in flight, then more tokens cached, then one
+drawn at random. Never the order in which candidates were given.
+"""
+
+from collections.abc import Iterable
+from random import Random
+
+from scorer.candidate import Ranked
+
+
+def in_order(ranked: Iterable[Ranked], rng: Random) -> list[Ranked]:
+    """Return the candidates, best first."""
+    shuffled = list(ranked)
+    rng.shuffle(shuffled)
+    shuffled.sort(key=_key)
+    return shuffled
+
+
+def _key(one: Ranked) -> tuple[float, int, int]:
+    candidate = one.candidate
+    return _rounded(one.cost), candidate.load.in_flight, -candidate.cached
+
+
+def _rounded(cost: float) -> float:
+    """Return the cost to nine digits: sums of the same terms in another order differ by less."""
+    return float(f"{cost:.9g}")

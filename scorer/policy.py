@@ -1,0 +1,55 @@
+"""The policies by name, and how others plug in.
+
+A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `rank` orders
+candidates. It keeps no state, so that the same question has the same answer (`Explain` asks it
+again); what it needs to know of the past is in `Load` and `Request`.
+
+A package of its own adds one through the entry-point group `warmpath.policies`:
+
+    [project.entry-points."warmpath.policies"]
+    my-policy = "my_package.my_policy:MyPolicy"
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import entry_points
+from random import Random
+from typing import Protocol
+
+from scorer.candidate import Candidate, Ranked, Request
+
+DEFAULT = "warmpath"
+
+GROUP = "warmpath.policies"
+
+
+class Policy(Protocol):
+    """Orders candidates. `tests/conformance/test_policies.py` runs on each of ours."""
+
+    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
+        """Return all candidates, best first."""
+
+
+class UnknownPolicyError(ValueError):
+    """No policy has the name, or the policy no such option; says which there are."""
+
+
+def policy_names() -> list[str]:
+    """Return the names of all policies."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+def make_policy(name: str, options: Mapping[str, float] | None = None) -> Policy:
+    """Return a policy. Raises UnknownPolicyError, and ValueError where it refuses an option's value."""
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in found:
+        raise UnknownPolicyError(f"no policy {name!r}; known: {', '.join(sorted(found))}")
+    kind = found[name].load()
+    known = {field.name.replace("_", "-"): field.name for field in fields(kind)}
+    given = dict(options or {})
+    for option in given:
+        if option not in known:
+            there = ", ".join(known) or "none"
+            raise UnknownPolicyError(f"policy {name} has no option {option!r}; known: {there}")
+    made: Policy = kind(**{known[option]: float(value) for option, value in given.items()})
+    return made
