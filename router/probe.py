@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import aiohttp
 import msgspec
@@ -87,10 +88,15 @@ class Prober:
         self._failures = self._failures + 1 if problem else 0
         if not problem:
             page = await self._load(session)
-            if not before.healthy:
-                self._pod.status = await self._learn(session, page)
+            well = before if before.healthy else await self._learn(session, page)
+            self._pod.status = replace(well, looked_at=self._clock())
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
-            self._pod.status = Status(healthy=False, reason=problem, models=before.models)
+            self._pod.status = Status(
+                healthy=False,
+                reason=problem,
+                models=before.models,
+                refuses=status == REFUSES,
+            )
         if self._pod.status.healthy != before.healthy:
             state = "up" if self._pod.status.healthy else "down"
             log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
