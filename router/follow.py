@@ -1,7 +1,7 @@
 """Following pods: what runs for each, from when it is known until it goes."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import grpc
@@ -16,14 +16,15 @@ from indexer.tasks import cancel, watched
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
-from router.probe import Prober
+from router.probe import Prober, Sink
 
 
 class Follower:
     """Follows pods; close it at the end.
 
-    `credentials` are for publishers; None for plain connections. `saved` is what another process
-    knew of the ranks that engines are followed for directly.
+    `credentials` are for publishers; None for plain connections. `observed` is told of the engines'
+    load and `gone` of pods that are dropped, in the thread that follows. `saved` is what another
+    process knew of the ranks that engines are followed for directly.
     """
 
     def __init__(
@@ -35,12 +36,16 @@ class Follower:
         events: config.Events,
         probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
+        observed: Sink | None = None,
+        gone: Callable[[Pod], None] | None = None,
         saved: Iterable[SavedRank] = (),
     ) -> None:
         self._ingest = ingest
         self._pods = pods
         self._hash_seed = hash_seed
         self._credentials = credentials
+        self._observed = observed
+        self._gone = gone
         self._probe = probe
         self._patience = Patience(
             replay_seconds=events.replay_seconds,
@@ -53,20 +58,38 @@ class Follower:
 
     def follow(self, spec: config.Pod) -> None:
         """Begin to follow a pod. Raises ValueError where its id is followed already."""
-        ranks, works = self._watched(spec) if spec.watch else self._direct(spec)
-        pod = Pod(spec.id, spec.address, spec.model, tuple(ranks))
+        ranks, works = self._followed(spec)
+        has_events = bool(spec.events or spec.watch)
+        pod = Pod(
+            spec.id,
+            spec.address,
+            spec.model,
+            tuple(ranks),
+            role=spec.role,
+            has_events=has_events,
+            blocks=spec.blocks,
+        )
         self._pods.add(pod)
         if self._probe.interval_seconds:
             prober = Prober(
                 pod,
                 interval=self._probe.interval_seconds,
                 timeout=self._probe.timeout_seconds,
+                engine=spec.engine,
+                observed=self._observed,
             )
             works.append(prober.run())
         self._tasks[spec.id] = [
             watched(work, f"following pod {spec.id} ({number})")
             for number, work in enumerate(works)
         ]
+
+    def _followed(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+        if spec.watch:
+            return self._watched(spec)
+        if spec.events:
+            return self._direct(spec)
+        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
 
     def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
         engine = Engine(
@@ -104,6 +127,8 @@ class Follower:
         await cancel(self._tasks.pop(pod_id))
         for rank in pod.ranks:
             self._ingest.remove(pod_id, rank.number)
+        if self._gone is not None:
+            self._gone(pod)
 
     async def close(self) -> None:
         """Follow nothing any more."""
