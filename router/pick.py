@@ -303,9 +303,7 @@ class Picker:
             match = matches.get(rank, NOTHING)
             warm = warmth(match, trust.level, tokens, settings.prefill)
             factor = self._calibration.factor(name, number)
-            known = sum(rank.blocks().values()) * rank.layout.block_size if needs_known else 0
-            if needs_known:
-                known += self._believed.count(name, number) * max(1, match.block_size)
+            known = self._scorer.held_tokens(rank) if needs_known else 0
             candidate = Candidate(
                 name,
                 number,
@@ -428,6 +426,7 @@ class Picker:
         placed.keys = b""
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
+            self._calibration.first_token(placed.booking)
             if placed.decoding is not None:
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
@@ -442,6 +441,8 @@ class Picker:
         if placed is None or placed.has_told:
             return
         placed.has_told = True
+        if placed.booking is not None:
+            placed.booking.reported(cached)
         for witness in self._witnesses:
             witness.told(placed, cached, prompt_tokens)
 
@@ -483,8 +484,10 @@ class Picker:
     def forget(self, pod: Pod) -> None:
         """Take note that a pod is gone: nothing is booked on it or believed of it any more."""
         for rank in pod.ranks:
+            self._loads.forget(pod.id, rank.number)
             self._bookings.forget(pod.id, rank.number)
             self._believed.forget(pod.id, rank.number)
+            self._calibration.forget(pod.id, rank.number)
         self._sessions.forget(pod.id)
 
 

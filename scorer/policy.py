@@ -27,7 +27,7 @@ class Policy(Protocol):
     """Orders candidates. `tests/conformance/test_policies.py` runs on each of ours."""
 
     def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return all candidates, best first."""
+        """Return all candidates, of which there is at least one, best first."""
 
 
 class UnknownPolicyError(ValueError):
