@@ -13,7 +13,7 @@ from scorer.reason import reason
 MOST_CANDIDATES = 4
 """Candidates that are kept of a decision: the pick and the fall-backs that are ever tried."""
 
-ENDS: dict[End, pb.Decision.State] = {
+ENDS: dict[End, "pb.Decision.State.ValueType"] = {
     "finished": pb.Decision.FINISHED,
     "failed": pb.Decision.FAILED,
     "expired": pb.Decision.EXPIRED,
@@ -34,7 +34,7 @@ class Kept:
     reason: str
     shadow: bool
     went: tuple[str, int]
-    state: pb.Decision.State = pb.Decision.PICKED
+    state: "pb.Decision.State.ValueType" = pb.Decision.PICKED
     cached: int | None = None
     ttft: float | None = None
 

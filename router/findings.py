@@ -109,7 +109,9 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         if trust.level is Level.EXACT or age < TRUST_SECONDS or _is_other_keyspace(rank):
             continue
         if trust.level is not Level.COLD:
-            text = f"its events are not complete: rank {rank.number} is {trust.level} for {age:.0f} s"
+            text = (
+                f"its events are not complete: rank {rank.number} is {trust.level} for {age:.0f} s"
+            )
             yield Finding("trust", f"{text}: {trust.reason}")
         elif facts.row.requests >= ENOUGH:
             text = f"no events arrive of rank {rank.number}, though {facts.row.requests} requests"
@@ -186,7 +188,8 @@ def _block_size(facts: PodFacts) -> Iterator[Finding]:
         off = sum(hit % of_events != 0 for hit in hits) / len(hits)
         if off > MOSTLY:
             yield Finding(
-                "block-size", f"{unlike}, its events tell of blocks of {of_events}: check block-size"
+                "block-size",
+                f"{unlike}, its events tell of blocks of {of_events}: check block-size",
             )
     elif facts.has_events:
         yield Finding("block-size", f"{unlike}, but no event has told the size of a block")
@@ -266,7 +269,9 @@ def _apart(evidence: Evidence) -> Iterator[Finding]:
         off = evidence.of(lambda traits, form=form: traits.form == form)  # type: ignore[misc]
         if found.isdisjoint({kind, "tokenizer"}) and _is_off(off) and _is_miscounted(off):
             found.add(kind)
-            yield Finding(kind, f"{form}s are predicted wrong, {_how_much(off)}: {reason}{_count_of(off)}")
+            yield Finding(
+                kind, f"{form}s are predicted wrong, {_how_much(off)}: {reason}{_count_of(off)}"
+            )
 
 
 def _of_all(facts: PodFacts, whole: Tally) -> Finding:
