@@ -186,7 +186,8 @@ def _block_size(facts: PodFacts) -> Iterator[Finding]:
     unlike = f"what its engine finds cached comes in multiples of {found} tokens"
     if of_events:
         off = sum(hit % of_events != 0 for hit in hits) / len(hits)
-        if off > MOSTLY:
+        # Of the multiples of another size at least every second one is none of this.
+        if off > OFF_SHARE:
             yield Finding(
                 "block-size",
                 f"{unlike}, its events tell of blocks of {of_events}: check block-size",
