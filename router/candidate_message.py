@@ -1,12 +1,14 @@
 """From a weighed option to the contract's Candidate, bare as Pick gives it or with its details."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from indexer.trust import Level, Trust
 from router.load import Part
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick import Option
-from scorer.match import TIERS
+from scorer.candidate import Candidate
+from scorer.match import TIERS, Match
 
 LEVELS = {
     Level.COLD: pb.Trust.COLD,
@@ -16,29 +18,56 @@ LEVELS = {
 }
 
 
+class Weighed(NamedTuple):
+    """What there is to tell of an option; unlike it, this holds on to no pod and no rank."""
+
+    address: str
+    match: Match
+    trust: Trust
+    candidate: Candidate
+    cost: float
+    terms: tuple[tuple[str, float], ...]
+    calibration: float
+
+
+def weighed(option: Option) -> Weighed:
+    """Return what there is to tell of an option."""
+    return Weighed(
+        option.pod.address,
+        option.match,
+        option.trust,
+        option.candidate,
+        option.cost,
+        option.terms,
+        option.calibration,
+    )
+
+
 def candidate_message(
-    option: Option, wall_offset: float, parts: Sequence[Part] | None = None
+    option: Option | Weighed, wall_offset: float, parts: Sequence[Part] | None = None
 ) -> pb.Candidate:
     """Return a candidate; `wall_offset` brings the ingest's times to the Unix epoch, in seconds.
 
     With the parts of its load (`LoadTable.explain`; none of them may be known) it has its details.
     """
-    match, candidate = option.match, option.candidate
+    one = option if isinstance(option, Weighed) else weighed(option)
+    match, candidate = one.match, one.candidate
+    load = candidate.load
     return pb.Candidate(
         pod=candidate.pod,
         rank=candidate.rank,
-        address=option.pod.address,
+        address=one.address,
         matched_tokens=match.matched_tokens,
         believed_tokens=match.believed_tokens,
-        outstanding_tokens=candidate.load.waiting_uncached_tokens,
-        cost=option.cost,
-        predicted_ttft=option.predicted_ttft,
-        trust=trust_message(option.trust, wall_offset),
-        details=None if parts is None else _details(option, parts),
+        outstanding_tokens=load.waiting_uncached_tokens,
+        cost=one.cost,
+        predicted_ttft=load.wait + candidate.prefill,
+        trust=trust_message(one.trust, wall_offset),
+        details=None if parts is None else _details(one, parts),
     )
 
 
-def _details(option: Option, parts: Sequence[Part]) -> pb.CandidateDetails:
+def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
     match, candidate = option.match, option.candidate
     load = candidate.load
     seen = next((part for part in parts if part.source != "bookings"), None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indexer.index import BrokenInvariantError
-from router.candidate_message import candidate_message
+from router.candidate_message import Weighed, candidate_message, weighed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick import Choice, End, Placed
 from scorer.reason import reason
@@ -29,8 +29,8 @@ class Kept:
     policy: str
     prompt_tokens: int
     at: float
-    candidates: Sequence[pb.Candidate]
-    """As they were then: nothing here holds on to a pod that is gone."""
+    candidates: Sequence[Weighed]
+    """As they were then; messages of them are made when they are asked for."""
     reason: str
     shadow: bool
     went: tuple[str, int]
@@ -65,10 +65,7 @@ class Decisions:
             choice.policy,
             choice.prompt_tokens,
             placed.at,
-            [
-                candidate_message(one, self._wall_offset, ())
-                for one in choice.options[:MOST_CANDIDATES]
-            ],
+            [weighed(one) for one in choice.options[:MOST_CANDIDATES]],
             reason(choice.prompt_tokens, choice.options, choice.policy),
             shadow=placed.shadow,
             went=placed.went,
@@ -113,7 +110,7 @@ class Decisions:
         for kept in reversed(self._kept.values()):
             if model and kept.model != model:
                 continue
-            if pod and kept.candidates[0].pod != pod:
+            if pod and kept.candidates[0].candidate.pod != pod:
                 continue
             found.append(self._message(kept))
             if len(found) == limit:
@@ -127,7 +124,7 @@ class Decisions:
             model=kept.model,
             policy=kept.policy,
             prompt_tokens=kept.prompt_tokens,
-            candidates=kept.candidates,
+            candidates=[candidate_message(one, self._wall_offset, ()) for one in kept.candidates],
             reason=kept.reason,
             shadow=kept.shadow,
             state=kept.state,

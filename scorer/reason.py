@@ -100,8 +100,8 @@ class _Reason:
                 f"{self._name(guarded)} would cost {_less(best, guarded, GUARD)} less but for its "
                 f"{_requests(guarded)} in flight, which are past the load margin"
             )
-        moved = self._least_without(SESSION)
-        if moved is not None and best.candidate.is_session:
+        moved = self._least_without(SESSION) if best.candidate.is_session else None
+        if moved is not None:
             return (
                 f"its session stays there: {self._name(moved)} would cost only "
                 f"{_less(best, moved, SESSION)} less, which is within the margin"
@@ -115,7 +115,10 @@ class _Reason:
 
     def _least_without(self, term: str) -> Contender | None:
         """Return who would have won but for a term; None where the winner would have anyway."""
-        found = min(self._all[1:], key=lambda one: _without(one, term))
+        charged = [one for one in self._all if _term(one, term)]
+        if not charged:
+            return None
+        found = min(charged, key=lambda one: _without(one, term))
         return (
             found if rounded(_without(found, term)) < rounded(_without(self._best, term)) else None
         )
@@ -146,7 +149,7 @@ class _Reason:
         name = _dearest(self._best, one)
         if name in _DRAWBACKS:
             return _DRAWBACKS[name](one, self._tokens)
-        return f"its {name} is {seconds(dict(one.terms).get(name, 0.0))}"
+        return f"its {name} is {seconds(_term(one, name))}"
 
     def _unitless(self, second: Contender) -> str:
         name = self._name(second)
@@ -198,7 +201,14 @@ def _first_token(one: Contender) -> float:
 
 
 def _without(one: Contender, term: str) -> float:
-    return one.cost - dict(one.terms).get(term, 0.0)
+    return one.cost - _term(one, term)
+
+
+def _term(one: Contender, term: str) -> float:
+    for name, value in one.terms:
+        if name == term:
+            return value
+    return 0.0
 
 
 def _less(best: Contender, other: Contender, term: str) -> str:
