@@ -68,7 +68,13 @@ class Parts:
         ]
         tiers = options.pop("shared_tiers", frozenset())
         self.picker = Picker(
-            Scorer(self.ingest, "", believed=self.believed, shared_tiers={"m": tiers}),  # type: ignore[dict-item]
+            Scorer(
+                self.ingest,
+                "",
+                believed=self.believed,
+                shared_tiers={"m": tiers},
+                assumed_block_size=BLOCK,
+            ),  # type: ignore[dict-item]
             self.loads,
             self.bookings,
             self.believed,
@@ -226,7 +232,8 @@ def test_in_shadow_nothing_is_booked_before_it_is_said_where_the_request_went() 
 
 def test_a_session_stays_on_its_pod_where_costs_are_nearly_equal() -> None:
     parts = Parts(pods=8)
-    _, choice = parts.choose(session="s")
+    booking_id, choice = parts.choose(session="s")
+    parts.picker.ended(booking_id, "finished", parts.now)
     home = first(choice)
     for number in range(20):
         other = KeyedPrompt(range(1000 * number + 500, 1000 * number + 502))
@@ -269,7 +276,7 @@ def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever(
     parts.ingest.tick(100)
     assert rank.trust.level is Level.STALE
     assert parts.weigh().options[0].candidate.cached == 800
-    parts.now += 600
+    parts.now += 601
     assert parts.weigh().options[0].candidate.cached == 0
 
 
@@ -424,7 +431,7 @@ class AnyReports(RuleBasedStateMachine):
         parts.calibration.check()
         parts.ingest.check()
         assert len(parts.picker) <= 20
-        assert len(parts.believed) <= sum(6 for _ in parts.names)
+        assert len(parts.believed) <= 6 * 2 * len(self.names)
 
 
 TestAnyReports = AnyReports.TestCase

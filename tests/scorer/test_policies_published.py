@@ -221,6 +221,13 @@ def test_llmd_token_lets_a_cold_one_in_that_would_start_sooner_by_the_gate() -> 
     assert order("llmd-token", *candidates, options={"gate": 15})[0] == "warm"
 
 
+def test_llmd_token_counts_the_gate_in_tokens() -> None:
+    ample = booked("w", 9000, 900), booked("c", 6000, 0)
+    exactly = {"gate": 3000.0, "per-token": 1.0}
+    assert order("llmd-token", *ample, options=exactly)[0] == "c"
+    assert order("llmd-token", *ample, options=exactly | {"gate": 3001.0})[0] == "w"
+
+
 def test_llmd_token_takes_the_least_booked_where_none_is_warm() -> None:
     candidates = booked("a", 500, 700), booked("b", 0, 0)
     assert costs("llmd-token", *candidates) == {"a": 800, "b": 1000}

@@ -154,6 +154,26 @@ def test_requests_that_decode_count_when_the_rest_is_equal() -> None:
     assert winner(one("a", prefill=1.0, in_flight=9), one("b", prefill=1.0, in_flight=8)) == "b"
 
 
+def test_the_terms_are_what_the_docstring_says() -> None:
+    policy = Warmpath(g=0.5, mu=0.01)
+    given = [
+        one("a", wait=1.0, prefill=0.4, in_flight=15),
+        replace(one("b", 99.0), is_session=True),
+    ]
+    ranked = policy.rank(Request(1000, 0.5), given, Random(0))
+    # alpha 2; (1 + 0.8 + 0.15) x (16^0.5 - 1)
+    assert dict(ranked[0].terms) == pytest.approx(
+        {
+            "wait": 1.0,
+            "prefill": 0.8,
+            "decode": 0.15,
+            "crowding": 5.85,
+            "session": 0.1,
+            "hot_spot": 0.0,
+        }
+    )
+
+
 def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
     def session(wait: float) -> Candidate:
         return replace(one("session", wait=wait), is_session=True)
