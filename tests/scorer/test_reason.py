@@ -1,16 +1,36 @@
 """The sentence why the winner won: specific, and never against the numbers."""
 
 import re
+from dataclasses import dataclass, replace
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scorer.candidate import Candidate, Load, Ranked
+from scorer.match import Match, Span
 from scorer.order import in_order
-from scorer.reason import Contender, reason, seconds
+from scorer.reason import reason, seconds
 
 TOKENS = 9000
+
+
+@dataclass(frozen=True)
+class View:
+    level: str
+
+
+@dataclass(frozen=True)
+class Weighed:
+    candidate: Candidate
+    match: Match
+    trust: View
+    cost: float
+    terms: tuple[tuple[str, float], ...]
+
+    @property
+    def held(self) -> int:
+        return self.match.matched_tokens
 
 
 def contender(
@@ -26,7 +46,7 @@ def contender(
     counted: int | None = None,
     believed: int = 0,
     trust: str = "exact",
-) -> Contender:
+) -> Weighed:
     """Return a candidate whose prefill takes a second for 10,000 tokens."""
     cached = held if counted is None else counted
     prefill = (TOKENS - cached) * 1e-4 if prefill is None else prefill
@@ -45,15 +65,18 @@ def contender(
         ("session", max(0.0, leaving)),
         ("hot_spot", hot_spot),
     )
-    ranked = Ranked(candidate, sum(value for _, value in terms), terms)
-    return Contender(ranked, held, believed, trust)
+    known = held - believed
+    match = Match((Span(0, known, "gpu"),) if known else (), 1, assumed_tokens=believed and held)
+    return Weighed(candidate, match, View(trust), sum(value for _, value in terms), terms)
 
 
-def told(*contenders: Contender, policy: str = "warmpath") -> str:
-    by_name = {(one.ranked.candidate.pod, one.ranked.candidate.rank): one for one in contenders}
-    ordered = in_order([one.ranked for one in contenders], Random(0))
-    first = [by_name[one.candidate.pod, one.candidate.rank] for one in ordered]
-    return reason(policy, TOKENS, first)
+def told(*contenders: Weighed, policy: str = "warmpath") -> str:
+    by_name = {(one.candidate.pod, one.candidate.rank): one for one in contenders}
+    ranked = [Ranked(one.candidate, one.cost, one.terms) for one in contenders]
+    ordered = in_order(ranked, Random(0))
+    return reason(
+        TOKENS, [by_name[one.candidate.pod, one.candidate.rank] for one in ordered], policy
+    )
 
 
 def test_the_only_candidate_is_called_that() -> None:
@@ -147,18 +170,19 @@ def test_ranks_of_one_pod_are_told_apart() -> None:
 
 def test_a_policy_without_seconds_is_told_by_its_own_terms() -> None:
     idle, busy = (
-        Contender(
-            Ranked(
-                Candidate(pod, 0, 0, 1.0, Load(in_flight=n)), 200.0 * n, (("requests", 200.0 * n),)
-            ),
-            0,
+        Weighed(
+            Candidate(pod, 0, 0, 1.0, Load(in_flight=n)),
+            Match((), 0),
+            View("exact"),
+            200.0 * n,
+            (("requests", 200.0 * n),),
         )
         for pod, n in (("pod-3", 0), ("pod-1", 2))
     )
     assert told(idle, busy, policy="least-load") == (
         "least-load puts pod-3 first: its cost is 0 (requests 0); pod-1, next, costs 400 (requests 400)."
     )
-    drawn = Contender(Ranked(Candidate("a", 0, 0, 1.0), 0.25), 0)
+    drawn = replace(idle, candidate=Candidate("a", 0, 0, 1.0), cost=0.25, terms=())
     assert told(drawn, busy, policy="random").startswith("random puts a first: its cost is 0.25; ")
 
 
@@ -180,7 +204,7 @@ CONTENDERS = st.lists(
     ),
     min_size=1,
     max_size=4,
-    unique_by=lambda one: one.ranked.candidate.pod,
+    unique_by=lambda one: one.candidate.pod,
 )
 
 
@@ -190,14 +214,14 @@ def number(text: str) -> int:
 
 @given(CONTENDERS)
 def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
-    contenders: list[Contender],
+    contenders: list[Weighed],
 ) -> None:
-    by_pod = {one.ranked.candidate.pod: one for one in contenders}
-    winner = min(contenders, key=lambda one: one.ranked.cost)
+    by_pod = {one.candidate.pod: one for one in contenders}
+    winner = min(contenders, key=lambda one: one.cost)
     sentence = told(*contenders)
-    name = winner.ranked.candidate.pod
-    tied = [one for one in contenders if abs(one.ranked.cost - winner.ranked.cost) < 1e-6]
-    assert any(one.ranked.candidate.pod in sentence for one in tied)
+    name = winner.candidate.pod
+    tied = [one for one in contenders if abs(one.cost - winner.cost) < 1e-6]
+    assert any(one.candidate.pod in sentence for one in tied)
     if len(tied) > 1:
         return
     assert re.search(rf"\b{name} (has|is)", sentence)
@@ -207,17 +231,17 @@ def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
     if cached := re.search(r"(\w+) (?:is the only candidate; it )?has ([\d,]+) of 9,000", sentence):
         assert number(cached[2]) == by_pod[cached[1]].held
     if queued := re.search(r"(\w+)\b[^;]* ([\d.]+) s of work are queued there", sentence):
-        wait = by_pod[queued[1]].ranked.candidate.load.wait
-        assert wait == float(queued[2]) > winner.ranked.candidate.load.wait
+        wait = by_pod[queued[1]].candidate.load.wait
+        assert wait == float(queued[2]) > winner.candidate.load.wait
     if longer := re.search(r"(\w+), next, would take ([\d.]+) s longer", sentence):
-        one, best = by_pod[longer[1]].ranked.candidate, winner.ranked.candidate
+        one, best = by_pod[longer[1]].candidate, winner.candidate
         more = one.load.wait + one.prefill - best.load.wait - best.prefill
         assert abs(more - float(longer[2])) <= 0.05 * more
     if "nothing waiting" in sentence:
-        assert not winner.ranked.candidate.load.wait
+        assert not winner.candidate.load.wait
     if "no candidate has any" in sentence:
         assert not any(one.held for one in contenders)
     if "session stays" in sentence:
-        assert winner.ranked.candidate.is_session
+        assert winner.candidate.is_session
     if hot := re.search(r"(\w+) would cost .* past the load margin", sentence):
-        assert dict(by_pod[hot[1]].ranked.terms)["hot_spot"] > 0
+        assert dict(by_pod[hot[1]].terms)["hot_spot"] > 0
