@@ -1,7 +1,6 @@
 """What our own policy promises, whatever its constants."""
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -86,7 +85,7 @@ def test_with_equal_warmth_the_least_loaded_wins(request: Request, given: list[C
     waits = sorted(other.load.wait for other in given)
     flights = sorted(other.load.in_flight for other in given)
     ordered = [
-        replace(other, load=Load(wait, in_flight=flight))
+        other._replace(load=Load(wait, in_flight=flight))
         for other, wait, flight in zip(given, waits, flights, strict=True)
     ]
     best = POLICY.rank(request, ordered, Random(0))[0].candidate
@@ -111,10 +110,10 @@ def test_nothing_that_makes_a_candidate_worse_betters_its_place(
     chosen = data.draw(st.integers(0, len(given) - 1))
     before, load = given[chosen], given[chosen].load
     worse = {
-        "wait": replace(before, load=replace(load, wait=load.wait + by / 10)),
-        "prefill": replace(before, prefill=before.prefill + by / 10),
-        "in_flight": replace(before, load=replace(load, in_flight=load.in_flight + by)),
-        "session": replace(before, is_session=False),
+        "wait": before._replace(load=load._replace(wait=load.wait + by / 10)),
+        "prefill": before._replace(prefill=before.prefill + by / 10),
+        "in_flight": before._replace(load=load._replace(in_flight=load.in_flight + by)),
+        "session": before._replace(is_session=False),
     }[term]
     then = POLICY.rank(request, given, Random(0))
     now = POLICY.rank(request, [*given[:chosen], worse, *given[chosen + 1 :]], Random(0))
@@ -158,7 +157,7 @@ def test_the_terms_are_what_the_docstring_says() -> None:
     policy = Warmpath(g=0.5, mu=0.01)
     given = [
         one("a", wait=1.0, prefill=0.4, in_flight=15),
-        replace(one("b", 99.0), is_session=True),
+        one("b", 99.0)._replace(is_session=True),
     ]
     ranked = policy.rank(Request(1000, 0.5), given, Random(0))
     # alpha 2; (1 + 0.8 + 0.15) x (16^0.5 - 1)
@@ -176,7 +175,7 @@ def test_the_terms_are_what_the_docstring_says() -> None:
 
 def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
     def session(wait: float) -> Candidate:
-        return replace(one("session", wait=wait), is_session=True)
+        return one("session", wait=wait)._replace(is_session=True)
 
     assert winner(session(0.09), one("other")) == "session"
     assert winner(session(0.11), one("other")) == "other"
