@@ -9,8 +9,8 @@ from router.body import BadPromptError
 from router.candidate_message import candidate_message, source_message
 from router.decisions import Decisions
 from router.diagnose import diagnose
-from router.engine_load import MOST_REQUESTS, Observed
 from router.eligible import eligible
+from router.engine_load import MOST_REQUESTS, Observed
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick import Ask, Picker, Traits

@@ -35,7 +35,7 @@ from router.health import Component, Health
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.picking import Picking
-from router.pods import Pod, PodTable
+from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService

@@ -358,8 +358,8 @@ class AnyReports(RuleBasedStateMachine):
         blocks: int,
         start: int,
         session: str,
-        shadow: bool,  # noqa: FBT001
-        disaggregated: bool,  # noqa: FBT001
+        shadow: bool,
+        disaggregated: bool,
         policy: str,
     ) -> None:
         prompt = KeyedPrompt(range(start, start + blocks))
