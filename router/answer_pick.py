@@ -26,6 +26,8 @@ ENDS: dict[int, Literal["finished", "failed"]] = {
     pb.ReportRequest.FAILED: "failed",
 }
 
+EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value}
+
 FORMS: dict[str, Literal["ids", "text", "chat"]] = {"chat_body": "chat", "text": "text"}
 """What a prompt's form counts as; a completions body may hold ids as well as a text."""
 
@@ -110,6 +112,8 @@ class PickAnswerer:
         if not request.booking_id:
             raise BadPromptError("booking_id", "is missing")
         self._observe(request.loads)
+        if request.event not in EVENTS:
+            raise BadPromptError("event", f"is missing; give {', '.join(EVENTS.values())}")
         now, name = self._clock(), request.booking_id
         placed = self._picker.get(name)
         if placed is not None and request.HasField("cached_tokens"):
@@ -120,8 +124,7 @@ class PickAnswerer:
                 raise BadPromptError(
                     "cached_tokens", f"is {request.cached_tokens}; the prompt has {most} tokens"
                 )
-        known = self._reported(request, name, now)
-        return pb.ReportResponse(known=known)
+        return pb.ReportResponse(known=self._reported(request, name, now))
 
     def _reported(self, request: pb.ReportRequest, name: str, now: float) -> bool:
         event = request.event
@@ -135,16 +138,16 @@ class PickAnswerer:
             self._picker.told(name, request.cached_tokens, tokens)
         if event == pb.ReportRequest.FIRST_TOKEN:
             return self._picker.first_token(name, now)
-        if event in ENDS:
-            return self._picker.ended(name, ENDS[event], now)
-        raise BadPromptError("event", "is missing; give STARTED, FIRST_TOKEN, FINISHED or FAILED")
+        return self._picker.ended(name, ENDS[event], now)
 
     def _check_rank(self, pod_id: str, number: int) -> None:
         pod = next((pod for pod in self._pods if pod.id == pod_id), None)
         if pod is None:
             raise BadPromptError("pod", f"is {pod_id!r}; the router knows no such pod")
-        if number not in {rank.number for rank in pod.ranks}:
-            raise BadPromptError("rank", f"is {number}; pod {pod_id!r} has {len(pod.ranks)}")
+        if number >= len(pod.ranks):
+            raise BadPromptError(
+                "rank", f"is {number}; those of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
+            )
 
     def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""

@@ -118,6 +118,8 @@ class Predicted(NamedTuple):
     """Seconds that it would take."""
     factor: float = 1.0
     """Of the rank's calibration."""
+    room: int = 0
+    """Blocks that are believed to be there at most; 0 where events tell what is."""
 
 
 @dataclass(slots=True)
@@ -138,6 +140,7 @@ class Placed:
     shadow: bool
     went: tuple[str, int]
     """Where it is now: where it was picked to go unless a report said otherwise."""
+    session: str = ""
     keys: bytes = b""
     """Of its blocks, until its first token."""
     booking: Booking | None = None
@@ -336,9 +339,13 @@ class Picker:
             at=now,
             picked=where,
             available=max(_held(one, choice) for one in choice.options),
-            predicted={(one.pod.id, one.rank.number): _predicted(one, choice) for one in kept},
+            predicted={
+                (one.pod.id, one.rank.number): _predicted(one, choice, self._room(one))
+                for one in kept
+            },
             shadow=ask.shadow,
             went=where,
+            session=ask.session,
             keys=self._scorer.keys(ask.prompt, best.rank),
         )
         if len(self._placed) >= self._settings.most:
@@ -346,19 +353,16 @@ class Picker:
         self._placed[placed.booking_id] = placed
         if not ask.shadow:
             self._book(placed, now, choice.decode[0] if choice.decode else None)
-            if best.trust.level is not Level.EXACT:
-                self._believed.assume(
-                    *where, placed.keys, now=now, capacity=self._capacity(best.pod)
-                )
-        if ask.session:
             self._sessions.put(ask.session, *where, now)
         for witness in self._witnesses:
             witness.picked(placed, choice)
         return placed.booking_id, choice
 
-    def _capacity(self, pod: Pod) -> int:
-        """Return how many blocks are believed to be on a rank without events at most."""
-        return pod.blocks or self._settings.assumed_blocks
+    def _room(self, option: Option) -> int:
+        """Return how many blocks are believed to be on a rank at most; 0 where events tell."""
+        if option.trust.level is Level.EXACT:
+            return 0
+        return option.pod.blocks or self._settings.assumed_blocks
 
     def _book(self, placed: Placed, now: float, decode: Option | None = None) -> None:
         """Book a pick where it goes."""
@@ -373,12 +377,14 @@ class Picker:
         self._arrive(placed, now)
 
     def _arrive(self, placed: Placed, now: float) -> None:
-        """Mark a pick's blocks as arriving where it goes."""
+        """Mark a pick's blocks as arriving where it goes, and as there where no event will tell."""
         expected = placed.predicted.get(placed.went)
         seconds = expected.wait + expected.prefill if expected else 0.0
         placed.ticket = self._believed.arrive(
             *placed.went, placed.keys, expires=now + seconds + self._settings.arriving_seconds
         )
+        if expected and expected.room:
+            self._believed.assume(*placed.went, placed.keys, now=now, capacity=expected.room)
 
     def _work(self, placed: Placed) -> Work:
         """Return what a pick costs the rank it goes to: a whole prefill, where nothing is known."""
@@ -405,14 +411,20 @@ class Picker:
         moved = where is not None and where != placed.went
         if where is not None:
             placed.went = where
+        if moved or placed.shadow:
+            self._sessions.put(placed.session, *placed.went, now)
         if placed.booking is None:
             self._book(placed, now)
         else:
             work = self._work(placed) if moved else None
-            self._bookings.started(placed.booking.id, now, work=work)
+            is_booked = self._bookings.started(placed.booking.id, now, work=work)
             if moved and placed.ticket is not None and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)
-                self._arrive(placed, now)
+                if is_booked:
+                    self._arrive(placed, now)
+                else:
+                    # The pod that it was booked on is gone.
+                    self._book(placed, now)
         for witness in self._witnesses:
             witness.started(placed, now)
         return True
@@ -512,7 +524,7 @@ def _held(option: Option, choice: Choice) -> int:
     return min(option.match.matched_tokens, max(0, choice.prompt_tokens - 1))
 
 
-def _predicted(option: Option, choice: Choice) -> Predicted:
+def _predicted(option: Option, choice: Choice, room: int) -> Predicted:
     candidate = option.candidate
     return Predicted(
         _held(option, choice),
@@ -520,4 +532,5 @@ def _predicted(option: Option, choice: Choice) -> Predicted:
         candidate.load.wait,
         candidate.prefill,
         option.calibration,
+        room,
     )

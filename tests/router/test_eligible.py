@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
+from weighed import FakeRank
 
 from indexer.trust import Level, Trust
 from router.eligible import eligible
 from router.pick import NoPodError
 from router.pods import Pod, PodTable, Status
-from weighed import FakeRank
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
 ILL = Status(healthy=False, reason="no answer in time")

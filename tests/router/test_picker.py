@@ -180,6 +180,20 @@ def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
     assert all(one.match.matched_tokens == 0 for one in parts.weigh().options)
 
 
+def test_a_request_whose_pod_has_gone_is_booked_where_it_goes_instead() -> None:
+    parts = Parts(pods=2)
+    booking_id, choice = parts.choose()
+    gone = next(pod for pod in parts.pods if pod.id == first(choice))
+    other = next(number for number, pod in enumerate(parts.pods) if pod is not gone)
+    parts.picker.forget(gone)
+    assert parts.wait(other) == 0
+    parts.picker.started(booking_id, parts.now, (f"pod-{other}", 0))
+    assert parts.wait(other) > 0
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.wait(other) == 0
+    assert len(parts.bookings) == 0
+
+
 def test_arriving_blocks_are_believed_until_events_must_have_told() -> None:
     parts = Parts(pods=1)
     booking_id, _ = parts.choose()

@@ -1,0 +1,96 @@
+"""A running router and what tests of picks ask of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from indexer.token import pack_tokens
+from router.assemble import running
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.read_config import parse
+
+QUIET = "[probe]\ninterval-seconds = 0\n"
+"""No pod is looked at: nobody serves their addresses."""
+
+
+@dataclass
+class Stand:
+    """A running router and a client of it."""
+
+    address: str
+    stub: router_pb2_grpc.RouterStub
+
+    async def pick(self, prompt: pb.Prompt, **fields: Any) -> pb.PickResponse:
+        return await self.stub.Pick(pb.PickRequest(prompt=prompt, **fields), timeout=30)
+
+    async def explain(self, prompt: pb.Prompt, **fields: Any) -> pb.ExplainResponse:
+        return await self.stub.Explain(pb.ExplainRequest(prompt=prompt, **fields), timeout=30)
+
+    async def report(self, name: str, event: str, **fields: Any) -> bool:
+        """Report an event by its name; return whether the booking was known."""
+        value = pb.ReportRequest.Event.Value(event)
+        request = pb.ReportRequest(booking_id=name, event=value, **fields)
+        return (await self.stub.Report(request, timeout=30)).known
+
+    async def decisions(self, **fields: Any) -> Sequence[pb.Decision]:
+        request = pb.ListDecisionsRequest(**fields)
+        return (await self.stub.ListDecisions(request, timeout=30)).decisions
+
+    async def diagnose(self) -> pb.DiagnoseResponse:
+        return await self.stub.Diagnose(pb.DiagnoseRequest(), timeout=30)
+
+    async def pods(self) -> Sequence[pb.Pod]:
+        return (await self.stub.ListPods(pb.ListPodsRequest(), timeout=30)).pods
+
+    async def refused(self, call: Awaitable[object]) -> tuple[grpc.StatusCode, str]:
+        """Return the status of a call that fails."""
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            return error.code(), error.details() or ""
+        raise AssertionError("it was answered")
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds; the test's own time bounds it."""
+    while not await holds():
+        await asyncio.sleep(0.01)
+
+
+def ids(length: int = 100, first: int = 100) -> list[int]:
+    return list(range(first, first + length))
+
+
+def prompt(length: int = 100, first: int = 100, **fields: Any) -> pb.Prompt:
+    fields.setdefault("model", "demo")
+    return pb.Prompt(token_ids_packed=pack_tokens(ids(length, first)), **fields)
+
+
+def pod(name: str, address: str = "", **keys: object) -> str:
+    """Return the table of a pod; without events unless they are given."""
+    table = f'[[pods]]\nid = "{name}"\nmodel = "demo"\naddress = "{address or name + ":80"}"\n'
+    return table + "".join(
+        f"{key.replace('_', '-')} = {value!r}\n".replace("'", '"') for key, value in keys.items()
+    )
+
+
+@asynccontextmanager
+async def standing(folder: Path, tables: str, *, models: str = "") -> AsyncIterator[Stand]:
+    """Run a router of one model, `demo`; `tables` end its configuration and `models` tells of it."""
+    config = parse(
+        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}',
+        "test",
+    )
+    async with (
+        running(config, folder) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+    ):
+        yield Stand(router.address, router_pb2_grpc.RouterStub(channel))
