@@ -1,17 +1,22 @@
 """From a prompt's tokens to what every rank holds of it, and to scores."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
+
+from indexer.believed import Believed
 
 from indexer.extra import Item, extras_of, next_token
 from indexer.group import Layout
 from indexer.ingest import Ingest
 from indexer.key import Chain, Keyspace, chain
+from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
@@ -21,6 +26,9 @@ from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy
 
 NOTHING = Match((), 0)
+
+ASSUMED_BLOCK_SIZE = 64
+"""Tokens a block, where no event has told: what was sent to a rank is remembered in these."""
 
 Held = tuple[int, int, int, str]
 """A cache group, blocks of it (first, past the last) and the tier that holds them."""
@@ -37,6 +45,21 @@ class Memo(Protocol):
 
     def keep(self, root: int, block_size: int, keys: bytes) -> None:
         """Remember a text's leading keys."""
+
+
+class Prompt(Protocol):
+    """What can be scored."""
+
+    @property
+    def model(self) -> str:
+        """The base model's name."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        """Return the blocks that a request could find cached."""
 
 
 class TokenPrompt(msgspec.Struct, frozen=True):
@@ -110,14 +133,29 @@ class RankScore:
 
 
 class Scorer:
-    """Scores prompts over one ingest's index."""
+    """Scores prompts over one ingest's index, and over what is believed besides.
 
-    def __init__(self, ingest: Ingest, hash_seed: str) -> None:
+    `shared_tiers` names, by model, the tiers that all of its pods read alike: what one holds there,
+    each holds. `assumed_block_size` is for ranks of which no event has told a block size.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        hash_seed: str,
+        *,
+        believed: Believed | None = None,
+        shared_tiers: Mapping[str, Collection[str]] = MappingProxyType({}),
+        assumed_block_size: int = ASSUMED_BLOCK_SIZE,
+    ) -> None:
         self._ingest = ingest
         self._hash_seed = hash_seed
+        self._believed = believed
+        self._shared_tiers = shared_tiers
+        self._assumed_form = (assumed_block_size, False)
 
     def score(
-        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
+        self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
     ) -> Iterator[RankScore]:
         """Yield each rank's score, in the order given."""
         matches = self.matches(prompt, ranks, strategy)
@@ -126,45 +164,119 @@ class Scorer:
             yield RankScore(rank, strategy(match), match)
 
     def matches(
-        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
+        self,
+        prompt: Prompt,
+        ranks: Sequence[Rank],
+        strategy: Strategy,
+        *,
+        stale_since: float = math.inf,
     ) -> dict[Rank, Match]:
         """Return what each rank that holds anything of the prompt could reuse of it.
 
         Only as much is looked up as the strategy needs. Keys are computed once for each block size
-        among the ranks. A rank whose stream is gone holds nothing: what it held says nothing of what
-        it holds.
+        among the ranks. A rank whose stream is gone since before `stale_since` (the ingest's clock)
+        is known to hold nothing: what it held says nothing of what it holds.
         """
         # Caches that need only a window may be held where the prompt's beginning is not.
         leading = strategy in LEADING
-        forms = set()
+        of_form: dict[tuple[int, bool], list[Rank]] = {}
         for rank in ranks:
             layout = rank.layout
             leading = leading and layout.has_prefix
-            forms.add(layout.form)
+            of_form.setdefault(layout.form, []).append(rank)
+        shared = self._shared_tiers.get(prompt.model, ())
+        unknown = of_form.pop((0, False), [])
+        if unknown and self._believed:
+            of_form.setdefault(self._assumed_form, []).extend(unknown)
         matches: dict[Rank, Match] = {}
-        for block_size, lookahead in forms:
-            if not block_size:
-                continue
-            sought = prompt.chain(block_size, self._hash_seed, lookahead=lookahead)
-            held: dict[Rank, list[Held]] = {}
-            for place, start, stop in self._ingest.match(sought, leading=leading):
-                holder = self._ingest.rank(place.pod, place.rank)
-                if holder is not None:
-                    held.setdefault(holder, []).append((place.group, start, stop, place.tier))
-            # Pods mostly hold the same blocks, and then have one match.
-            alike: dict[Held, Match] = {}
-            for rank, pieces in held.items():
-                layout = rank.layout
-                if layout.form != (block_size, lookahead) or rank.trust.level is Level.STALE:
-                    continue
-                is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
-                match = alike.get(pieces[0]) if is_simple else None
-                if match is None:
-                    match = _match(pieces, layout, sought.blocks)
-                    if is_simple:
-                        alike[pieces[0]] = match
-                matches[rank] = match
+        for form, alike in of_form.items():
+            if form[0]:
+                sought = self._sought(prompt, form)
+                held = self._held(sought, leading=leading)
+                if shared:
+                    _share(held, alike, shared)
+                matches |= self._matches_of(sought, held, alike, stale_since)
         return matches
+
+    def keys(self, prompt: Prompt, rank: Rank) -> bytes:
+        """Return the keys of the blocks that a prompt would have on a rank, packed."""
+        form = rank.layout.form
+        block_size, lookahead = form if form[0] else self._assumed_form
+        return packed_keys(prompt.chain(block_size, self._hash_seed, lookahead=lookahead))
+
+    def _sought(self, prompt: Prompt, form: tuple[int, bool]) -> Chain:
+        chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
+        # With two look-ups the keys are better made once.
+        return replace(chain, made=packed_keys(chain)) if self._believed else chain
+
+    def _held(self, sought: Chain, *, leading: bool) -> dict[Rank, list[Held]]:
+        held: dict[Rank, list[Held]] = {}
+        for place, start, stop in self._ingest.match(sought, leading=leading):
+            holder = self._ingest.rank(place.pod, place.rank)
+            if holder is not None:
+                held.setdefault(holder, []).append((place.group, start, stop, place.tier))
+        return held
+
+    def _matches_of(
+        self,
+        sought: Chain,
+        held: Mapping[Rank, list[Held]],
+        ranks: Sequence[Rank],
+        stale_since: float,
+    ) -> dict[Rank, Match]:
+        """Return the matches of ranks that have one form."""
+        beliefs = self._beliefs(sought)
+        wanted = set(ranks)
+        matches: dict[Rank, Match] = {}
+        # Pods mostly hold the same blocks, and then have one match.
+        alike: dict[Held, Match] = {}
+        for rank, pieces in held.items():
+            if rank not in wanted:
+                continue
+            trust = rank.trust
+            if trust.level is Level.STALE and trust.since < stale_since:
+                continue
+            layout = rank.layout
+            is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
+            match = alike.get(pieces[0]) if is_simple else None
+            if match is None:
+                match = _match(pieces, layout, sought.blocks)
+                if is_simple:
+                    alike[pieces[0]] = match
+            matches[rank] = match
+        size = sought.block_size
+        for rank in wanted if beliefs else ():
+            arriving, assumed = beliefs.get((rank.pod, rank.number), (0, 0))
+            if arriving or assumed:
+                matches[rank] = Match(
+                    matches.get(rank, NOTHING).spans,
+                    size,
+                    arriving_tokens=arriving * size,
+                    assumed_tokens=assumed * size,
+                )
+        return matches
+
+    def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return how many leading blocks are believed to be on each rank: arriving, assumed."""
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        if self._believed:
+            for belief, start, stop in self._believed.match(sought, leading=True):
+                if not start:
+                    arriving, assumed = found.get((belief.pod, belief.rank), (0, 0))
+                    if belief.kind == "arriving":
+                        arriving = stop
+                    else:
+                        assumed = stop
+                    found[belief.pod, belief.rank] = arriving, assumed
+        return found
+
+
+def _share(held: dict[Rank, list[Held]], ranks: Sequence[Rank], tiers: Collection[str]) -> None:
+    """Let each rank hold what any rank holds in tiers that all of them read."""
+    pool = {piece for pieces in held.values() for piece in pieces if piece[3] in tiers}
+    for rank in ranks if pool else ():
+        own = held.setdefault(rank, [])
+        own.extend(pool.difference(own))
 
 
 def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:

@@ -18,15 +18,35 @@ class Span(NamedTuple):
 class Match:
     """The blocks of a prompt that one rank holds.
 
-    `spans` are in order, do not overlap and are not empty; between two of them may be a gap.
-    `block_size` is in tokens.
+    `spans` are what events told of: in order, not overlapping, not empty; between two may be a gap.
+    `arriving_tokens` and `assumed_tokens` are leading tokens that are only believed to be there: on
+    their way with requests just picked, or sent there while events were missing. `block_size` is in
+    tokens.
     """
 
-    __slots__ = ("block_size", "leading", "matched_tokens", "spans", "tokens_by_tier")
+    __slots__ = (
+        "arriving_tokens",
+        "assumed_tokens",
+        "block_size",
+        "known_tokens",
+        "leading",
+        "matched_tokens",
+        "spans",
+        "tokens_by_tier",
+    )
 
-    def __init__(self, spans: tuple[Span, ...], block_size: int) -> None:
+    def __init__(
+        self,
+        spans: tuple[Span, ...],
+        block_size: int,
+        *,
+        arriving_tokens: int = 0,
+        assumed_tokens: int = 0,
+    ) -> None:
         self.spans = spans
         self.block_size = block_size
+        self.arriving_tokens = arriving_tokens
+        self.assumed_tokens = assumed_tokens
         self.leading = _leading(spans)
         """The spans from the first block on that have no gap between them."""
         self.tokens_by_tier: dict[str, int] = {}
@@ -34,8 +54,15 @@ class Match:
         for start, stop, tier in self.leading:
             held = self.tokens_by_tier.get(tier, 0)
             self.tokens_by_tier[tier] = held + (stop - start) * block_size
-        self.matched_tokens = sum(self.tokens_by_tier.values())
-        """The leading tokens held in any tier."""
+        self.known_tokens = sum(self.tokens_by_tier.values())
+        """The leading tokens that events told of, in any tier."""
+        self.matched_tokens = max(self.known_tokens, arriving_tokens, assumed_tokens)
+        """The leading tokens held, known or believed."""
+
+    @property
+    def believed_tokens(self) -> int:
+        """How many of the leading tokens no event has told of."""
+        return self.matched_tokens - self.known_tokens
 
 
 def _leading(spans: tuple[Span, ...]) -> tuple[Span, ...]:

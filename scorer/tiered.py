@@ -16,5 +16,9 @@ slower two are between nothing and Dynamo's credits for them.
 
 
 def tiered(match: Match, weights: Mapping[str, float] = WEIGHTS) -> float:
-    """Return the leading tokens, each times its tier's weight."""
-    return sum(tokens * weights[tier] for tier, tokens in match.tokens_by_tier.items())
+    """Return the leading tokens, each times its tier's weight.
+
+    What is only believed to be there counts as on the GPU: it is computed there.
+    """
+    known = sum(tokens * weights[tier] for tier, tokens in match.tokens_by_tier.items())
+    return known + match.believed_tokens * weights["gpu"]

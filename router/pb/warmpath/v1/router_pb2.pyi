@@ -366,6 +366,7 @@ class PodScore(_message.Message):
     TIERS_FIELD_NUMBER: _builtins.int
     TRUST_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
+    BELIEVED_TOKENS_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
     rank: _builtins.int
     score: _builtins.float
@@ -375,8 +376,12 @@ class PodScore(_message.Message):
     matched_tokens: _builtins.int
     """Leading tokens that a request would find cached: at most all but the last one."""
     ready: _builtins.bool
-    """False while no event stream of the pod is connected, or it is not known. Its score falls to 0 as
-    soon as the trust says STALE, and is 0 for a pod that is not known.
+    """False while no event stream of the pod is connected, or it is not known. What its events told
+    counts no more as soon as the trust says STALE.
+    """
+    believed_tokens: _builtins.int
+    """Of `matched_tokens`, those that no event has told of: blocks on their way there with a request
+    that was just picked, and what was sent to a pod without events. An approximation.
     """
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
@@ -394,10 +399,11 @@ class PodScore(_message.Message):
         tiers: _abc.Iterable[Global___TierTokens] | None = ...,
         trust: Global___Trust | None = ...,
         ready: _builtins.bool = ...,
+        believed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trust", b"trust"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_tokens", b"matched_tokens", "pod", b"pod", "rank", b"rank", "ready", b"ready", "score", b"score", "tiers", b"tiers", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["believed_tokens", b"believed_tokens", "matched_tokens", b"matched_tokens", "pod", b"pod", "rank", b"rank", "ready", b"ready", "score", b"score", "tiers", b"tiers", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -488,29 +494,91 @@ class PickRequest(_message.Message):
 
     PROMPT_FIELD_NUMBER: _builtins.int
     PODS_FIELD_NUMBER: _builtins.int
-    STRATEGY_FIELD_NUMBER: _builtins.int
-    strategy: _builtins.str
-    """The strategy that scores warmth; as in ScoreRequest."""
+    POLICY_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    DISAGGREGATED_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """The policy's name; empty: the configured one."""
+    session_id: _builtins.str
+    """What this request has in common with others of its conversation; its pod is kept unless that
+    costs more than the policy's margin. Empty: none.
+    """
+    shadow: _builtins.bool
+    """The caller chooses itself, and only wants to know: nothing is booked before Report says with
+    STARTED where the request went. What would have been saved is in Diagnose.
+    """
+    disaggregated: _builtins.bool
+    """One pod for the prefill and one for decoding, by the pods' roles."""
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
     def pods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the pods to choose from. Empty: every pod that serves the model."""
 
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]:
+        """What the caller knows of the pods' load at this moment."""
+
     def __init__(
         self,
         *,
         prompt: Global___Prompt | None = ...,
         pods: _abc.Iterable[_builtins.str] | None = ...,
-        strategy: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        loads: _abc.Iterable[Global___PodLoad] | None = ...,
+        shadow: _builtins.bool = ...,
+        disaggregated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pods", b"pods", "prompt", b"prompt", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "prompt", b"prompt", "session_id", b"session_id", "shadow", b"shadow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PickRequest: _TypeAlias = PickRequest  # noqa: Y015
+
+@_typing.final
+class PodLoad(_message.Message):
+    """A rank's load, as its engine or a gateway sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    KV_USAGE_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    pod: _builtins.str
+    rank: _builtins.int
+    running: _builtins.int
+    """Requests that it computes."""
+    waiting: _builtins.int
+    """Requests in its queue."""
+    kv_usage: _builtins.float
+    """Share of its KV cache that requests hold, 0 to 1."""
+    age: _builtins.float
+    """How old this is, in seconds."""
+    def __init__(
+        self,
+        *,
+        pod: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        kv_usage: _builtins.float = ...,
+        age: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "kv_usage", b"kv_usage", "pod", b"pod", "rank", b"rank", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PodLoad: _TypeAlias = PodLoad  # noqa: Y015
 
 @_typing.final
 class PickResponse(_message.Message):
@@ -519,6 +587,8 @@ class PickResponse(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     BOOKING_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    DECODE_CANDIDATES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """Names the booking in Report."""
     prompt_tokens: _builtins.int
@@ -526,20 +596,63 @@ class PickResponse(_message.Message):
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first: the pick, then the fall-backs in the order to try them."""
 
+    @_builtins.property
+    def decode_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
+        """Of a disaggregated pick: where to decode, best first. `candidates` are for the prefill."""
+
+    @_builtins.property
+    def source(self) -> Global___Source:
+        """The best other holder of the prefix, for engines that can pull KV from a peer; absent where none
+        holds more than the pick.
+        """
+
     def __init__(
         self,
         *,
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         booking_id: _builtins.str = ...,
         prompt_tokens: _builtins.int = ...,
+        decode_candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        source: Global___Source | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "decode_candidates", b"decode_candidates", "prompt_tokens", b"prompt_tokens", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PickResponse: _TypeAlias = PickResponse  # noqa: Y015
+
+@_typing.final
+class Source(_message.Message):
+    """A rank that holds more of a prompt's prefix than the picked one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
+    pod: _builtins.str
+    rank: _builtins.int
+    address: _builtins.str
+    """host:port that serves requests."""
+    matched_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        pod: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        address: _builtins.str = ...,
+        matched_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "matched_tokens", b"matched_tokens", "pod", b"pod", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Source: _TypeAlias = Source  # noqa: Y015
 
 @_typing.final
 class Candidate(_message.Message):
@@ -552,17 +665,29 @@ class Candidate(_message.Message):
     OUTSTANDING_TOKENS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     TRUST_FIELD_NUMBER: _builtins.int
+    BELIEVED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREDICTED_TTFT_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
     rank: _builtins.int
     address: _builtins.str
     """host:port that serves requests."""
     matched_tokens: _builtins.int
+    """Leading tokens that are held, known or believed."""
     outstanding_tokens: _builtins.int
-    """Tokens booked on the pod and not yet reported finished, this request not counted."""
+    """Tokens to compute that are booked on the rank, this request not counted."""
     cost: _builtins.float
-    """What the ranking compares, in tokens; lower is better."""
+    """What the ranking compares; lower is better. Seconds for the default policy."""
+    believed_tokens: _builtins.int
+    """Of `matched_tokens`, those that no event has told of (see PodScore)."""
+    predicted_ttft: _builtins.float
+    """Seconds until its first token, as predicted: the wait and the prefill."""
     @_builtins.property
     def trust(self) -> Global___Trust: ...
+    @_builtins.property
+    def details(self) -> Global___CandidateDetails:
+        """Only in Explain and ListDecisions."""
+
     def __init__(
         self,
         *,
@@ -573,14 +698,120 @@ class Candidate(_message.Message):
         outstanding_tokens: _builtins.int = ...,
         cost: _builtins.float = ...,
         trust: Global___Trust | None = ...,
+        believed_tokens: _builtins.int = ...,
+        predicted_ttft: _builtins.float = ...,
+        details: Global___CandidateDetails | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["trust", b"trust"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "trust", b"trust"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cost", b"cost", "matched_tokens", b"matched_tokens", "outstanding_tokens", b"outstanding_tokens", "pod", b"pod", "rank", b"rank", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "believed_tokens", b"believed_tokens", "cost", b"cost", "details", b"details", "matched_tokens", b"matched_tokens", "outstanding_tokens", b"outstanding_tokens", "pod", b"pod", "predicted_ttft", b"predicted_ttft", "rank", b"rank", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+
+@_typing.final
+class CandidateDetails(_message.Message):
+    """Why a candidate costs what it costs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIERS_FIELD_NUMBER: _builtins.int
+    ARRIVING_TOKENS_FIELD_NUMBER: _builtins.int
+    ASSUMED_TOKENS_FIELD_NUMBER: _builtins.int
+    COUNTED_TOKENS_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    PREFILL_SECONDS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    KV_USAGE_FIELD_NUMBER: _builtins.int
+    LOAD_SOURCE_FIELD_NUMBER: _builtins.int
+    LOAD_AGE_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    IS_SESSION_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
+    arriving_tokens: _builtins.int
+    """Leading tokens on their way there with requests that were just picked."""
+    assumed_tokens: _builtins.int
+    """Leading tokens of what was sent there, where events are missing."""
+    counted_tokens: _builtins.int
+    """Tokens that the cost counts as cached: the match, discounted where the view is doubtful."""
+    wait_seconds: _builtins.float
+    prefill_seconds: _builtins.float
+    waiting: _builtins.int
+    in_flight: _builtins.int
+    context_tokens: _builtins.int
+    queue: _builtins.int
+    kv_usage: _builtins.float
+    load_source: _builtins.str
+    """Where the load is from."""
+    load_age: _builtins.float
+    """Seconds since the engine or a gateway told of it; absent where nobody has."""
+    calibration: _builtins.float
+    """How much slower than the cost model its prefills are."""
+    is_session: _builtins.bool
+    """Whether the session's last request went there."""
+    @_builtins.property
+    def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
+        """`matched_tokens` by tier, without what is only believed."""
+
+    @_builtins.property
+    def terms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Term]:
+        """What the cost is made of."""
+
+    def __init__(
+        self,
+        *,
+        tiers: _abc.Iterable[Global___TierTokens] | None = ...,
+        arriving_tokens: _builtins.int = ...,
+        assumed_tokens: _builtins.int = ...,
+        counted_tokens: _builtins.int = ...,
+        wait_seconds: _builtins.float = ...,
+        prefill_seconds: _builtins.float = ...,
+        waiting: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+        context_tokens: _builtins.int = ...,
+        queue: _builtins.int = ...,
+        kv_usage: _builtins.float = ...,
+        load_source: _builtins.str = ...,
+        load_age: _builtins.float | None = ...,
+        calibration: _builtins.float = ...,
+        is_session: _builtins.bool = ...,
+        terms: _abc.Iterable[Global___Term] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_load_age", b"_load_age", "load_age", b"load_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_load_age", b"_load_age", "arriving_tokens", b"arriving_tokens", "assumed_tokens", b"assumed_tokens", "calibration", b"calibration", "context_tokens", b"context_tokens", "counted_tokens", b"counted_tokens", "in_flight", b"in_flight", "is_session", b"is_session", "kv_usage", b"kv_usage", "load_age", b"load_age", "load_source", b"load_source", "prefill_seconds", b"prefill_seconds", "queue", b"queue", "terms", b"terms", "tiers", b"tiers", "wait_seconds", b"wait_seconds", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__load_age: _TypeAlias = _typing.Literal["load_age"]  # noqa: Y015
+    _WhichOneofArgType__load_age: _TypeAlias = _typing.Literal["_load_age", b"_load_age"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__load_age) -> _WhichOneofReturnType__load_age | None: ...
+
+Global___CandidateDetails: _TypeAlias = CandidateDetails  # noqa: Y015
+
+@_typing.final
+class Term(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.float
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Term: _TypeAlias = Term  # noqa: Y015
 
 @_typing.final
 class ReportRequest(_message.Message):
@@ -599,6 +830,8 @@ class ReportRequest(_message.Message):
         """The answer is complete."""
         FAILED: ReportRequest._Event.ValueType  # 3
         """The engine refused, failed, or the client went away."""
+        STARTED: ReportRequest._Event.ValueType  # 4
+        """The request went out to `pod`."""
 
     class Event(_Event, metaclass=_EventEnumTypeWrapper): ...
     EVENT_UNSPECIFIED: ReportRequest.Event.ValueType  # 0
@@ -608,16 +841,31 @@ class ReportRequest(_message.Message):
     """The answer is complete."""
     FAILED: ReportRequest.Event.ValueType  # 3
     """The engine refused, failed, or the client went away."""
+    STARTED: ReportRequest.Event.ValueType  # 4
+    """The request went out to `pod`."""
 
     BOOKING_ID_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     event: Global___ReportRequest.Event.ValueType
     cached_tokens: _builtins.int
     """What the engine said it had cached (usage.prompt_tokens_details.cached_tokens), where known."""
     output_tokens: _builtins.int
+    pod: _builtins.str
+    """With STARTED: where it went, if not to the first candidate."""
+    rank: _builtins.int
+    prompt_tokens: _builtins.int
+    """The engine's count of the prompt's tokens (usage.prompt_tokens), where known."""
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]:
+        """What the caller knows of pods' load at this moment."""
+
     def __init__(
         self,
         *,
@@ -625,19 +873,27 @@ class ReportRequest(_message.Message):
         event: Global___ReportRequest.Event.ValueType = ...,
         cached_tokens: _builtins.int | None = ...,
         output_tokens: _builtins.int | None = ...,
+        pod: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        prompt_tokens: _builtins.int | None = ...,
+        loads: _abc.Iterable[Global___PodLoad] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "output_tokens", b"output_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt_tokens", b"prompt_tokens", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
     _WhichOneofReturnType__output_tokens: _TypeAlias = _typing.Literal["output_tokens"]  # noqa: Y015
     _WhichOneofArgType__output_tokens: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_tokens: _TypeAlias = _typing.Literal["prompt_tokens"]  # noqa: Y015
+    _WhichOneofArgType__prompt_tokens: _TypeAlias = _typing.Literal["_prompt_tokens", b"_prompt_tokens"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_tokens) -> _WhichOneofReturnType__cached_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output_tokens) -> _WhichOneofReturnType__output_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
 
 Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
@@ -667,22 +923,32 @@ class ExplainRequest(_message.Message):
 
     PROMPT_FIELD_NUMBER: _builtins.int
     PODS_FIELD_NUMBER: _builtins.int
-    STRATEGY_FIELD_NUMBER: _builtins.int
-    strategy: _builtins.str
+    POLICY_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    DISAGGREGATED_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    session_id: _builtins.str
+    disaggregated: _builtins.bool
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
     def pods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]: ...
     def __init__(
         self,
         *,
         prompt: Global___Prompt | None = ...,
         pods: _abc.Iterable[_builtins.str] | None = ...,
-        strategy: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        loads: _abc.Iterable[Global___PodLoad] | None = ...,
+        disaggregated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pods", b"pods", "prompt", b"prompt", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "prompt", b"prompt", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -694,22 +960,361 @@ class ExplainResponse(_message.Message):
 
     CANDIDATES_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    UTILISATION_FIELD_NUMBER: _builtins.int
+    DECODE_CANDIDATES_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    """Why the first one won."""
+    prompt_tokens: _builtins.int
+    policy: _builtins.str
+    utilisation: _builtins.float
+    """Share of the ranks that had a prefill to do lately, 0 to 1."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
+    @_builtins.property
+    def decode_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
+    @_builtins.property
+    def source(self) -> Global___Source: ...
     def __init__(
         self,
         *,
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         reason: _builtins.str = ...,
+        prompt_tokens: _builtins.int = ...,
+        policy: _builtins.str = ...,
+        utilisation: _builtins.float = ...,
+        decode_candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        source: Global___Source | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decode_candidates", b"decode_candidates", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "source", b"source", "utilisation", b"utilisation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class ListDecisionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    limit: _builtins.int
+    """At most so many; 0: all that are kept."""
+    model: _builtins.str
+    """Only those of this model, and those that chose this pod. Empty: all."""
+    pod: _builtins.str
+    def __init__(
+        self,
+        *,
+        limit: _builtins.int = ...,
+        model: _builtins.str = ...,
+        pod: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "model", b"model", "pod", b"pod"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListDecisionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]: ...
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class Decision(_message.Message):
+    """One pick."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Decision._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: Decision._State.ValueType  # 0
+        PICKED: Decision._State.ValueType  # 1
+        STARTED: Decision._State.ValueType  # 2
+        FIRST_TOKEN: Decision._State.ValueType  # 3
+        FINISHED: Decision._State.ValueType  # 4
+        FAILED: Decision._State.ValueType  # 5
+        EXPIRED: Decision._State.ValueType  # 6
+        """No report came in time."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper): ...
+    STATE_UNSPECIFIED: Decision.State.ValueType  # 0
+    PICKED: Decision.State.ValueType  # 1
+    STARTED: Decision.State.ValueType  # 2
+    FIRST_TOKEN: Decision.State.ValueType  # 3
+    FINISHED: Decision.State.ValueType  # 4
+    FAILED: Decision.State.ValueType  # 5
+    EXPIRED: Decision.State.ValueType  # 6
+    """No report came in time."""
+
+    BOOKING_ID_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    TTFT_FIELD_NUMBER: _builtins.int
+    booking_id: _builtins.str
+    at: _builtins.float
+    """Seconds since the Unix epoch."""
+    model: _builtins.str
+    policy: _builtins.str
+    prompt_tokens: _builtins.int
+    reason: _builtins.str
+    shadow: _builtins.bool
+    state: Global___Decision.State.ValueType
+    pod: _builtins.str
+    """Where it went; the first candidate unless a report said otherwise."""
+    rank: _builtins.int
+    cached_tokens: _builtins.int
+    """As reported."""
+    ttft: _builtins.float
+    """Seconds from the pick to the first token's report."""
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
+        """The best few, as they were then."""
+
+    def __init__(
+        self,
+        *,
+        booking_id: _builtins.str = ...,
+        at: _builtins.float = ...,
+        model: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        prompt_tokens: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___Candidate] | None = ...,
+        reason: _builtins.str = ...,
+        shadow: _builtins.bool = ...,
+        state: Global___Decision.State.ValueType = ...,
+        pod: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        cached_tokens: _builtins.int | None = ...,
+        ttft: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "cached_tokens", b"cached_tokens", "ttft", b"ttft"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "shadow", b"shadow", "state", b"state", "ttft", b"ttft"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
+    _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__ttft: _TypeAlias = _typing.Literal["ttft"]  # noqa: Y015
+    _WhichOneofArgType__ttft: _TypeAlias = _typing.Literal["_ttft", b"_ttft"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_tokens) -> _WhichOneofReturnType__cached_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttft) -> _WhichOneofReturnType__ttft | None: ...
+
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class DiagnoseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Only this model. Empty: all."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiagnoseRequest: _TypeAlias = DiagnoseRequest  # noqa: Y015
+
+@_typing.final
+class DiagnoseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTRIBUTIONS_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    SHADOWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def attributions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attribution]: ...
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
+    @_builtins.property
+    def shadows(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shadow]:
+        """By model."""
+
+    def __init__(
+        self,
+        *,
+        attributions: _abc.Iterable[Global___Attribution] | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        shadows: _abc.Iterable[Global___Shadow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "findings", b"findings", "shadows", b"shadows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiagnoseResponse: _TypeAlias = DiagnoseResponse  # noqa: Y015
+
+@_typing.final
+class Attribution(_message.Message):
+    """Where prompt tokens of picked requests went, for one pod and model, since the router started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    AVAILABLE_TOKENS_FIELD_NUMBER: _builtins.int
+    CAPTURED_TOKENS_FIELD_NUMBER: _builtins.int
+    REPORTED_REQUESTS_FIELD_NUMBER: _builtins.int
+    REPORTED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
+    DELIVERED_TOKENS_FIELD_NUMBER: _builtins.int
+    pod: _builtins.str
+    model: _builtins.str
+    requests: _builtins.int
+    prompt_tokens: _builtins.int
+    available_tokens: _builtins.int
+    """Held by whichever candidate held most."""
+    captured_tokens: _builtins.int
+    """Held by the picked one."""
+    reported_requests: _builtins.int
+    """The same two figures and what the engine found, of requests whose report told of it."""
+    reported_prompt_tokens: _builtins.int
+    predicted_tokens: _builtins.int
+    delivered_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        pod: _builtins.str = ...,
+        model: _builtins.str = ...,
+        requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        available_tokens: _builtins.int = ...,
+        captured_tokens: _builtins.int = ...,
+        reported_requests: _builtins.int = ...,
+        reported_prompt_tokens: _builtins.int = ...,
+        predicted_tokens: _builtins.int = ...,
+        delivered_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "delivered_tokens", b"delivered_tokens", "model", b"model", "pod", b"pod", "predicted_tokens", b"predicted_tokens", "prompt_tokens", b"prompt_tokens", "reported_prompt_tokens", b"reported_prompt_tokens", "reported_requests", b"reported_requests", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attribution: _TypeAlias = Attribution  # noqa: Y015
+
+@_typing.final
+class Finding(_message.Message):
+    """Something that looks wrong."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    pod: _builtins.str
+    model: _builtins.str
+    kind: _builtins.str
+    """E.g. "block-size", "cache-salt", "adapter", "template", "hash-seed", "load", "trust"."""
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        pod: _builtins.str = ...,
+        model: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "model", b"model", "pod", b"pod", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Finding: _TypeAlias = Finding  # noqa: Y015
+
+@_typing.final
+class Shadow(_message.Message):
+    """What warmpath's choices would have saved, had they been followed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CHOSEN_TOKENS_FIELD_NUMBER: _builtins.int
+    WARMPATH_TOKENS_FIELD_NUMBER: _builtins.int
+    CHOSEN_TTFT_FIELD_NUMBER: _builtins.int
+    WARMPATH_TTFT_FIELD_NUMBER: _builtins.int
+    AGREED_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    requests: _builtins.int
+    prompt_tokens: _builtins.int
+    chosen_tokens: _builtins.int
+    """Tokens held where the caller sent requests, and where warmpath would have."""
+    warmpath_tokens: _builtins.int
+    chosen_ttft: _builtins.float
+    """Predicted seconds to the first token, summed."""
+    warmpath_ttft: _builtins.float
+    agreed: _builtins.int
+    """Requests for which both chose the same pod."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        chosen_tokens: _builtins.int = ...,
+        warmpath_tokens: _builtins.int = ...,
+        chosen_ttft: _builtins.float = ...,
+        warmpath_ttft: _builtins.float = ...,
+        agreed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "chosen_tokens", b"chosen_tokens", "chosen_ttft", b"chosen_ttft", "model", b"model", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "warmpath_tokens", b"warmpath_tokens", "warmpath_ttft", b"warmpath_ttft"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Shadow: _TypeAlias = Shadow  # noqa: Y015
 
 @_typing.final
 class ListPodsRequest(_message.Message):
@@ -762,6 +1367,7 @@ class Pod(_message.Message):
     RANKS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     SERVED_MODELS_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     address: _builtins.str
     """host:port that serves requests."""
@@ -769,6 +1375,8 @@ class Pod(_message.Message):
     ready: _builtins.bool
     status: _builtins.str
     """What its last look-up over HTTP came to."""
+    role: _builtins.str
+    """both, prefill or decode."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rank]: ...
     @_builtins.property
@@ -785,10 +1393,11 @@ class Pod(_message.Message):
         ranks: _abc.Iterable[Global___Rank] | None = ...,
         status: _builtins.str = ...,
         served_models: _abc.Iterable[_builtins.str] | None = ...,
+        role: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "id", b"id", "model", b"model", "ranks", b"ranks", "ready", b"ready", "served_models", b"served_models", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "id", b"id", "model", b"model", "ranks", b"ranks", "ready", b"ready", "role", b"role", "served_models", b"served_models", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

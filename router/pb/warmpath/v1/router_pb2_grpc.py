@@ -59,6 +59,16 @@ class RouterStub:
                 request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/warmpath.v1.Router/ListDecisions',
+                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
+        self.Diagnose = channel.unary_unary(
+                '/warmpath.v1.Router/Diagnose',
+                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.FromString,
+                _registered_method=True)
         self.ListPods = channel.unary_unary(
                 '/warmpath.v1.Router/ListPods',
                 request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsRequest.SerializeToString,
@@ -108,6 +118,20 @@ class RouterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDecisions(self, request, context):
+        """The last picks, newest first, and what became of them. No prompt is kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Diagnose(self, request, context):
+        """What predictions and picks were worth, per pod and model, and what looks wrong.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPods(self, request, context):
         """The pods that the router knows, and how far its view of each may be believed.
         """
@@ -142,6 +166,16 @@ def add_RouterServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainRequest.FromString,
                     response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainResponse.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.SerializeToString,
+            ),
+            'Diagnose': grpc.unary_unary_rpc_method_handler(
+                    servicer.Diagnose,
+                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.FromString,
+                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.SerializeToString,
             ),
             'ListPods': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPods,
@@ -284,6 +318,60 @@ class Router:
             '/warmpath.v1.Router/Explain',
             router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
             router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warmpath.v1.Router/ListDecisions',
+            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.SerializeToString,
+            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Diagnose(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/warmpath.v1.Router/Diagnose',
+            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.SerializeToString,
+            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.FromString,
             options,
             channel_credentials,
             insecure,

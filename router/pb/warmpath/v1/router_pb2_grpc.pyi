@@ -52,6 +52,10 @@ class RouterStub:
     """What became of a picked request. Idempotent: repeating a report changes nothing."""
     Explain: _grpc.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]
     """Why Pick would choose as it does, for one prompt. Books nothing."""
+    ListDecisions: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListDecisionsRequest, _router_pb2.ListDecisionsResponse]
+    """The last picks, newest first, and what became of them. No prompt is kept."""
+    Diagnose: _grpc.UnaryUnaryMultiCallable[_router_pb2.DiagnoseRequest, _router_pb2.DiagnoseResponse]
+    """What predictions and picks were worth, per pod and model, and what looks wrong."""
     ListPods: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListPodsRequest, _router_pb2.ListPodsResponse]
     """The pods that the router knows, and how far its view of each may be believed."""
 
@@ -75,6 +79,10 @@ class RouterAsyncStub(RouterStub):
     """What became of a picked request. Idempotent: repeating a report changes nothing."""
     Explain: _aio.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]  # type: ignore[assignment]
     """Why Pick would choose as it does, for one prompt. Books nothing."""
+    ListDecisions: _aio.UnaryUnaryMultiCallable[_router_pb2.ListDecisionsRequest, _router_pb2.ListDecisionsResponse]  # type: ignore[assignment]
+    """The last picks, newest first, and what became of them. No prompt is kept."""
+    Diagnose: _aio.UnaryUnaryMultiCallable[_router_pb2.DiagnoseRequest, _router_pb2.DiagnoseResponse]  # type: ignore[assignment]
+    """What predictions and picks were worth, per pod and model, and what looks wrong."""
     ListPods: _aio.UnaryUnaryMultiCallable[_router_pb2.ListPodsRequest, _router_pb2.ListPodsResponse]  # type: ignore[assignment]
     """The pods that the router knows, and how far its view of each may be believed."""
 
@@ -125,6 +133,22 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ExplainResponse, _abc.Awaitable[_router_pb2.ExplainResponse]]:
         """Why Pick would choose as it does, for one prompt. Books nothing."""
+
+    @_abc_1.abstractmethod
+    def ListDecisions(
+        self,
+        request: _router_pb2.ListDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.ListDecisionsResponse, _abc.Awaitable[_router_pb2.ListDecisionsResponse]]:
+        """The last picks, newest first, and what became of them. No prompt is kept."""
+
+    @_abc_1.abstractmethod
+    def Diagnose(
+        self,
+        request: _router_pb2.DiagnoseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.DiagnoseResponse, _abc.Awaitable[_router_pb2.DiagnoseResponse]]:
+        """What predictions and picks were worth, per pod and model, and what looks wrong."""
 
     @_abc_1.abstractmethod
     def ListPods(

@@ -1,0 +1,494 @@
+"""The pick: weighs the ranks that could take a request, books the best, and follows what becomes of it.
+
+    matches (index, beliefs) ─┐
+    load (bookings, engines)  ├─► candidates ─► policy ─► choice ─► booking, arriving blocks, session
+    session, utilisation     ─┘                                          ▲
+                                        reports: started, first token, end
+
+No sockets and no clock of its own: the router and `warmpath simulate` run this same code.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, Protocol
+
+from indexer.believed import Believed
+from indexer.rank import Rank
+from indexer.trust import Level, Trust
+from router.book import Bookings, Work
+from router.calibration import Calibration
+from router.load import LoadTable
+from router.pods import Pod
+from router.score import NOTHING, Prompt, Scorer
+from router.sessions import Sessions
+from router.utilisation import Utilisation
+from scorer.candidate import Candidate, Ranked, Request
+from scorer.decode import rank_decode
+from scorer.longest_prefix import longest_prefix
+from scorer.match import Match
+from scorer.policy import DEFAULT, Policy, make_policy
+from scorer.prefill import PrefillModel
+from scorer.warmth import warmth
+
+MOST_FALLBACKS = 8
+"""Candidates of a pick that are remembered, for a request that goes elsewhere than to the first."""
+
+End = Literal["finished", "failed", "expired"]
+
+
+class NoPodError(Exception):
+    """There is no pod to pick; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What may tell requests with wrong predictions from others."""
+
+    form: Literal["ids", "text", "chat"] = "ids"
+    has_adapter: bool = False
+    has_salt: bool = False
+    has_items: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to place."""
+
+    prompt: Prompt
+    pods: Sequence[Pod]
+    """Those that may take it, in no order."""
+    policy: str = ""
+    """Empty: the configured one."""
+    session: str = ""
+    shadow: bool = False
+    disaggregated: bool = False
+    traits: Traits = Traits()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A candidate as it was weighed."""
+
+    pod: Pod
+    rank: Rank
+    match: Match
+    trust: Trust
+    candidate: Candidate
+    cost: float
+    terms: tuple[tuple[str, float], ...]
+    calibration: float
+
+    @property
+    def predicted_ttft(self) -> float:
+        """Seconds until the first token."""
+        return self.candidate.load.wait + self.candidate.prefill
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """All options, best first."""
+
+    policy: str
+    prompt_tokens: int
+    utilisation: float
+    busy: float
+    """The share of ranks with a prefill to do, at this moment."""
+    options: Sequence[Option]
+    decode: Sequence[Option] = ()
+    """Of a disaggregated request: where to decode; `options` are for the prefill."""
+
+    @property
+    def source(self) -> Option | None:
+        """The option that holds most, where that is more than what the best one holds."""
+        most = max(self.options, key=lambda one: one.match.known_tokens)
+        return most if most.match.known_tokens > self.options[0].match.matched_tokens else None
+
+
+@dataclass(slots=True)
+class Placed:
+    """A pick that is not over: what reports are compared with."""
+
+    booking_id: str
+    model: str
+    traits: Traits
+    prompt_tokens: int
+    at: float
+    picked: tuple[str, int]
+    """The pod and rank that were picked."""
+    available: int
+    """Tokens that the warmest candidate held."""
+    predicted: Mapping[tuple[str, int], tuple[int, float, float]]
+    """Tokens held, seconds to the first token and of prefill, of the best few (all, in shadow)."""
+    shadow: bool
+    went: tuple[str, int]
+    """Where it is now: where it was picked to go unless a report said otherwise."""
+    is_booked: bool = False
+    keys: bytes = b""
+    ticket: int | None = None
+    prefill_id: str = ""
+    """The booking on the rank of the prefill, where another one decodes."""
+    has_told: bool = False
+    """Whether a report has said what the engine found."""
+    first_token_at: float | None = None
+
+    @property
+    def captured(self) -> int:
+        """Tokens held where it went; 0 where nothing was known of that."""
+        return self.predicted.get(self.went, (0, 0.0, 0.0))[0]
+
+
+class Witness(Protocol):
+    """Who wants to know of picks. Times are seconds of the picker's clock."""
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        """Take note of a pick."""
+
+    def started(self, placed: Placed, now: float) -> None:
+        """Take note that it went out, to `placed.went`."""
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        """Take note of its first token."""
+
+    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        """Take note of what the engine found cached; once a pick."""
+
+    def ended(self, placed: Placed, end: End, now: float) -> None:
+        """Take note of its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickSettings:
+    """What the picker is configured with. Seconds."""
+
+    policy: str = DEFAULT
+    options: Mapping[str, float] = field(default_factory=dict)
+    """Of the policy."""
+    prefill: PrefillModel = PrefillModel()
+    assumed_seconds: float = 600.0
+    """How long what was sent to a rank without events is believed to be there."""
+    assumed_blocks: int = 32_768
+    """Blocks of a rank without events that are believed to be there, where its size is not known."""
+    confirm_seconds: float = 5.0
+    """How long after a first token events may need to tell of the prompt's blocks. While a request
+    runs its blocks stay, so this may be generous."""
+    arriving_seconds: float = 60.0
+    """How long past its predicted first token a prompt is believed to be on its way."""
+    expire_seconds: float = 600.0
+    """When a pick that is never reported is over."""
+    most: int = 100_000
+    """Picks that are not over; past it the oldest is."""
+
+
+class Picker:
+    """Weighs, chooses, books, follows. `now` is the ingest's clock, seconds, in every call."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        loads: LoadTable,
+        bookings: Bookings,
+        believed: Believed,
+        sessions: Sessions,
+        calibration: Calibration,
+        *,
+        settings: PickSettings,
+        rng: Random,
+        witnesses: Sequence[Witness] = (),
+    ) -> None:
+        self._scorer = scorer
+        self._loads = loads
+        self._bookings = bookings
+        self._believed = believed
+        self._sessions = sessions
+        self._calibration = calibration
+        self._settings = settings
+        self._rng = rng
+        self._witnesses = witnesses
+        self._policies: dict[str, Policy] = {
+            settings.policy: make_policy(settings.policy, settings.options)
+        }
+        self._utilisations: dict[str, Utilisation] = {}
+        self._placed: OrderedDict[str, Placed] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def get(self, booking_id: str) -> Placed | None:
+        """Return a pick that is not over; None where it is not known."""
+        return self._placed.get(booking_id)
+
+    # Weighing
+
+    def weigh(self, ask: Ask, now: float) -> Choice:
+        """Return what `choose` would choose; nothing is booked or remembered.
+
+        Raises NoPodError, and UnknownPolicyError for `ask.policy`.
+        """
+        policy = self._policy(ask.policy)
+        prefilling = _ranks(ask.pods, {"both", "prefill"} if ask.disaggregated else None)
+        decoding = _ranks(ask.pods, {"both", "decode"}) if ask.disaggregated else []
+        if not prefilling or (ask.disaggregated and not decoding):
+            missing = "decode" if prefilling else "prefill"
+            raise NoPodError(f"no pod of {ask.prompt.model!r} has the role {missing}")
+        needs_known = getattr(policy, "needs_known_tokens", False)
+        weighed = self._weighed(ask, [*prefilling, *decoding], now, needs_known=needs_known)
+        first = [weighed[rank] for _, rank in prefilling]
+        busy = sum(one.candidate.load.waiting > 0 for one in first) / len(first)
+        utilisation = self._utilisation(ask.prompt.model).after(busy, now)
+        request = Request(ask.prompt.tokens, utilisation, ask.session)
+        return Choice(
+            policy=ask.policy or self._settings.policy,
+            prompt_tokens=ask.prompt.tokens,
+            utilisation=utilisation,
+            busy=busy,
+            options=_ordered(first, policy.rank(request, _candidates(first), self._rng)),
+            decode=self._decode(request, [weighed[rank] for _, rank in decoding]),
+        )
+
+    def _decode(self, request: Request, options: Sequence[Option]) -> Sequence[Option]:
+        return _ordered(options, rank_decode(request, _candidates(options), self._rng))
+
+    def _policy(self, name: str) -> Policy:
+        name = name or self._settings.policy
+        policy = self._policies.get(name)
+        if policy is None:
+            policy = self._policies[name] = make_policy(name)
+        return policy
+
+    def _utilisation(self, model: str) -> Utilisation:
+        found = self._utilisations.get(model)
+        if found is None:
+            found = self._utilisations[model] = Utilisation()
+        return found
+
+    def _weighed(
+        self, ask: Ask, ranks: Sequence[tuple[Pod, Rank]], now: float, *, needs_known: bool
+    ) -> dict[Rank, Option]:
+        settings, tokens = self._settings, ask.prompt.tokens
+        matches = self._scorer.matches(
+            ask.prompt,
+            list(dict.fromkeys(rank for _, rank in ranks)),
+            longest_prefix,
+            stale_since=now - settings.assumed_seconds,
+        )
+        last = self._sessions.get(ask.session, now) if ask.session else None
+        options: dict[Rank, Option] = {}
+        for pod, rank in ranks:
+            if rank in options:
+                continue
+            name, number = pod.id, rank.number
+            trust = rank.trust
+            match = matches.get(rank, NOTHING)
+            warm = warmth(match, trust.level, tokens, settings.prefill)
+            factor = self._calibration.factor(name, number)
+            known = sum(rank.blocks().values()) * rank.layout.block_size if needs_known else 0
+            if needs_known:
+                known += self._believed.count(name, number) * max(1, match.block_size)
+            candidate = Candidate(
+                name,
+                number,
+                cached=warm.cached,
+                prefill=warm.prefill * factor,
+                load=self._loads.load(name, number, now),
+                known_tokens=known,
+                is_session=last == (name, number),
+            )
+            options[rank] = Option(pod, rank, match, trust, candidate, 0.0, (), factor)
+        return options
+
+    # Choosing
+
+    def choose(self, ask: Ask, now: float, booking_id: str) -> Choice:
+        """Choose, and book the work under the id, unless in shadow. Raises like `weigh`."""
+        self.expire(now)
+        choice = self.weigh(ask, now)
+        self._utilisation(ask.prompt.model).see(choice.busy, now)
+        best = choice.options[0]
+        where = best.pod.id, best.rank.number
+        kept = choice.options if ask.shadow else choice.options[:MOST_FALLBACKS]
+        placed = Placed(
+            booking_id,
+            ask.prompt.model,
+            ask.traits,
+            choice.prompt_tokens,
+            at=now,
+            picked=where,
+            available=max(_found(one, choice) for one in choice.options),
+            predicted={
+                (one.pod.id, one.rank.number): (
+                    _found(one, choice),
+                    one.predicted_ttft,
+                    one.candidate.prefill,
+                )
+                for one in kept
+            },
+            shadow=ask.shadow,
+            went=where,
+            keys=self._scorer.keys(ask.prompt, best.rank),
+        )
+        if len(self._placed) >= self._settings.most:
+            self._end(next(iter(self._placed.values())), "expired", now)
+        self._placed[booking_id] = placed
+        if not ask.shadow:
+            self._book(placed, now, best.rank, choice.decode[0] if choice.decode else None)
+        if ask.session:
+            self._sessions.put(ask.session, *where, now)
+        for witness in self._witnesses:
+            witness.picked(placed, choice)
+        return choice
+
+    def _book(
+        self, placed: Placed, now: float, rank: Rank | None, decode: Option | None = None
+    ) -> None:
+        """Book a pick where it goes; `rank` is that, where it is known."""
+        pod, number = placed.went
+        cached, _, prefill = placed.predicted.get(
+            placed.went,
+            (0, 0.0, self._settings.prefill.seconds(placed.prompt_tokens, 0)),
+        )
+        work = Work(placed.model, pod, number, placed.prompt_tokens, cached, prefill)
+        wait = self._loads.load(pod, number, now).wait
+        if decode is None:
+            self._bookings.book(placed.booking_id, work, now)
+        else:
+            placed.prefill_id = f"{placed.booking_id}/prefill"
+            self._bookings.book(placed.prefill_id, work, now)
+            there = decode.candidate
+            # What it has to do begins with the first token; till then it only has to keep room.
+            after = Work(
+                placed.model, there.pod, there.rank, placed.prompt_tokens, placed.prompt_tokens, 0.0
+            )
+            self._bookings.book(placed.booking_id, after, now)
+        placed.is_booked = True
+        expected = now + wait + prefill + self._settings.arriving_seconds
+        placed.ticket = self._believed.arrive(pod, number, placed.keys, expires=expected)
+        if rank is not None and rank.trust.level is not Level.EXACT:
+            self._believed.assume(
+                pod, number, placed.keys, now=now, capacity=self._settings.assumed_blocks
+            )
+
+    # Reports
+
+    def started(self, booking_id: str, now: float, where: tuple[str, int] | None) -> bool:
+        """Take note that a pick went out, and where, if not as picked; False where it is unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is None:
+            return False
+        moved = where is not None and where != placed.went
+        if where is not None:
+            placed.went = where
+        if moved or not placed.is_booked:
+            self._release(placed, now)
+            self._book(placed, now, None)
+        for witness in self._witnesses:
+            witness.started(placed, now)
+        return True
+
+    def first_token(self, booking_id: str, now: float) -> bool:
+        """Take note of a pick's first token; False where it is unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is None:
+            return False
+        if placed.first_token_at is not None:
+            return True
+        placed.first_token_at = now
+        placed.keys = b""
+        if placed.prefill_id:
+            self._bookings.finish(placed.prefill_id, now)
+        self._calibrate(placed, now)
+        self._bookings.first_token(booking_id, now)
+        if placed.ticket is not None:
+            self._believed.confirm(placed.ticket, now + self._settings.confirm_seconds)
+        for witness in self._witnesses:
+            witness.first_token(placed, now)
+        return True
+
+    def _calibrate(self, placed: Placed, now: float) -> None:
+        """Learn from how long a prefill took since the rank began it, as far as we know."""
+
+    def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
+        """Take note of what an engine found cached of a pick."""
+        placed = self._placed.get(booking_id)
+        if placed is None or placed.has_told:
+            return
+        placed.has_told = True
+        for witness in self._witnesses:
+            witness.told(placed, cached, prompt_tokens)
+
+    def ended(self, booking_id: str, end: End, now: float) -> bool:
+        """Take note of a pick's end; False where it is unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is None:
+            return False
+        self._end(placed, end, now)
+        return True
+
+    def _end(self, placed: Placed, end: End, now: float) -> None:
+        del self._placed[placed.booking_id]
+        if placed.first_token_at is None and end == "failed" and placed.ticket is not None:
+            self._believed.withdraw(placed.ticket)
+        elif placed.ticket is not None:
+            self._believed.confirm(placed.ticket, now + self._settings.confirm_seconds)
+        placed.ticket = None
+        self._release(placed, now)
+        for witness in self._witnesses:
+            witness.ended(placed, end, now)
+
+    def _release(self, placed: Placed, now: float) -> None:
+        """Let go of what is booked and believed of a pick."""
+        self._bookings.finish(placed.booking_id, now)
+        if placed.prefill_id:
+            self._bookings.finish(placed.prefill_id, now)
+            placed.prefill_id = ""
+        if placed.ticket is not None:
+            self._believed.withdraw(placed.ticket)
+            placed.ticket = None
+
+    # Time
+
+    def expire(self, now: float) -> None:
+        """End picks of which nothing was reported for too long."""
+        while self._placed:
+            oldest = next(iter(self._placed.values()))
+            if abs(now - oldest.at) < self._settings.expire_seconds:
+                break
+            self._end(oldest, "expired", now)
+        self._bookings.expire(now)
+        self._believed.expire(now)
+
+
+def _ranks(pods: Sequence[Pod], roles: set[str] | None) -> list[tuple[Pod, Rank]]:
+    return [(pod, rank) for pod in pods if roles is None or pod.role in roles for rank in pod.ranks]
+
+
+def _candidates(options: Sequence[Option]) -> list[Candidate]:
+    return [one.candidate for one in options]
+
+
+def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> list[Option]:
+    """Return the options as a policy has ranked their candidates."""
+    by_name = {(one.pod.id, one.rank.number): one for one in options}
+    ordered = []
+    for one in ranked:
+        option = by_name[one.candidate.pod, one.candidate.rank]
+        ordered.append(
+            Option(
+                option.pod,
+                option.rank,
+                option.match,
+                option.trust,
+                option.candidate,
+                one.cost,
+                one.terms,
+                option.calibration,
+            )
+        )
+    return ordered
+
+
+def _found(option: Option, choice: Choice) -> int:
+    """Return the tokens that a request would find cached; the last one never is."""
+    return min(option.match.matched_tokens, max(0, choice.prompt_tokens - 1))
