@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from indexer.blind import BlindRank
 from indexer.embedded import new_state
 from indexer.index import Index
 from indexer.key import Chain
@@ -33,7 +34,7 @@ class Ingest:
         self._orphan_bytes = orphan_bytes
         self._stale_after = stale_after
         self._clock = clock
-        self._ranks: dict[tuple[str, int], RankIngest | WatchedRank] = {}
+        self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank] = {}
 
     def __iter__(self) -> Iterator[Rank]:
         # Copied at once, for readers in other threads.
@@ -86,6 +87,12 @@ class Ingest:
             pod, rank, slots, stale_after=self._stale_after, clock=self._clock
         )
         return watched
+
+    def add_blind(self, pod: str, rank: int) -> BlindRank:
+        """Know a rank that has no events. Raises ValueError like `add`."""
+        name = self._free_name(pod, rank)
+        blind = self._ranks[name] = BlindRank(pod, rank, self._clock())
+        return blind
 
     def _free_name(self, pod: str, rank: int) -> tuple[str, int]:
         if (pod, rank) in self._ranks:

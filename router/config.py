@@ -11,6 +11,8 @@ from msgspec import Meta
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
+Role = Literal["both", "prefill", "decode"]
+
 MIB = 1 << 20
 
 
@@ -111,6 +113,41 @@ class Booking(Table, frozen=True):
     """Bookings kept; past it the oldest ends."""
 
 
+class Pick(Table, frozen=True):
+    """[pick]: choosing a pod."""
+
+    policy: str = "warmpath"
+    """Its name; `warmpath simulate` compares them on your own traffic."""
+    options: dict[str, float] = {}
+    """Of the policy; docs/pick.md lists them."""
+    prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
+    """A prefill, whatever its length. The three constants are a 70B model's on 4 GPUs; the choice
+    depends little on them, the predicted times do."""
+    prefill_token_seconds: Annotated[float, Meta(gt=0, le=1)] = 70e-6
+    """An uncached token."""
+    prefill_context_seconds: Annotated[float, Meta(ge=0, le=1e-3)] = 1.3e-9
+    """An uncached token and a token before it."""
+    load_stale_seconds: Seconds = 5.0
+    """How long a load that an engine or a gateway told of counts."""
+    confirm_seconds: Seconds = 5.0
+    """How long after a first token events may need to tell of the prompt's blocks."""
+    assumed_seconds: Seconds = 600.0
+    """How long what was sent to a pod without events is believed to be there, and what events told
+    before they ceased."""
+    assumed_blocks: Positive = 32_768
+    """Blocks of a pod without events that are believed to be there: its `blocks` where that is given."""
+    max_believed_blocks: Positive = 1_000_000
+    """Blocks that may be believed to be anywhere, of about 200 bytes each; past it the oldest go."""
+    session_seconds: Seconds = 1800.0
+    """How long a session's pod is remembered."""
+    max_sessions: Positive = 100_000
+    """Sessions remembered; past it the least recently used goes."""
+    group_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """How long a pick may wait for others of the same prompt, to be placed with them; 0: not at all."""
+    kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
+    """Picks that `warmpath decisions` shows."""
+
+
 class Tokenizers(Table, frozen=True):
     """[tokenizers]: loading them, and asking engines."""
 
@@ -184,6 +221,8 @@ class Model(Table, frozen=True):
     tokenizer_key_file: str = ""
     """File with the API key that these engines ask for, relative to this file; empty: none."""
     placeholders: Placeholders = Placeholders()
+    shared_tiers: list[Literal["cpu", "disk", "remote"]] = []
+    """Tiers that all of its pods read alike: what one holds there counts for each."""
 
 
 class Pod(Table, frozen=True):
@@ -197,7 +236,7 @@ class Pod(Table, frozen=True):
     """Whose events they are."""
     events: str = ""
     """ZeroMQ endpoint of rank 0's events; rank r is r ports further. With trtllm the URL of
-    /kv_cache_events."""
+    /kv_cache_events. Without it and `watch` what was sent to the pod stands in."""
     watch: str = ""
     """host:port of the publisher beside the engine (`warmpath publish`), instead of `events`."""
     replay: str = ""
@@ -206,6 +245,8 @@ class Pod(Table, frozen=True):
     """The exact topic of its events; empty: any."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
     """Data-parallel ranks."""
+    role: Role = "both"
+    """What it is for, where prefill and decoding are apart."""
     blocks: Annotated[int, Meta(ge=0)] = 0
     """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over."""
     block_size: Annotated[int, Meta(gt=0)] = 32
@@ -234,6 +275,7 @@ class PodSet(Table, frozen=True):
     watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
     """Where publishers listen; 0: engines are followed directly."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
+    role: Role = "both"
     blocks: Annotated[int, Meta(ge=0)] = 0
     block_size: Annotated[int, Meta(gt=0)] = 32
     refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
@@ -258,6 +300,7 @@ class PodSet(Table, frozen=True):
             replay=replay,
             watch=f"{host}:{self.watch_port}" if self.watch_port else "",
             ranks=self.ranks,
+            role=self.role,
             blocks=self.blocks,
             block_size=self.block_size,
         )
@@ -295,6 +338,7 @@ class Config(Table, frozen=True):
     templates: Templates = Templates()
     events: Events = Events()
     booking: Booking = Booking()
+    pick: Pick = Pick()
     watch: Watch = Watch()
     probe: Probe = Probe()
     pods: list[Pod] = []

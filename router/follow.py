@@ -53,8 +53,17 @@ class Follower:
 
     def follow(self, spec: config.Pod) -> None:
         """Begin to follow a pod. Raises ValueError where its id is followed already."""
-        ranks, works = self._watched(spec) if spec.watch else self._direct(spec)
-        pod = Pod(spec.id, spec.address, spec.model, tuple(ranks))
+        ranks, works = self._followed(spec)
+        has_events = bool(spec.events or spec.watch)
+        pod = Pod(
+            spec.id,
+            spec.address,
+            spec.model,
+            tuple(ranks),
+            role=spec.role,
+            has_events=has_events,
+            blocks=spec.blocks,
+        )
         self._pods.add(pod)
         if self._probe.interval_seconds:
             prober = Prober(
@@ -67,6 +76,13 @@ class Follower:
             watched(work, f"following pod {spec.id} ({number})")
             for number, work in enumerate(works)
         ]
+
+    def _followed(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+        if spec.watch:
+            return self._watched(spec)
+        if spec.events:
+            return self._direct(spec)
+        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
 
     def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
         engine = Engine(

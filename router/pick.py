@@ -8,17 +8,16 @@
 No sockets and no clock of its own: the router and `warmpath simulate` run this same code.
 """
 
-import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from indexer.believed import Believed
 from indexer.rank import Rank
 from indexer.trust import Level, Trust
-from router.book import Bookings, Work
+from router.book import Booking, Bookings, Work
 from router.calibration import Calibration
 from router.load import LoadTable
 from router.pods import Pod
@@ -107,6 +106,21 @@ class Choice:
         return most if most.match.known_tokens > self.options[0].match.matched_tokens else None
 
 
+class Predicted(NamedTuple):
+    """What was expected of a candidate."""
+
+    held: int
+    """Tokens that a request would find cached."""
+    cached: int
+    """Of these, as many as were counted on."""
+    wait: float
+    """Seconds until its prefill would begin."""
+    prefill: float
+    """Seconds that it would take."""
+    factor: float = 1.0
+    """Of the rank's calibration."""
+
+
 @dataclass(slots=True)
 class Placed:
     """A pick that is not over: what reports are compared with."""
@@ -120,16 +134,18 @@ class Placed:
     """The pod and rank that were picked."""
     available: int
     """Tokens that the warmest candidate held."""
-    predicted: Mapping[tuple[str, int], tuple[int, float, float]]
-    """Tokens held, seconds to the first token and of prefill, of the best few (all, in shadow)."""
+    predicted: Mapping[tuple[str, int], Predicted]
+    """What was expected of the best few candidates; of all, in shadow."""
     shadow: bool
     went: tuple[str, int]
     """Where it is now: where it was picked to go unless a report said otherwise."""
-    is_booked: bool = False
     keys: bytes = b""
+    """Of its blocks, until its first token."""
+    booking: Booking | None = None
+    decoding: Booking | None = None
+    """On the rank that decodes, where that is another one."""
     ticket: int | None = None
-    prefill_id: str = ""
-    """The booking on the rank of the prefill, where another one decodes."""
+    """Of its arriving blocks."""
     has_told: bool = False
     """Whether a report has said what the engine found."""
     first_token_at: float | None = None
@@ -137,7 +153,8 @@ class Placed:
     @property
     def captured(self) -> int:
         """Tokens held where it went; 0 where nothing was known of that."""
-        return self.predicted.get(self.went, (0, 0.0, 0.0))[0]
+        expected = self.predicted.get(self.went)
+        return expected.held if expected else 0
 
 
 class Witness(Protocol):
@@ -195,6 +212,7 @@ class Picker:
         calibration: Calibration,
         *,
         settings: PickSettings,
+        new_id: Callable[[], str],
         rng: Random,
         witnesses: Sequence[Witness] = (),
     ) -> None:
@@ -205,6 +223,7 @@ class Picker:
         self._sessions = sessions
         self._calibration = calibration
         self._settings = settings
+        self._new_id = new_id
         self._rng = rng
         self._witnesses = witnesses
         self._policies: dict[str, Policy] = {
@@ -301,8 +320,8 @@ class Picker:
 
     # Choosing
 
-    def choose(self, ask: Ask, now: float, booking_id: str) -> Choice:
-        """Choose, and book the work under the id, unless in shadow. Raises like `weigh`."""
+    def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
+        """Choose, and book the work, unless in shadow; return what reports call it. Raises as `weigh`."""
         self.expire(now)
         choice = self.weigh(ask, now)
         self._utilisation(ask.prompt.model).see(choice.busy, now)
@@ -310,65 +329,71 @@ class Picker:
         where = best.pod.id, best.rank.number
         kept = choice.options if ask.shadow else choice.options[:MOST_FALLBACKS]
         placed = Placed(
-            booking_id,
+            self._new_id(),
             ask.prompt.model,
             ask.traits,
             choice.prompt_tokens,
             at=now,
             picked=where,
-            available=max(_found(one, choice) for one in choice.options),
-            predicted={
-                (one.pod.id, one.rank.number): (
-                    _found(one, choice),
-                    one.predicted_ttft,
-                    one.candidate.prefill,
-                )
-                for one in kept
-            },
+            available=max(_held(one, choice) for one in choice.options),
+            predicted={(one.pod.id, one.rank.number): _predicted(one, choice) for one in kept},
             shadow=ask.shadow,
             went=where,
             keys=self._scorer.keys(ask.prompt, best.rank),
         )
         if len(self._placed) >= self._settings.most:
             self._end(next(iter(self._placed.values())), "expired", now)
-        self._placed[booking_id] = placed
+        self._placed[placed.booking_id] = placed
         if not ask.shadow:
-            self._book(placed, now, best.rank, choice.decode[0] if choice.decode else None)
+            self._book(placed, now, choice.decode[0] if choice.decode else None)
+            if best.trust.level is not Level.EXACT:
+                self._believed.assume(
+                    *where, placed.keys, now=now, capacity=self._capacity(best.pod)
+                )
         if ask.session:
             self._sessions.put(ask.session, *where, now)
         for witness in self._witnesses:
             witness.picked(placed, choice)
-        return choice
+        return placed.booking_id, choice
 
-    def _book(
-        self, placed: Placed, now: float, rank: Rank | None, decode: Option | None = None
-    ) -> None:
-        """Book a pick where it goes; `rank` is that, where it is known."""
-        pod, number = placed.went
-        cached, _, prefill = placed.predicted.get(
-            placed.went,
-            (0, 0.0, self._settings.prefill.seconds(placed.prompt_tokens, 0)),
-        )
-        work = Work(placed.model, pod, number, placed.prompt_tokens, cached, prefill)
-        wait = self._loads.load(pod, number, now).wait
-        if decode is None:
-            self._bookings.book(placed.booking_id, work, now)
-        else:
-            placed.prefill_id = f"{placed.booking_id}/prefill"
-            self._bookings.book(placed.prefill_id, work, now)
-            there = decode.candidate
+    def _capacity(self, pod: Pod) -> int:
+        """Return how many blocks are believed to be on a rank without events at most."""
+        return pod.blocks or self._settings.assumed_blocks
+
+    def _book(self, placed: Placed, now: float, decode: Option | None = None) -> None:
+        """Book a pick where it goes."""
+        work = self._work(placed)
+        placed.booking = self._bookings.book(work, now)
+        if decode is not None:
+            there, tokens = decode.candidate, placed.prompt_tokens
             # What it has to do begins with the first token; till then it only has to keep room.
-            after = Work(
-                placed.model, there.pod, there.rank, placed.prompt_tokens, placed.prompt_tokens, 0.0
-            )
-            self._bookings.book(placed.booking_id, after, now)
-        placed.is_booked = True
-        expected = now + wait + prefill + self._settings.arriving_seconds
-        placed.ticket = self._believed.arrive(pod, number, placed.keys, expires=expected)
-        if rank is not None and rank.trust.level is not Level.EXACT:
-            self._believed.assume(
-                pod, number, placed.keys, now=now, capacity=self._settings.assumed_blocks
-            )
+            after = Work(placed.model, there.pod, there.rank, tokens, tokens, 0.0)
+            placed.decoding = self._bookings.book(after, now)
+            self._bookings.first_token(placed.decoding.id, now)
+        self._arrive(placed, now)
+
+    def _arrive(self, placed: Placed, now: float) -> None:
+        """Mark a pick's blocks as arriving where it goes."""
+        expected = placed.predicted.get(placed.went)
+        seconds = expected.wait + expected.prefill if expected else 0.0
+        placed.ticket = self._believed.arrive(
+            *placed.went, placed.keys, expires=now + seconds + self._settings.arriving_seconds
+        )
+
+    def _work(self, placed: Placed) -> Work:
+        """Return what a pick costs the rank it goes to: a whole prefill, where nothing is known."""
+        tokens = placed.prompt_tokens
+        expected = placed.predicted.get(placed.went)
+        if expected is None:
+            expected = Predicted(0, 0, 0.0, self._settings.prefill.seconds(tokens, 0))
+        return Work(
+            placed.model,
+            *placed.went,
+            tokens,
+            expected.cached,
+            expected.prefill,
+            expected.factor,
+        )
 
     # Reports
 
@@ -380,9 +405,14 @@ class Picker:
         moved = where is not None and where != placed.went
         if where is not None:
             placed.went = where
-        if moved or not placed.is_booked:
-            self._release(placed, now)
-            self._book(placed, now, None)
+        if placed.booking is None:
+            self._book(placed, now)
+        else:
+            work = self._work(placed) if moved else None
+            self._bookings.started(placed.booking.id, now, work=work)
+            if moved and placed.ticket is not None and placed.first_token_at is None:
+                self._believed.withdraw(placed.ticket)
+                self._arrive(placed, now)
         for witness in self._witnesses:
             witness.started(placed, now)
         return True
@@ -396,18 +426,15 @@ class Picker:
             return True
         placed.first_token_at = now
         placed.keys = b""
-        if placed.prefill_id:
-            self._bookings.finish(placed.prefill_id, now)
-        self._calibrate(placed, now)
-        self._bookings.first_token(booking_id, now)
+        if placed.booking is not None:
+            self._bookings.first_token(placed.booking.id, now)
+            if placed.decoding is not None:
+                self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
             self._believed.confirm(placed.ticket, now + self._settings.confirm_seconds)
         for witness in self._witnesses:
             witness.first_token(placed, now)
         return True
-
-    def _calibrate(self, placed: Placed, now: float) -> None:
-        """Learn from how long a prefill took since the rank began it, as far as we know."""
 
     def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
         """Take note of what an engine found cached of a pick."""
@@ -428,24 +455,18 @@ class Picker:
 
     def _end(self, placed: Placed, end: End, now: float) -> None:
         del self._placed[placed.booking_id]
-        if placed.first_token_at is None and end == "failed" and placed.ticket is not None:
-            self._believed.withdraw(placed.ticket)
-        elif placed.ticket is not None:
-            self._believed.confirm(placed.ticket, now + self._settings.confirm_seconds)
-        placed.ticket = None
-        self._release(placed, now)
+        for booking in (placed.booking, placed.decoding):
+            if booking is not None and end == "finished":
+                self._bookings.finish(booking.id, now)
+            elif booking is not None:
+                self._bookings.fail(booking.id, now)
+        if placed.ticket is not None:
+            if end == "failed" and placed.first_token_at is None:
+                self._believed.withdraw(placed.ticket)
+            else:
+                self._believed.confirm(placed.ticket, now + self._settings.confirm_seconds)
         for witness in self._witnesses:
             witness.ended(placed, end, now)
-
-    def _release(self, placed: Placed, now: float) -> None:
-        """Let go of what is booked and believed of a pick."""
-        self._bookings.finish(placed.booking_id, now)
-        if placed.prefill_id:
-            self._bookings.finish(placed.prefill_id, now)
-            placed.prefill_id = ""
-        if placed.ticket is not None:
-            self._believed.withdraw(placed.ticket)
-            placed.ticket = None
 
     # Time
 
@@ -458,6 +479,13 @@ class Picker:
             self._end(oldest, "expired", now)
         self._bookings.expire(now)
         self._believed.expire(now)
+
+    def forget(self, pod: Pod) -> None:
+        """Take note that a pod is gone: nothing is booked on it or believed of it any more."""
+        for rank in pod.ranks:
+            self._bookings.forget(pod.id, rank.number)
+            self._believed.forget(pod.id, rank.number)
+        self._sessions.forget(pod.id)
 
 
 def _ranks(pods: Sequence[Pod], roles: set[str] | None) -> list[tuple[Pod, Rank]]:
@@ -489,6 +517,17 @@ def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> list[Option
     return ordered
 
 
-def _found(option: Option, choice: Choice) -> int:
+def _held(option: Option, choice: Choice) -> int:
     """Return the tokens that a request would find cached; the last one never is."""
     return min(option.match.matched_tokens, max(0, choice.prompt_tokens - 1))
+
+
+def _predicted(option: Option, choice: Choice) -> Predicted:
+    candidate = option.candidate
+    return Predicted(
+        _held(option, choice),
+        candidate.cached,
+        candidate.load.wait,
+        candidate.prefill,
+        option.calibration,
+    )

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from indexer.rank import Rank
+from indexer.trust import Level
+
+Role = Literal["both", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +32,36 @@ class Pod:
     """The base model's name."""
     ranks: tuple[Rank, ...]
     status: Status = Status()
+    role: Role = "both"
+    """What it is for, where prefill and decoding are apart."""
+    has_events: bool = True
+    blocks: int = 0
+    """Of a rank's cache; 0: not known."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests may be sent to it.
+
+        When a pod dies its event stream ends at once, and some looks at its health later it is known to
+        be ill. When only the stream is gone, the looks that follow say that it is well.
+        """
+        status = self.status
+        if status.healthy is False:
+            return False
+        if not self.has_events or any(rank.is_connected for rank in self.ranks):
+            return True
+        return status.healthy is True and all(
+            rank.trust.level is Level.COLD or rank.trust.since < status.looked_at
+            for rank in self.ranks
+        )
 
     @property
     def ready(self) -> bool:
-        """Whether any rank's event stream is connected, and the pod does not say that it is ill."""
+        """Whether any rank's event stream is connected, if it has one, and the pod is not known ill."""
         if self.status.healthy is False:
             return False
+        if not self.has_events:
+            return True
         for rank in self.ranks:  # noqa: SIM110  asked for every pod of every Score
             if rank.is_connected:
                 return True

@@ -16,8 +16,9 @@ import msgspec
 
 from indexer.endpoint import endpoint_problem
 from prefixstore.pin import Pin
-from router.config import Config, Hub, Model, Pod, PodSet, Server, Table
+from router.config import Config, Hub, Model, Pick, Pod, PodSet, Server, Table
 from router.toml_lines import find_line
+from scorer.policy import UnknownPolicyError, make_policy
 
 HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
 
@@ -191,6 +192,7 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
     yield from _addresses(config)
     yield from _endpoints(config)
     yield from _sources(config)
+    yield from _pick(config.pick)
     limits = config.limits
     if limits.max_prompt_bytes > limits.max_queued_bytes:
         problem = f"is {limits.max_queued_bytes}, less than one prompt of max-prompt-bytes may have"
@@ -238,6 +240,19 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
         if pod.model not in bases:
             known = ", ".join(sorted(bases))
             yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
+
+
+def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with the policy and its options."""
+    try:
+        make_policy(pick.policy)
+    except UnknownPolicyError as error:
+        yield ("pick", "policy"), str(error)
+        return
+    try:
+        make_policy(pick.policy, pick.options)
+    except ValueError as error:
+        yield ("pick", "options"), str(error)
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -306,8 +321,8 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if config.watch.cert and not config.watch.ca:
         yield ("watch", "ca"), "is missing; cert and key are for connections with an authority"
     for position, pod in enumerate(config.pods):
-        if bool(pod.events) == bool(pod.watch):
-            yield ("pods", position, "events"), "give one of events and watch"
+        if pod.events and pod.watch:
+            yield ("pods", position, "events"), "give one of events and watch, or neither"
         if pod.watch:
             if pod.replay or pod.topic:
                 yield (
@@ -316,6 +331,11 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 )
             if not _is_address(pod.watch):
                 yield ("pods", position, "watch"), f"{pod.watch!r} is not host:port"
+            continue
+        if not pod.events:
+            for key in ("replay", "topic"):
+                if getattr(pod, key):
+                    yield ("pods", position, key), "goes with events, which are missing"
             continue
         if pod.engine == "trtllm":
             if not re.match(r"^https?://[^/\s]+/", pod.events):
