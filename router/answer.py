@@ -2,22 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from indexer.rank import Rank
 from indexer.trust import Level, Trust
 from router.body import BadPromptError
-from router.book import Bookings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
 from router.prompt import PromptReader
-from router.score import RankScore, Scorer
+from router.score import Scorer
 from router.trace import Trace
 from router.wire import match_part, score_entry, score_rest
 from scorer.match import Match
-from scorer.pick import Candidate, pick
 from scorer.strategy import DEFAULT, STRATEGIES, Strategy
 
 LEVELS = {
@@ -30,13 +27,6 @@ LEVELS = {
 
 MOST_FORGOTTEN = 256
 """Ranks that are gone, and of which something is kept nevertheless."""
-
-
-class ReportMeter(Protocol):
-    """What reports are measured with."""
-
-    def reported(self, pod: str, predicted: int, actual: int) -> None:
-        """Take note of the cached tokens predicted and found, of one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +51,11 @@ class Entry(NamedTuple):
     """The whole entry of a ScoreResponse, where the rank holds nothing of the prompt."""
 
 
-class NoPodError(Exception):
-    """There is no pod to pick."""
-
-
 class Answerer:
-    """Answers Score, Pick, Report and ListPods.
+    """Answers Score and ListPods.
 
-    `clock` is a monotonic one for bookings; `wall_offset` brings the ingest's times to the Unix
-    epoch, both in seconds.
+    `clock` is a monotonic one; `wall_offset` brings the ingest's times to the Unix epoch, both in
+    seconds.
     """
 
     def __init__(
@@ -77,19 +63,13 @@ class Answerer:
         reader: PromptReader,
         scorer: Scorer,
         pods: PodTable,
-        bookings: Bookings,
-        meter: ReportMeter,
         *,
-        rng: Random,
         clock: Callable[[], float],
         wall_offset: float,
     ) -> None:
         self._reader = reader
         self._scorer = scorer
         self._pods = pods
-        self._bookings = bookings
-        self._meter = meter
-        self._rng = rng
         self._clock = clock
         self._wall_offset = wall_offset
         self._entries: dict[Rank, Entry] = {}
@@ -145,75 +125,6 @@ class Answerer:
         fixed = score.SerializeToString()
         return Entry(trust, ready, fixed, score_entry(fixed))
 
-    async def pick(self, request: pb.PickRequest, timeout: float) -> pb.PickResponse:
-        """Answer Pick and book the work. Raises NoPodError where there is none to choose from."""
-        strategy = _strategy(request.strategy)
-        read = await self._reader.read(request.prompt, timeout)
-        prompt = read.prompt
-        pods, _ = self._named(prompt.model, request.pods)
-        # A pod that is not ready may still be up, so it serves where there is no other.
-        pods = [pod for pod in pods if pod.ready] or pods
-        if not pods:
-            raise NoPodError(f"no pod to pick from serves {prompt.model!r}")
-        by_id = {pod.id: pod for pod in pods}
-        now = self._clock()
-        self._bookings.expire(now)
-        scores: dict[tuple[str, int], RankScore] = {}
-        candidates = []
-        for score in self._scorer.score(
-            prompt, [rank for pod in pods for rank in pod.ranks], strategy
-        ):
-            rank = score.rank
-            scores[rank.pod, rank.number] = score
-            load = self._bookings.load(rank.pod, rank.number)
-            candidates.append(
-                Candidate(rank.pod, rank.number, score.score, load.tokens, load.requests)
-            )
-        response = pb.PickResponse(prompt_tokens=prompt.tokens)
-        for ranked in pick(candidates, prompt.tokens, self._rng):
-            candidate = ranked.candidate
-            score = scores[candidate.pod, candidate.rank]
-            response.candidates.append(
-                pb.Candidate(
-                    pod=candidate.pod,
-                    rank=candidate.rank,
-                    address=by_id[candidate.pod].address,
-                    matched_tokens=score.matched_tokens,
-                    outstanding_tokens=candidate.outstanding,
-                    cost=ranked.cost,
-                    trust=self._trust(score.rank.trust),
-                )
-            )
-        best = response.candidates[0]
-        response.booking_id = self._bookings.book(
-            best.pod,
-            best.rank,
-            uncached=prompt.tokens - best.matched_tokens,
-            cached=best.matched_tokens,
-            now=now,
-        )
-        return response
-
-    def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Answer Report."""
-        if not request.booking_id:
-            raise BadPromptError("booking_id", "is missing")
-        booking = self._bookings.get(request.booking_id)
-        if booking is not None and request.HasField("cached_tokens"):
-            if request.cached_tokens > booking.prompt_tokens:
-                raise BadPromptError(
-                    "cached_tokens",
-                    f"is {request.cached_tokens}; the prompt has {booking.prompt_tokens} tokens",
-                )
-            actual = booking.reported(request.cached_tokens)
-            if actual is not None:
-                self._meter.reported(booking.pod, booking.predicted_cached, actual)
-        if request.event == pb.ReportRequest.FIRST_TOKEN:
-            return pb.ReportResponse(known=self._bookings.first_token(request.booking_id))
-        if request.event in (pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED):
-            return pb.ReportResponse(known=self._bookings.finish(request.booking_id))
-        raise BadPromptError("event", "is missing; give FIRST_TOKEN, FINISHED or FAILED")
-
     def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
         """Answer ListPods."""
         return pb.ListPodsResponse(
@@ -225,6 +136,7 @@ class Answerer:
                     ready=pod.ready,
                     status=pod.status.reason,
                     served_models=pod.status.models,
+                    role=pod.role,
                     ranks=[self._rank(rank) for rank in pod.ranks],
                 )
                 for pod in self._pods

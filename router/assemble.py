@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import grpc
 import grpc.aio
@@ -25,7 +23,7 @@ from indexer.rank_ingest import SavedRank
 from indexer.tasks import watched
 from router import state_file
 from router.answer import Answerer
-from router.book import Bookings
+from router.answer_pick import PickAnswerer
 from router.config import Config, IndexTable, Watch
 from router.discover import Found, PodSource, Reconciler
 from router.discover_dns import DnsSource
@@ -36,11 +34,13 @@ from router.follow import Follower
 from router.health import Component, Health
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
-from router.pods import PodTable
+from router.picking import Picking
+from router.pods import Pod, PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
 from router.texts import texts
+from router.window import GroupWindow
 
 log = logging.getLogger(__name__)
 
@@ -81,29 +81,57 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         pods = PodTable()
         thread = await stack.enter_async_context(LoopThread("following"))
-        following = _following(config, folder, ingest, pods)
+        wall_offset = time.time() - time.monotonic()
+        picking = Picking(config.pick, config.booking, wall_offset=wall_offset)
+        loop = asyncio.get_running_loop()
+        follower = Follower(
+            ingest,
+            pods,
+            hash_seed=config.index.hash_seed,
+            events=config.events,
+            probe=config.probe,
+            credentials=_credentials(config.watch, folder),
+            observed=picking.loads.observe,
+            gone=lambda pod: _tell(loop, picking, pod),
+            saved=_saved(config.index, folder),
+        )
+        following = _following(config, folder, ingest, follower)
         await thread.call(following.__aenter__())
         stack.push_async_exit(lambda *_: thread.call(following.__aexit__(None, None, None)))
-        bookings = Bookings(
-            expire_after=config.booking.expire_seconds,
-            most=config.booking.max_bookings,
-            new_id=lambda: secrets.token_hex(8),
-        )
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        registry.register(PartsCollector(ingest, read, bookings))
-        limits = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
-        answerer = Answerer(
-            PromptReader(read, limits),
-            Scorer(ingest, config.index.hash_seed),
-            pods,
-            bookings,
-            metrics,
-            rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
-            clock=time.monotonic,
-            wall_offset=time.time() - time.monotonic(),
+        reader = PromptReader(
+            read, Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         )
-        service = RouterService(answerer, metrics, tokenize_seconds=config.limits.tokenize_seconds)
+        scorer = Scorer(
+            ingest,
+            config.index.hash_seed,
+            believed=picking.believed,
+            shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
+        )
+        picker = picking.picker(scorer)
+        registry.register(PartsCollector(ingest, read, picking))
+        answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
+        picks = PickAnswerer(
+            reader,
+            pods,
+            picker,
+            picking.loads,
+            picking.decisions,
+            picking.attribution,
+            ingest,
+            GroupWindow(
+                picker,
+                seconds=config.pick.group_seconds,
+                size=config.pick.group_size,
+                clock=time.monotonic,
+            ),
+            clock=time.monotonic,
+            wall_offset=wall_offset,
+        )
+        service = RouterService(
+            answerer, picks, metrics, tokenize_seconds=config.limits.tokenize_seconds
+        )
         http_address = await _serve_http(config, registry, health, stack)
         address = await _serve_grpc(config, service, stack)
         yield Running(address, http_address, health, ingest)
@@ -112,19 +140,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
 
 @asynccontextmanager
 async def _following(
-    config: Config, folder: Path, ingest: Ingest, pods: PodTable
+    config: Config, folder: Path, ingest: Ingest, follower: Follower
 ) -> AsyncIterator[None]:
     """Follow the fleet for as long as the context is open."""
     async with AsyncExitStack() as stack:
-        follower = Follower(
-            ingest,
-            pods,
-            hash_seed=config.index.hash_seed,
-            events=config.events,
-            probe=config.probe,
-            credentials=_credentials(config.watch, folder),
-            saved=_saved(config.index, folder),
-        )
         stack.callback(_save, config.index, folder, ingest)
         stack.push_async_callback(follower.close)
         await _find(config, folder, Reconciler(follower), stack)
@@ -146,6 +165,13 @@ async def _find(
     for source in sources:
         task = watched(reconciler.run(source), f"finding pods: {source.name}")
         stack.callback(task.cancel)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, picking: Picking, pod: Pod) -> None:
+    """Tell the thread that picks that a pod is gone."""
+    # The loop is closed where the process is about to end.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(picking.forget, pod)
 
 
 async def _tick(ingest: Ingest) -> None:

@@ -1,138 +1,276 @@
 """Bookings: the work of picked requests that their pods have not finished yet.
 
 A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
-any engine has reported load. It holds the tokens to prefill until the first token, then a small share
-for decoding until the end. What is never reported expires.
+any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
+tokens of context until the end. What is never reported stops to count by itself: a first token that
+is long overdue is taken for computed, and in the end the whole booking expires.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 from indexer.index import BrokenInvariantError
+from router.rank_book import Booking, RankBook, Work
+from scorer.candidate import IDLE, Load
 
-DECODING_TOKENS = 32
-"""Prefill tokens that a decoding request weighs.
+__all__ = ["Booking", "Bookings", "Work"]
 
-A decode step of one more sequence costs about what 30 prefill tokens do (2 ms at 70 us a token,
-`shared/bench/policy-study.md`); a stronger weight made every cell of that study worse.
-"""
+CLOCK_WAS_SET = 1.0
+"""Seconds back from which a clock was set; less is reports that overtook one another."""
 
-
-@dataclass(slots=True)
-class Booking:
-    """One picked request."""
-
-    pod: str
-    rank: int
-    tokens: int
-    """What it still weighs, in prefill tokens."""
-    prompt_tokens: int
-    predicted_cached: int
-    expires: float
-    compared: bool = False
-    """Whether a report has already said what the engine found cached."""
-
-    def reported(self, cached: int) -> int | None:
-        """Return what the engine found cached, once a booking; then None."""
-        if self.compared:
-            return None
-        self.compared = True
-        return cached
-
-
-@dataclass(slots=True)
-class Load:
-    """What is booked on one rank."""
-
-    tokens: int = 0
-    requests: int = 0
+MOST_PREFILL = 86400.0
+"""Seconds; no prefill takes a day."""
 
 
 class Bookings:
-    """All bookings of one router. Times are seconds of the caller's clock."""
+    """All bookings of one router. Times are seconds of the caller's clock.
 
-    def __init__(self, *, expire_after: float, most: int, new_id: Callable[[], str]) -> None:
+    The clock may jump. Forwards, time has passed: what is due expires. Backwards, it was set: what is
+    booked keeps its age.
+    """
+
+    def __init__(
+        self,
+        *,
+        expire_after: float,
+        most: int,
+        new_id: Callable[[], str],
+        late_factor: float = 4.0,
+        late_seconds: float = 30.0,
+        head_floor: float = 0.15,
+    ) -> None:
+        """Keep at most `most` bookings, each for at most `expire_after` seconds.
+
+        A first token is overdue `late_factor` times the predicted wait and prefill and `late_seconds`
+        after its request went out. `head_floor` is the least share that the first of those that
+        wait on a rank weighs.
+        """
         self.expired = 0
+        """Bookings that ended without a report."""
+        self.late = 0
+        """First tokens that were taken for computed without a report."""
         self._expire_after = expire_after
         self._most = most
         self._new_id = new_id
+        self._late_factor = late_factor
+        self._late_seconds = late_seconds
+        self._head_floor = head_floor
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
-        self._loads: dict[tuple[str, int], Load] = {}
+        self._ranks: dict[tuple[str, int], RankBook] = {}
+        self._due: list[tuple[float, int, str]] = []
+        """A heap of when first tokens are overdue, with entries that hold no longer among them."""
+        self._picks = 0
+        self._now = -math.inf
 
     def __len__(self) -> int:
         return len(self._bookings)
 
-    def book(self, pod: str, rank: int, *, uncached: int, cached: int, now: float) -> str:
-        """Book `uncached` tokens of prefill on a rank; return the booking's id."""
-        self.expire(now)
-        if len(self._bookings) >= self._most:
-            self._end(next(iter(self._bookings)))
-            self.expired += 1
-        booking_id = self._new_id()
-        booking = Booking(
-            pod,
-            rank,
-            tokens=uncached + DECODING_TOKENS,
-            prompt_tokens=uncached + cached,
-            predicted_cached=cached,
-            expires=now + self._expire_after,
-        )
-        self._bookings[booking_id] = booking
-        load = self._loads.setdefault((pod, rank), Load())
-        load.tokens += booking.tokens
-        load.requests += 1
-        return booking_id
+    @property
+    def head_floor(self) -> float:
+        """The least share that the first of those that wait weighs."""
+        return self._head_floor
 
-    def first_token(self, booking_id: str) -> bool:
-        """Release the prefill of a booking; False where it is not known."""
+    def book(self, work: Work, now: float) -> Booking:
+        """Book work on a rank. Raises ValueError where its figures are impossible."""
+        if not 0 <= work.cached <= work.prompt_tokens:
+            raise ValueError(f"cached is {work.cached}, of {work.prompt_tokens} tokens")
+        if not 0 <= work.prefill <= MOST_PREFILL:
+            raise ValueError(f"prefill is {work.prefill} s, not 0 to {MOST_PREFILL:g} s")
+        now = self.expire(now)
+        if len(self._bookings) >= self._most:
+            self._end(next(iter(self._bookings.values())), now)
+            self.expired += 1
+        self._picks += 1
+        expires = now + self._expire_after
+        booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
+        self._bookings[booking.id] = booking
+        self._place(booking, now)
+        self._ranks[work.pod, work.rank].last_pick = booking.number
+        return booking
+
+    def started(
+        self,
+        booking_id: str,
+        now: float,
+        pod: str | None = None,
+        rank: int | None = None,
+        work: Work | None = None,
+    ) -> bool:
+        """Take note that a request went out; False where the booking is not known.
+
+        Where it went elsewhere than was picked, `work` says what it costs there; with `pod` and
+        `rank` alone (rank 0 where only another pod is named) it is taken to cost the same. The last
+        place that is reported holds; the same place again changes nothing.
+        """
+        now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is None:
             return False
-        done = booking.tokens - DECODING_TOKENS
-        booking.tokens -= done
-        self._loads[booking.pod, booking.rank].tokens -= done
+        old = booking.work
+        if work is None:
+            pod = old.pod if pod is None else pod
+            if rank is None:
+                rank = old.rank if pod == old.pod else 0
+            work = replace(old, pod=pod, rank=rank)
+        is_same = (work.pod, work.rank) == (old.pod, old.rank)
+        if is_same and (booking.dispatched or booking.first_token_at is not None):
+            return True
+        self._ranks[old.pod, old.rank].take(booking)
+        booking.work = old if is_same else work
+        booking.dispatched = True
+        booking.since = now
+        self._place(booking, now)
         return True
 
-    def finish(self, booking_id: str) -> bool:
+    def first_token(self, booking_id: str, now: float) -> bool:
+        """Release the prefill of a booking; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is None:
+            return False
+        if booking.first_token_at is None:
+            rank = self._ranks[booking.work.pod, booking.work.rank]
+            booking.prefill_from = max(booking.since, rank.free_since)
+            booking.first_token_at = now
+            rank.take_waiting(booking)
+            rank.free_since = now
+            rank.changed()
+        return True
+
+    def finish(self, booking_id: str, now: float) -> bool:
         """Release all of a booking; False where it is not known."""
-        known = booking_id in self._bookings
+        # Its first token was there, reported or not.
+        known = self.first_token(booking_id, now)
         if known:
-            self._end(booking_id)
+            self._end(self._bookings[booking_id], self._now)
         return known
+
+    def fail(self, booking_id: str, now: float) -> bool:
+        """Release all of a booking that came to nothing; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is not None:
+            self._end(booking, now)
+        return booking is not None
 
     def get(self, booking_id: str) -> Booking | None:
         """Return a booking; None where it is not known."""
         return self._bookings.get(booking_id)
 
-    def load(self, pod: str, rank: int) -> Load:
-        """Return what is booked on a rank."""
-        return self._loads.get((pod, rank), Load())
+    def load(self, pod: str, rank: int, now: float) -> Load:
+        """Return what is booked on a rank; its queue and KV usage are not known here."""
+        now = self.expire(now)
+        book = self._ranks.get((pod, rank))
+        return IDLE if book is None else book.load(now, self._head_floor)
 
-    def expire(self, now: float) -> None:
-        """Release the bookings that are past their time."""
+    def ranks(self) -> Mapping[tuple[str, int], RankBook]:
+        """Return what is booked, by pod and rank, to be read only."""
+        return self._ranks
+
+    def forget(self, pod: str, rank: int) -> None:
+        """End all bookings of a rank that is gone."""
+        book = self._ranks.get((pod, rank))
+        if book is not None:
+            for booking in [*book.in_flight.values()]:
+                self._end(booking, self._now)
+            del self._ranks[pod, rank]
+
+    def expire(self, now: float) -> float:
+        """Release what is past its time; return the time that counts, which never goes back a bit."""
+        if now < self._now:
+            if now >= self._now - CLOCK_WAS_SET:
+                return self._now
+            self._shift(now)
+        self._now = now
+        while self._due and self._due[0][0] <= now:
+            late_at, _, name = heappop(self._due)
+            booking = self._bookings.get(name)
+            if booking is None or booking.late_at != late_at:
+                continue
+            if self._let_go(booking, now):
+                self.late += 1
         while self._bookings:
-            booking_id, booking = next(iter(self._bookings.items()))
+            booking = next(iter(self._bookings.values()))
             if booking.expires > now:
-                return
-            self._end(booking_id)
+                break
+            self._end(booking, now)
             self.expired += 1
-
-    def _end(self, booking_id: str) -> None:
-        booking = self._bookings.pop(booking_id)
-        name = (booking.pod, booking.rank)
-        load = self._loads[name]
-        load.tokens -= booking.tokens
-        load.requests -= 1
-        if not load.requests:
-            del self._loads[name]
+        return now
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the loads are not the sums of the bookings."""
-        loads: dict[tuple[str, int], Load] = {}
+        """Raise BrokenInvariantError where ranks and bookings disagree."""
+        placed = 0
+        for name, book in self._ranks.items():
+            book.check()
+            placed += len(book.in_flight)
+            for booking in book.in_flight.values():
+                if (booking.work.pod, booking.work.rank) != name:
+                    raise BrokenInvariantError("a booking lies on another rank than it says")
+                if self._bookings.get(booking.id) is not booking:
+                    raise BrokenInvariantError("a rank has a booking that has ended")
+        if placed != len(self._bookings):
+            raise BrokenInvariantError(f"{len(self._bookings)} bookings, {placed} of them on ranks")
+        due = {(late_at, name) for late_at, _, name in self._due}
+        for book in self._ranks.values():
+            for booking in book.waiting.values():
+                if (booking.late_at, booking.id) not in due:
+                    raise BrokenInvariantError("a booking waits that would do so for ever")
+        if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
+            raise BrokenInvariantError("more is kept than may be")
+
+    def _place(self, booking: Booking, now: float) -> None:
+        name = (booking.work.pod, booking.work.rank)
+        book = self._ranks.get(name)
+        if book is None:
+            if len(self._ranks) >= self._most:
+                # Pods come and go: those that nobody has said are gone are not kept for ever.
+                self._ranks = {name: book for name, book in self._ranks.items() if book.in_flight}
+            book = self._ranks[name] = RankBook()
+        ahead = book.load(now, self._head_floor).wait
+        book.place(booking)
+        if booking.first_token_at is None:
+            seconds = self._late_factor * (ahead + booking.work.prefill) + self._late_seconds
+            booking.late_at = min(now + seconds, booking.expires)
+            heappush(self._due, (booking.late_at, booking.number, booking.id))
+            if len(self._due) > 2 * len(self._bookings) + 64:
+                self._tidy()
+
+    def _let_go(self, booking: Booking, now: float) -> bool:
+        """Let a booking wait no longer, its prefill not done; False where it did not wait."""
+        book = self._ranks[booking.work.pod, booking.work.rank]
+        if book.heads(booking):
+            # The next one's turn comes only now.
+            book.free_since = now
+        return book.take_waiting(booking)
+
+    def _end(self, booking: Booking, now: float) -> None:
+        self._let_go(booking, now)
+        self._ranks[booking.work.pod, booking.work.rank].take(booking)
+        del self._bookings[booking.id]
+
+    def _tidy(self) -> None:
+        self._due = [
+            (booking.late_at, booking.number, booking.id)
+            for book in self._ranks.values()
+            for booking in book.waiting.values()
+        ]
+        heapify(self._due)
+
+    def _shift(self, now: float) -> None:
+        seconds = now - self._now
         for booking in self._bookings.values():
-            load = loads.setdefault((booking.pod, booking.rank), Load())
-            load.tokens += booking.tokens
-            load.requests += 1
-        if loads != self._loads:
-            raise BrokenInvariantError("the loads are not the sums of the bookings")
+            booking.booked_at += seconds
+            # No further than now: a sum of floats may be off by a bit.
+            booking.since = min(booking.since + seconds, now)
+            booking.late_at += seconds
+            booking.expires += seconds
+            if booking.first_token_at is not None:
+                booking.first_token_at += seconds
+            if booking.prefill_from is not None:
+                booking.prefill_from += seconds
+        for book in self._ranks.values():
+            book.shift(seconds)
+        self._tidy()

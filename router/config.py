@@ -144,6 +144,8 @@ class Pick(Table, frozen=True):
     """Sessions remembered; past it the least recently used goes."""
     group_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """How long a pick may wait for others of the same prompt, to be placed with them; 0: not at all."""
+    group_size: Positive = 16
+    """How many of them one pod takes before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
 

@@ -1,7 +1,7 @@
 """Following pods: what runs for each, from when it is known until it goes."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import grpc
@@ -16,14 +16,15 @@ from indexer.tasks import cancel, watched
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
-from router.probe import Prober
+from router.probe import Prober, Sink
 
 
 class Follower:
     """Follows pods; close it at the end.
 
-    `credentials` are for publishers; None for plain connections. `saved` is what another process
-    knew of the ranks that engines are followed for directly.
+    `credentials` are for publishers; None for plain connections. `observed` is told of the engines'
+    load and `gone` of pods that are dropped, in the thread that follows. `saved` is what another
+    process knew of the ranks that engines are followed for directly.
     """
 
     def __init__(
@@ -35,12 +36,16 @@ class Follower:
         events: config.Events,
         probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
+        observed: Sink | None = None,
+        gone: Callable[[Pod], None] | None = None,
         saved: Iterable[SavedRank] = (),
     ) -> None:
         self._ingest = ingest
         self._pods = pods
         self._hash_seed = hash_seed
         self._credentials = credentials
+        self._observed = observed
+        self._gone = gone
         self._probe = probe
         self._patience = Patience(
             replay_seconds=events.replay_seconds,
@@ -70,6 +75,8 @@ class Follower:
                 pod,
                 interval=self._probe.interval_seconds,
                 timeout=self._probe.timeout_seconds,
+                engine=spec.engine,
+                observed=self._observed,
             )
             works.append(prober.run())
         self._tasks[spec.id] = [
@@ -120,6 +127,8 @@ class Follower:
         await cancel(self._tasks.pop(pod_id))
         for rank in pod.ranks:
             self._ingest.remove(pod_id, rank.number)
+        if self._gone is not None:
+            self._gone(pod)
 
     async def close(self) -> None:
         """Follow nothing any more."""

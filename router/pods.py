@@ -1,5 +1,6 @@
 """The pods that the router knows."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,10 @@ class Status:
     reason: str = "not asked yet"
     models: Sequence[str] = ()
     """The names that it serves, adapters' too."""
+    refuses: bool = False
+    """Whether it says itself that it takes no requests: it drains, starts, or its engine is dead."""
+    looked_at: float = -math.inf
+    """When it was last found well, by the ingest's clock."""
 
 
 @dataclass(eq=False, slots=True)

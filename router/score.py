@@ -247,6 +247,9 @@ class Scorer:
         size = sought.block_size
         for rank in wanted if beliefs else ():
             arriving, assumed = beliefs.get((rank.pod, rank.number), (0, 0))
+            if rank.trust.level is Level.EXACT:
+                # What was sent there before its events came is known better now.
+                assumed = 0
             if arriving or assumed:
                 matches[rank] = Match(
                     matches.get(rank, NOTHING).spans,

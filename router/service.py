@@ -17,10 +17,12 @@ from prefixstore.renderer import (
     RenderTimeoutError,
 )
 from prefixstore.tokenizer import TokenizerUnavailableError
-from router.answer import Answerer, NoPodError
+from router.answer import Answerer
+from router.answer_pick import PickAnswerer
 from router.body import BadPromptError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick import NoPodError
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.wire import parse, parse_request, stream_reply
 
@@ -65,8 +67,11 @@ class RouterService:
     `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not.
     """
 
-    def __init__(self, answerer: Answerer, meter: Meter, *, tokenize_seconds: float) -> None:
+    def __init__(
+        self, answerer: Answerer, picks: PickAnswerer, meter: Meter, *, tokenize_seconds: float
+    ) -> None:
         self._answerer = answerer
+        self._picks = picks
         self._meter = meter
         self._tokenize_seconds = tokenize_seconds
 
@@ -139,7 +144,7 @@ class RouterService:
 
         async def answer() -> pb.PickResponse:
             parsed = parse(pb.PickRequest, request)
-            return await self._answerer.pick(parsed, self._timeout(context))
+            return await self._picks.pick(parsed, self._timeout(context))
 
         return await self._answer("Pick", answer(), context)
 
@@ -149,17 +154,40 @@ class RouterService:
         """Answer Report."""
 
         async def answer() -> pb.ReportResponse:
-            return self._answerer.report(parse(pb.ReportRequest, request))
+            return self._picks.report(parse(pb.ReportRequest, request))
 
         return await self._answer("Report", answer(), context)
 
     async def Explain(  # noqa: N802  the contract's name
-        self,
-        request: bytes,  # noqa: ARG002  not served yet
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ExplainResponse:
-        """Refuse: Explain is not served yet."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Explain is not served yet")
+        """Answer Explain."""
+
+        async def answer() -> pb.ExplainResponse:
+            parsed = parse(pb.ExplainRequest, request)
+            return await self._picks.explain(parsed, self._timeout(context))
+
+        return await self._answer("Explain", answer(), context)
+
+    async def ListDecisions(  # noqa: N802  the contract's name
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListDecisionsResponse:
+        """Answer ListDecisions."""
+
+        async def answer() -> pb.ListDecisionsResponse:
+            return self._picks.list_decisions(parse(pb.ListDecisionsRequest, request))
+
+        return await self._answer("ListDecisions", answer(), context)
+
+    async def Diagnose(  # noqa: N802  the contract's name
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DiagnoseResponse:
+        """Answer Diagnose."""
+
+        async def answer() -> pb.DiagnoseResponse:
+            return self._picks.diagnose(parse(pb.DiagnoseRequest, request))
+
+        return await self._answer("Diagnose", answer(), context)
 
     async def ListPods(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
@@ -210,7 +238,7 @@ class RouterService:
             "Score": grpc.unary_unary_rpc_method_handler(self.Score),
             "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
         }
-        for name in ("Pick", "Report", "Explain", "ListPods"):
+        for name in ("Pick", "Report", "Explain", "ListDecisions", "Diagnose", "ListPods"):
             method = SERVICE.methods_by_name[name]
             methods[name] = grpc.unary_unary_rpc_method_handler(
                 getattr(self, name),

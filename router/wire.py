@@ -32,6 +32,8 @@ MATCHED_TAG = b"\x20"
 """PodScore.matched_tokens: field 4, varint."""
 TIERS_TAG = b"\x2a"
 """PodScore.tiers: field 5, bytes."""
+BELIEVED_TAG = b"\x40"
+"""PodScore.believed_tokens: field 8, varint."""
 SCORES_TAG = b"\x0a"
 """ScoreResponse.scores: field 1, bytes."""
 
@@ -90,6 +92,8 @@ def match_part(score: float, match: Match) -> bytes:
     for tier, tokens in match.tokens_by_tier.items():
         one = _tier_field(tier) + varint(tokens)
         parts += (TIERS_TAG, varint(len(one)), one)
+    if match.believed_tokens:
+        parts += (BELIEVED_TAG, varint(match.believed_tokens))
     return b"".join(parts)
 
 

@@ -1,79 +1,331 @@
 """Bookings: what is booked is released, once, whatever is reported or lost."""
 
+import math
+from collections import deque
+from collections.abc import Iterable
 from itertools import count
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.book import DECODING_TOKENS, Bookings, Load
+from router.book import Bookings, Work
+from scorer.candidate import IDLE, Load
 
 
-def new_bookings(most: int = 100) -> Bookings:
+def new_bookings(most: int = 100, expire_after: float = 600.0) -> Bookings:
     numbers = count()
-    return Bookings(expire_after=10.0, most=most, new_id=lambda: str(next(numbers)))
+    return Bookings(expire_after=expire_after, most=most, new_id=lambda: str(next(numbers)))
 
 
-def test_a_booking_weighs_its_prefill_until_the_first_token_and_little_until_the_end() -> None:
+def work(
+    prefill: float = 1.0, pod: str = "p", rank: int = 0, tokens: int = 100, cached: int = 28
+) -> Work:
+    return Work("m", pod, rank, tokens, cached, prefill)
+
+
+def test_a_booking_weighs_its_prefill_until_the_first_token_and_its_context_until_the_end() -> None:
     bookings = new_bookings()
-    name = bookings.book("p", 0, uncached=100, cached=28, now=0.0)
-    assert bookings.load("p", 0) == Load(100 + DECODING_TOKENS, 1)
-    assert bookings.first_token(name)
-    assert bookings.first_token(name)
-    assert bookings.load("p", 0) == Load(DECODING_TOKENS, 1)
-    assert bookings.finish(name)
-    assert not bookings.finish(name)
-    assert bookings.load("p", 0) == Load(0, 0)
+    booking = bookings.book(work(2.0), 0.0)
+    assert bookings.load("p", 0, 0.0) == Load(2.0, 1, 1, 72, 100, 100, last_pick=1)
+    assert bookings.first_token(booking.id, 1.0)
+    assert bookings.first_token(booking.id, 1.0)
+    assert bookings.load("p", 0, 1.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
+    assert bookings.finish(booking.id, 2.0)
+    assert not bookings.finish(booking.id, 2.0)
+    assert bookings.load("p", 0, 2.0) == Load(last_pick=1)
+    assert bookings.load("p", 1, 2.0) is IDLE
+
+
+def test_reports_on_what_is_not_known_say_so() -> None:
+    bookings = new_bookings()
+    assert not bookings.started("x", 0.0)
+    assert not bookings.first_token("x", 0.0)
+    assert not bookings.finish("x", 0.0)
+    assert not bookings.fail("x", 0.0)
+    assert bookings.get("x") is None
+
+
+def test_the_head_of_the_queue_weighs_less_while_it_runs_but_never_nothing() -> None:
+    bookings = new_bookings()
+    bookings.book(work(2.0), 0.0)
+    bookings.book(work(4.0), 1.0)
+    assert bookings.load("p", 0, 1.5).wait == pytest.approx(0.5 + 4.0)
+    assert bookings.load("p", 0, 9.0).wait == pytest.approx(0.15 * 2.0 + 4.0)
+
+
+def test_the_next_head_runs_from_when_the_one_before_it_got_its_first_token() -> None:
+    bookings = new_bookings()
+    first = bookings.book(work(2.0), 0.0)
+    bookings.book(work(4.0), 0.0)
+    bookings.first_token(first.id, 3.0)
+    assert bookings.load("p", 0, 4.0).wait == pytest.approx(3.0)
+
+
+def test_what_fails_in_the_queue_does_not_make_the_head_start_again() -> None:
+    bookings = new_bookings()
+    bookings.book(work(2.0), 0.0)
+    second = bookings.book(work(4.0), 0.0)
+    assert bookings.fail(second.id, 1.0)
+    assert bookings.load("p", 0, 1.0).wait == pytest.approx(1.0)
+
+
+def test_when_the_head_fails_the_next_ones_turn_comes() -> None:
+    bookings = new_bookings()
+    first = bookings.book(work(2.0), 0.0)
+    bookings.book(work(4.0), 0.0)
+    bookings.fail(first.id, 1.0)
+    assert bookings.load("p", 0, 1.0).wait == pytest.approx(4.0)
+
+
+def test_what_went_elsewhere_than_picked_weighs_there() -> None:
+    bookings = new_bookings()
+    booking = bookings.book(work(2.0), 0.0)
+    assert bookings.started(booking.id, 1.0, work=work(3.0, "q", 1, cached=0))
+    assert bookings.load("p", 0, 1.0) == Load(last_pick=1)
+    assert bookings.load("q", 1, 1.0) == Load(3.0, 1, 1, 100, 100, 100)
+    assert bookings.started(booking.id, 2.0, pod="r")
+    assert bookings.load("q", 1, 2.0) is IDLE
+    assert bookings.load("r", 0, 2.0).wait == pytest.approx(3.0)
+    assert booking.dispatched
+    bookings.check()
+
+
+def test_what_starts_later_queues_behind_what_started_before() -> None:
+    bookings = new_bookings()
+    held = bookings.book(work(8.0), 0.0)
+    bookings.book(work(2.0), 0.0)
+    assert bookings.started(held.id, 1.0)
+    assert bookings.load("p", 0, 1.0).wait == pytest.approx(1.0 + 8.0)
+    assert bookings.started(held.id, 2.0), "said again, it is no second start"
+    assert held.since == 1.0
+    bookings.check()
+
+
+def test_a_start_that_is_reported_after_its_first_token_moves_what_is_left() -> None:
+    bookings = new_bookings()
+    booking = bookings.book(work(2.0), 0.0)
+    bookings.first_token(booking.id, 1.0)
+    bookings.started(booking.id, 2.0, pod="q")
+    assert bookings.load("q", 0, 2.0) == Load(in_flight=1, context_tokens=100)
+    bookings.check()
+
+
+def test_a_first_token_that_is_long_overdue_waits_no_longer() -> None:
+    bookings = new_bookings()
+    booking = bookings.book(work(2.0), 0.0)
+    assert bookings.load("p", 0, 37.9).waiting == 1
+    assert bookings.load("p", 0, 38.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
+    assert bookings.late == 1
+    assert bookings.first_token(booking.id, 40.0), "it may still be told"
+    assert bookings.finish(booking.id, 41.0)
+    assert bookings.late == 1
+
+
+def test_what_is_behind_a_long_queue_is_not_overdue_before_its_turn() -> None:
+    bookings = new_bookings()
+    bookings.book(work(20.0), 0.0)
+    bookings.book(work(2.0), 0.0)
+    assert bookings.load("p", 0, 117.0).waiting == 1
+    assert bookings.load("p", 0, 118.0).waiting == 0
 
 
 def test_what_is_never_reported_expires() -> None:
-    bookings = new_bookings()
-    bookings.book("p", 0, uncached=100, cached=0, now=0.0)
+    bookings = new_bookings(expire_after=10.0)
+    bookings.book(work(), 0.0)
     bookings.expire(9.9)
     assert len(bookings) == 1
     bookings.expire(10.0)
     assert len(bookings) == 0
     assert bookings.expired == 1
+    bookings.check()
 
 
 def test_the_oldest_ends_where_there_are_too_many() -> None:
     bookings = new_bookings(most=2)
-    first = bookings.book("p", 0, uncached=1, cached=0, now=0.0)
-    bookings.book("p", 0, uncached=1, cached=0, now=0.0)
-    bookings.book("p", 0, uncached=1, cached=0, now=0.0)
+    first = bookings.book(work(), 0.0)
+    bookings.book(work(), 0.0)
+    bookings.book(work(), 0.0)
     assert len(bookings) == 2
-    assert not bookings.finish(first)
+    assert not bookings.finish(first.id, 0.0)
+
+
+def test_ranks_that_nobody_says_are_gone_are_not_kept_for_ever() -> None:
+    bookings = new_bookings(most=3)
+    for number in range(20):
+        booking = bookings.book(work(pod=f"p{number}"), float(number))
+        bookings.finish(booking.id, float(number))
+        bookings.check()
+
+
+def test_a_rank_that_is_gone_leaves_nothing() -> None:
+    bookings = new_bookings()
+    booking = bookings.book(work(), 0.0)
+    kept = bookings.book(work(rank=1), 0.0)
+    bookings.forget("p", 0)
+    bookings.forget("never", 0)
+    assert bookings.load("p", 0, 0.0) is IDLE
+    assert not bookings.finish(booking.id, 1.0)
+    assert bookings.finish(kept.id, 1.0)
+    bookings.check()
+
+
+def test_a_clock_that_is_set_back_makes_nothing_last_longer() -> None:
+    bookings = new_bookings(expire_after=10.0)
+    bookings.book(work(4.0), 1000.0)
+    bookings.expire(1001.0)
+    assert bookings.load("p", 0, 1.0).wait == pytest.approx(3.0)
+    bookings.expire(9.9)
+    assert len(bookings) == 1
+    bookings.expire(10.1)
+    assert len(bookings) == 0
+
+
+def test_reports_that_overtake_one_another_do_not_set_the_clock() -> None:
+    bookings = new_bookings(expire_after=10.0)
+    booking = bookings.book(work(4.0), 5.0)
+    bookings.first_token(booking.id, 4.5)
+    assert booking.booked_at == 5.0
+    assert booking.first_token_at == 5.0
+
+
+@pytest.mark.parametrize("prefill", [-1.0, math.nan, math.inf])
+def test_impossible_seconds_are_refused(prefill: float) -> None:
+    with pytest.raises(ValueError, match="prefill"):
+        new_bookings().book(work(prefill), 0.0)
+
+
+def test_more_cached_than_there_is_is_refused() -> None:
+    with pytest.raises(ValueError, match="cached is 101, of 100"):
+        new_bookings().book(work(cached=101), 0.0)
+
+
+def test_what_was_cached_is_compared_once() -> None:
+    booking = new_bookings().book(work(), 0.0)
+    assert booking.reported(7) == 7
+    assert booking.reported(9) is None
+    assert booking.actual_cached == 7
+
+
+class StudysQueue:
+    """The wait as the study's simulator reckons it (`wait_s` of its policies.py), one pod."""
+
+    def __init__(self) -> None:
+        self.fifo: deque[tuple[str, float]] = deque()
+        self.head = 0.0
+
+    def sent(self, name: str, seconds: float, now: float) -> None:
+        if not self.fifo:
+            self.head = now
+        self.fifo.append((name, seconds))
+
+    def first(self, name: str, now: float) -> None:
+        self.fifo = deque(one for one in self.fifo if one[0] != name)
+        self.head = now
+
+    def wait(self, now: float) -> float:
+        if not self.fifo:
+            return 0.0
+        head = self.fifo[0][1]
+        rest = sum(seconds for _, seconds in self.fifo) - head
+        return rest + max(head - (now - self.head), 0.15 * head)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0, 0.9),
+        st.one_of(st.floats(0.001, 5).map(lambda s: ("book", s)), st.integers(0, 9).map(lambda n: ("first", n))),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(STEPS)
+def test_the_wait_is_the_studys(steps: Iterable[tuple[float, tuple[str, float]]]) -> None:
+    bookings, study, now, names = new_bookings(), StudysQueue(), 0.0, list[str]()
+    for passed, (what, value) in steps:
+        now += passed
+        if what == "book":
+            names.append(bookings.book(work(value), now).id)
+            study.sent(names[-1], value, now)
+        elif names:
+            name = names.pop(int(value) % len(names))
+            bookings.first_token(name, now)
+            study.first(name, now)
+        assert bookings.load("p", 0, now).wait == pytest.approx(study.wait(now), abs=1e-6)
+
+
+PODS = st.sampled_from("ab")
+RANKS = st.integers(0, 1)
 
 
 class AnyReports(RuleBasedStateMachine):
-    """Reports in any order, lost ones, and time that jumps."""
+    """Reports in any order, lost ones, pods that go, and time that jumps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bookings = new_bookings(most=8)
         self.names: list[str] = ["unknown"]
-        self.now = 0.0
+        self.now = 1000.0
+        self.picks = 0
 
-    @rule(pod=st.sampled_from("ab"), rank=st.integers(0, 1), tokens=st.integers(0, 99))
-    def book(self, pod: str, rank: int, tokens: int) -> None:
-        self.names.append(self.bookings.book(pod, rank, uncached=tokens, cached=0, now=self.now))
+    def name(self, which: int) -> str:
+        return self.names[-1 - which % len(self.names)]
 
-    @rule(which=st.integers(0, 99), end=st.booleans())
-    def report(self, which: int, end: bool) -> None:
-        name = self.names[which % len(self.names)]
-        if end:
-            self.bookings.finish(name)
-        else:
-            self.bookings.first_token(name)
+    @rule(pod=PODS, rank=RANKS, seconds=st.floats(0, 50), tokens=st.integers(0, 99))
+    def book(self, pod: str, rank: int, seconds: float, tokens: int) -> None:
+        what = work(seconds, pod, rank, tokens, cached=tokens // 3)
+        booking = self.bookings.book(what, self.now)
+        self.names.append(booking.id)
+        picks = self.bookings.load(pod, rank, self.now).last_pick
+        assert picks > self.picks
+        self.picks = picks
 
-    @rule(seconds=st.floats(0, 20))
-    def wait(self, seconds: float) -> None:
+    @rule(
+        which=st.integers(0, 12), pod=st.none() | PODS, rank=st.none() | RANKS, is_new=st.booleans()
+    )
+    def started(self, which: int, pod: str | None, rank: int | None, is_new: bool) -> None:
+        there = work(3.0, pod or "c", rank or 0) if is_new else None
+        known = self.bookings.started(self.name(which), self.now, pod, rank, there)
+        assert known == (self.bookings.get(self.name(which)) is not None)
+
+    @rule(which=st.integers(0, 12))
+    def first_token(self, which: int) -> None:
+        self.bookings.first_token(self.name(which), self.now)
+
+    @rule(which=st.integers(0, 12))
+    def finish(self, which: int) -> None:
+        self.bookings.finish(self.name(which), self.now)
+        assert self.bookings.get(self.name(which)) is None
+
+    @rule(which=st.integers(0, 12))
+    def fail(self, which: int) -> None:
+        self.bookings.fail(self.name(which), self.now)
+        assert self.bookings.get(self.name(which)) is None
+
+    @rule(pod=PODS, rank=RANKS)
+    def pod_goes(self, pod: str, rank: int) -> None:
+        self.bookings.forget(pod, rank)
+
+    @rule(
+        seconds=st.one_of(st.floats(0, 2), st.floats(0, 700), st.floats(-1, 0), st.floats(-5000, 0))
+    )
+    def time_passes_or_jumps(self, seconds: float) -> None:
         self.now += seconds
         self.bookings.expire(self.now)
 
+    @rule(pod=PODS, rank=RANKS)
+    def look(self, pod: str, rank: int) -> None:
+        load = self.bookings.load(pod, rank, self.now)
+        assert load.wait >= 0
+        assert load.waiting <= load.in_flight
+        assert load.waiting_uncached_tokens <= load.waiting_prompt_tokens <= load.context_tokens
+        assert (load.wait > 0) <= (load.waiting > 0)
+
     @rule()
-    def all_ends(self) -> None:
-        self.now += 10.0
+    def nothing_is_ever_reported_again(self) -> None:
+        self.now += 601.0
         self.bookings.expire(self.now)
         assert len(self.bookings) == 0
 
@@ -81,6 +333,16 @@ class AnyReports(RuleBasedStateMachine):
     def sums_agree(self) -> None:
         self.bookings.check()
 
+    def teardown(self) -> None:
+        for name in self.names:
+            self.bookings.finish(name, self.now)
+        self.bookings.check()
+        assert len(self.bookings) == 0
+        for pod in "abc":
+            for rank in range(2):
+                load = self.bookings.load(pod, rank, self.now)
+                assert load == Load(last_pick=load.last_pick)
 
-AnyReports.TestCase.settings = settings(max_examples=100, deadline=None)
+
+AnyReports.TestCase.settings = settings(max_examples=150, deadline=None)
 TestAnyReports = AnyReports.TestCase

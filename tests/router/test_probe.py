@@ -11,8 +11,10 @@ from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
+from router.engine_load import Observed
 from router.pods import Pod
-from router.probe import Prober
+from router.probe import MOST_BYTES, Prober
+from tests.simworker.local_worker import LocalWorker
 
 
 class Engine:
@@ -20,6 +22,9 @@ class Engine:
 
     def __init__(self) -> None:
         self.health = 200
+        self.asked: list[str] = []
+        self.connections: set[object] = set()
+        self.missing: set[str] = set()
         self.models = b'{"object":"list","data":[{"id":"m","object":"model"},{"id":"tuned"}]}'
         self.metrics = (
             b'# HELP x\nvllm:cache_config_info{block_size="16",num_gpu_blocks="97"} 1.0\n'
@@ -31,9 +36,13 @@ class Engine:
         return app
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path)
+        self.connections.add(request.transport)
+        if request.path in self.missing:
+            raise web.HTTPNotFound
         if request.path == "/health":
-            return web.Response(status=self.health)
-        return web.Response(body=self.metrics if request.path == "/metrics" else self.models)
+            return web.Response(status=self.health, text="said at length" * 9999)
+        return web.Response(body=self.metrics if "metrics" in request.path else self.models)
 
 
 @pytest.fixture
@@ -49,9 +58,25 @@ async def engine() -> AsyncIterator[tuple[Engine, Pod, RankIngest]]:
     await runner.cleanup()
 
 
-async def look(prober: Prober) -> None:
+async def look(prober: Prober, times: int = 1) -> None:
     async with aiohttp.ClientSession() as session:
-        await prober.look(session)
+        for _ in range(times):
+            await prober.look(session)
+
+
+class Seen:
+    """A sink and a clock."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, int, Observed]] = []
+
+    def take(self, pod: str, rank: int, observed: Observed) -> None:
+        self.all.append((pod, rank, observed))
+
+    def prober(self, pod: Pod, engine: str = "vllm") -> Prober:
+        return Prober(
+            pod, interval=1, timeout=5, engine=engine, observed=self.take, clock=lambda: 7.0
+        )
 
 
 async def test_an_engine_that_is_up_tells_its_models_and_the_size_of_its_cache(
@@ -69,12 +94,12 @@ async def test_one_failed_look_is_no_reason_two_are(engine: tuple[Engine, Pod, R
     server, pod, _ = engine
     prober = Prober(pod, interval=1, timeout=1)
     await look(prober)
-    server.health = 503
+    server.health = 500
     await look(prober)
     assert pod.ready
     await look(prober)
     assert not pod.ready
-    assert pod.status.reason == "/health answers 503"
+    assert pod.status.reason == "/health answers 500"
     server.health = 200
     await look(prober)
     assert pod.ready
@@ -95,3 +120,93 @@ async def test_what_it_says_of_its_models_may_be_nonsense(
     assert pod.ready
     assert not pod.status.models
     assert rank.capacity == 0
+
+
+LOADED = b"""vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+"""
+
+
+async def test_every_look_tells_the_load_over_one_connection(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    server.metrics += LOADED
+    seen = Seen()
+    await look(seen.prober(pod), 3)
+    assert seen.all == [("p", 0, Observed(3, 2, 0.25, 7.0))] * 3
+    assert rank.capacity == 96, "one page tells both"
+    assert server.asked == [
+        "/health", "/metrics", "/v1/models", "/health", "/metrics", "/health", "/metrics",
+    ]  # fmt: skip
+    assert len(server.connections) == 1
+
+
+async def test_an_engine_that_says_nothing_of_its_load_is_up_all_the_same(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    seen = Seen()
+    for server.metrics in (
+        b"",
+        b"\xff\x00",
+        LOADED.replace(b"3.0", b"NaN"),
+        LOADED + b" " * MOST_BYTES,
+    ):
+        await look(seen.prober(pod))
+    server.missing = {"/metrics"}
+    await look(seen.prober(pod))
+    assert pod.ready
+    assert not seen.all
+
+
+async def test_an_engine_that_is_not_well_is_not_asked_for_its_load(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    server.metrics, server.health = LOADED, 500
+    seen = Seen()
+    await look(seen.prober(pod))
+    assert not seen.all
+
+
+async def test_where_prometheus_is_not_served_tensorrt_llms_statistics_are_read(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    server.metrics = b'[{"numActiveRequests":3,"numQueuedRequests":2}]'
+    server.missing = {"/prometheus/metrics"}
+    seen = Seen()
+    await look(seen.prober(pod, "trtllm"))
+    assert seen.all == [("p", 0, Observed(3, 2, 0.0, 7.0))]
+    assert server.asked[:3] == ["/health", "/prometheus/metrics", "/metrics"]
+
+
+async def test_an_engine_that_says_that_it_takes_no_requests_is_believed_at_once(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    await look(prober)
+    server.health = 503
+    await look(prober)
+    assert not pod.ready
+    assert pod.status.reason == "/health answers 503"
+    server.health = 200
+    await look(prober)
+    assert pod.ready
+
+
+async def test_a_worker_that_drains_is_not_ready(engine: tuple[Engine, Pod, RankIngest]) -> None:
+    _, listed, _ = engine
+    async with LocalWorker() as worker:
+        pod = Pod("p", worker.ready["address"], "m", listed.ranks)
+        seen = Seen()
+        prober = seen.prober(pod)
+        await look(prober)
+        assert pod.ready
+        assert seen.all == [("p", 0, Observed(0, 0, 0.0, 7.0))]
+        await worker.post("/drain")
+        await look(prober)
+        assert not pod.ready

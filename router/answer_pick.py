@@ -1,0 +1,200 @@
+"""Answers to what concerns picks: Pick, Report, Explain, ListDecisions, Diagnose. No sockets."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from indexer.ingest import Ingest
+from router.attribution import Attribution
+from router.body import BadPromptError
+from router.candidate_message import candidate_message, source_message
+from router.decisions import Decisions
+from router.diagnose import diagnose
+from router.engine_load import MOST_REQUESTS, Observed
+from router.eligible import eligible
+from router.load import LoadTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick import Ask, Picker, Traits
+from router.pods import PodTable
+from router.prompt import PromptReader
+from router.score import TokenPrompt
+from router.window import GroupWindow
+from scorer.policy import UnknownPolicyError
+from scorer.reason import reason
+
+ENDS: dict[int, Literal["finished", "failed"]] = {
+    pb.ReportRequest.FINISHED: "finished",
+    pb.ReportRequest.FAILED: "failed",
+}
+
+FORMS: dict[str, Literal["ids", "text", "chat"]] = {"chat_body": "chat", "text": "text"}
+"""What a prompt's form counts as; a completions body may hold ids as well as a text."""
+
+MOST_SESSION_BYTES = 256
+
+
+class PickAnswerer:
+    """Answers with messages. `clock` is the ingest's; `wall_offset` brings it to the Unix epoch."""
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        pods: PodTable,
+        picker: Picker,
+        loads: LoadTable,
+        decisions: Decisions,
+        attribution: Attribution,
+        ingest: Ingest,
+        window: GroupWindow,
+        *,
+        clock: Callable[[], float],
+        wall_offset: float,
+    ) -> None:
+        self._reader = reader
+        self._pods = pods
+        self._picker = picker
+        self._loads = loads
+        self._decisions = decisions
+        self._attribution = attribution
+        self._ingest = ingest
+        self._window = window
+        self._clock = clock
+        self._wall_offset = wall_offset
+
+    async def pick(self, request: pb.PickRequest, timeout: float) -> pb.PickResponse:
+        """Answer Pick and book the work. Raises NoPodError where there is none to choose from."""
+        self._observe(request.loads)
+        ask = await self._ask(request, timeout, shadow=request.shadow)
+        try:
+            booking_id, choice = await self._window.choose(ask)
+        except UnknownPolicyError as error:
+            raise BadPromptError("policy", str(error)) from error
+        response = pb.PickResponse(booking_id=booking_id, prompt_tokens=choice.prompt_tokens)
+        response.candidates.extend(
+            candidate_message(one, self._wall_offset) for one in choice.options
+        )
+        response.decode_candidates.extend(
+            candidate_message(one, self._wall_offset) for one in choice.decode
+        )
+        if choice.source is not None:
+            response.source.CopyFrom(source_message(choice.source))
+        return response
+
+    async def explain(self, request: pb.ExplainRequest, timeout: float) -> pb.ExplainResponse:
+        """Answer Explain; books nothing. Raises NoPodError."""
+        self._observe(request.loads)
+        ask = await self._ask(request, timeout)
+        now = self._clock()
+        try:
+            choice = self._picker.weigh(ask, now)
+        except UnknownPolicyError as error:
+            raise BadPromptError("policy", str(error)) from error
+        response = pb.ExplainResponse(
+            prompt_tokens=choice.prompt_tokens,
+            policy=choice.policy,
+            utilisation=choice.utilisation,
+            reason=reason(choice.prompt_tokens, choice.options, choice.policy),
+        )
+        for told, options in (
+            (response.candidates, choice.options),
+            (response.decode_candidates, choice.decode),
+        ):
+            for one in options:
+                source = self._loads.explain(one.pod.id, one.rank.number, now)
+                told.append(candidate_message(one, self._wall_offset, source))
+        if choice.source is not None:
+            response.source.CopyFrom(source_message(choice.source))
+        return response
+
+    def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        """Answer Report."""
+        if not request.booking_id:
+            raise BadPromptError("booking_id", "is missing")
+        self._observe(request.loads)
+        now, name = self._clock(), request.booking_id
+        placed = self._picker.get(name)
+        if placed is not None and request.HasField("cached_tokens"):
+            # The engine counts its own tokens: a template may make more of them than ours.
+            told = request.HasField("prompt_tokens")
+            most = request.prompt_tokens if told else placed.prompt_tokens
+            if request.cached_tokens > most:
+                raise BadPromptError(
+                    "cached_tokens", f"is {request.cached_tokens}; the prompt has {most} tokens"
+                )
+        known = self._reported(request, name, now)
+        return pb.ReportResponse(known=known)
+
+    def _reported(self, request: pb.ReportRequest, name: str, now: float) -> bool:
+        event = request.event
+        if event == pb.ReportRequest.STARTED:
+            where = (request.pod, request.rank) if request.pod else None
+            if where is not None:
+                self._check_rank(*where)
+            return self._picker.started(name, now, where)
+        if request.HasField("cached_tokens"):
+            tokens = request.prompt_tokens if request.HasField("prompt_tokens") else None
+            self._picker.told(name, request.cached_tokens, tokens)
+        if event == pb.ReportRequest.FIRST_TOKEN:
+            return self._picker.first_token(name, now)
+        if event in ENDS:
+            return self._picker.ended(name, ENDS[event], now)
+        raise BadPromptError("event", "is missing; give STARTED, FIRST_TOKEN, FINISHED or FAILED")
+
+    def _check_rank(self, pod_id: str, number: int) -> None:
+        pod = next((pod for pod in self._pods if pod.id == pod_id), None)
+        if pod is None:
+            raise BadPromptError("pod", f"is {pod_id!r}; the router knows no such pod")
+        if number not in {rank.number for rank in pod.ranks}:
+            raise BadPromptError("rank", f"is {number}; pod {pod_id!r} has {len(pod.ranks)}")
+
+    def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
+        """Answer ListDecisions."""
+        listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
+        return pb.ListDecisionsResponse(decisions=listed)
+
+    def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
+        """Answer Diagnose."""
+        return diagnose(
+            request.model, self._pods, self._attribution, self._loads, now=self._clock()
+        )
+
+    async def _ask(
+        self, request: pb.PickRequest | pb.ExplainRequest, timeout: float, *, shadow: bool = False
+    ) -> Ask:
+        if len(request.session_id.encode()) > MOST_SESSION_BYTES:
+            raise BadPromptError("session_id", f"is longer than {MOST_SESSION_BYTES} bytes")
+        read = await self._reader.read(request.prompt, timeout)
+        prompt = read.prompt
+        return Ask(
+            prompt,
+            eligible(self._pods, prompt.model, request.pods, prompt.lora),
+            policy=request.policy,
+            session=request.session_id,
+            shadow=shadow,
+            disaggregated=request.disaggregated,
+            traits=_traits(request.prompt, prompt),
+        )
+
+    def _observe(self, loads: Iterable[pb.PodLoad]) -> None:
+        """Take note of what a gateway says of loads; of pods that are not known it is passed over."""
+        now = self._clock()
+        for position, one in enumerate(loads):
+            field = f"loads[{position}]"
+            if not 0 <= one.kv_usage <= 1:
+                raise BadPromptError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
+            if not one.age >= 0:
+                raise BadPromptError(f"{field}.age", f"is {one.age} s, less than 0")
+            if one.running + one.waiting > MOST_REQUESTS:
+                raise BadPromptError(field, f"has more than {MOST_REQUESTS} requests")
+            if self._ingest.rank(one.pod, one.rank) is not None:
+                seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
+                self._loads.observe(one.pod, one.rank, seen, "gateway")
+
+
+def _traits(message: pb.Prompt, prompt: TokenPrompt) -> Traits:
+    given: Sequence[str] = [name for name in FORMS if message.HasField(name)]  # type: ignore[arg-type]
+    return Traits(
+        form=FORMS[given[0]] if given else "ids",
+        has_adapter=bool(prompt.lora),
+        has_salt=bool(prompt.cache_salt),
+        has_items=bool(prompt.items),
+    )

@@ -1,0 +1,192 @@
+"""What engines say of their load in their metrics.
+
+Names and labels are the engines' own: `vllm/v1/metrics/loggers.py`; SGLang's
+`sglang/srt/observability/metrics_collector.py`; TensorRT-LLM's `tensorrt_llm/metrics/collector.py`, and
+the iteration statistics that `trtllm-serve` answers as JSON at /metrics, its Prometheus page being at
+/prometheus/metrics. The Gateway API Inference Extension reads the same ones (its "Model Server
+Protocol").
+
+Pages are searched for the lines that are wanted, not parsed: `prometheus_client` takes 0.3 s for a page
+of 1 MB, and there may be a hundred pods to read every other second.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+MOST_REQUESTS = 1_000_000
+"""No rank has more; a figure beyond it is an error of whoever said so."""
+FULL = 1.05
+"""The most KV usage that rounding explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A rank's load, as somebody saw it."""
+
+    running: int
+    """Requests in the engine's batch."""
+    waiting: int
+    """Requests in the engine's queue."""
+    kv_usage: float
+    """Share of the KV cache that requests hold, 0 to 1; 0 where it is not said."""
+    at: float
+    """When, in seconds of the router's clock."""
+
+    @property
+    def requests(self) -> int:
+        """All requests that the engine has."""
+        return self.running + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What one engine calls its figures."""
+
+    paths: tuple[str, ...]
+    """Where they are served, the best place first."""
+    running: bytes
+    waiting: bytes
+    kv_usage: tuple[bytes, ...]
+    rank_label: bytes = b""
+    """The label with the data-parallel rank; empty: none has it."""
+
+
+NAMES = {
+    "vllm": Names(
+        ("/metrics",),
+        b"vllm:num_requests_running",
+        b"vllm:num_requests_waiting",
+        # Its name until 0.10.
+        (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
+        b"engine",
+    ),
+    "sglang": Names(
+        ("/metrics",),
+        b"sglang:num_running_reqs",
+        b"sglang:num_queue_reqs",
+        (b"sglang:token_usage",),
+        b"dp_rank",
+    ),
+    "trtllm": Names(
+        ("/prometheus/metrics", "/metrics"),
+        b"trtllm_num_requests_running",
+        b"trtllm_num_requests_waiting",
+        (b"trtllm_kv_cache_utilization",),
+    ),
+}
+"""By engine."""
+
+NAME = b"|".join(
+    name for one in NAMES.values() for name in (one.running, one.waiting, *one.kv_usage)
+)
+LONGEST = 40
+"""Characters of a number; what is longer was written by no engine."""
+LINE = re.compile(
+    # Possessive throughout: a page of nonsense costs no more than any other.
+    rb"^(" + NAME + rb')(?![\w:])(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]*+'
+    rb"([^ \t\r\n]{0,40})",
+    re.MULTILINE,
+)
+LABEL = re.compile(rb'(\w+)="((?:[^"\\]++|\\.)*+)"')
+
+Figures = dict[str, Any]
+"""`running`, `waiting` and `kv_usage`, as far as they are said, and as they are said."""
+
+
+def parse(engine: str, page: bytes, *, ranks: int, at: float) -> dict[int, Observed]:
+    """Return what a page of metrics says of each of a pod's ranks.
+
+    A rank of which anything is missing or impossible is left out, and so is everything where the page
+    does not tell ranks apart and there are several. Raises KeyError for an engine that is not known.
+    """
+    names = NAMES[engine]
+    is_json = page[:64].lstrip()[:1] in {b"[", b"{"}
+    said = _statistics(page) if is_json else _series(names, page)
+    if ranks == 1 and len(said) == 1:
+        # One of several servers of a fleet may tell which of them it is.
+        said = {0: said.popitem()[1]}
+    seen = {}
+    for rank, figures in said.items():
+        if rank is not None and 0 <= rank < ranks:
+            observed = observe(figures, at)
+            if observed is not None:
+                seen[rank] = observed
+    return seen
+
+
+def observe(figures: Mapping[str, object], at: float) -> Observed | None:
+    """Return an observation; None where a figure is missing or impossible."""
+    running = _figure(figures.get("running"), MOST_REQUESTS)
+    waiting = _figure(figures.get("waiting"), MOST_REQUESTS)
+    kv_usage = _figure(figures.get("kv_usage", 0.0), FULL)
+    if running is None or waiting is None or kv_usage is None:
+        return None
+    return Observed(int(running), int(waiting), min(kv_usage, 1.0), at)
+
+
+def _figure(value: object, most: float) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= most else None
+
+
+def _series(names: Names, page: bytes) -> dict[int | None, Figures]:
+    """Read the Prometheus format."""
+    kinds = {names.running: "running", names.waiting: "waiting"}
+    kinds |= dict.fromkeys(names.kv_usage, "kv_usage")
+    said: dict[int | None, Figures] = {}
+    for line in LINE.finditer(page):
+        kind = kinds.get(line[1])
+        labels = dict(LABEL.findall(line[2] or b""))
+        if kind is None or labels.get(b"priority"):
+            # SGLang says it again for each priority; the line without one is of all.
+            continue
+        figures = said.setdefault(_rank(labels.get(names.rank_label)), {})
+        # The ranks of one tensor-parallel group may each say it: the most counts, nonsense above all.
+        figures[kind] = max(_number(line[3]), figures.get(kind, 0.0))
+    return said
+
+
+def _rank(label: bytes | None) -> int | None:
+    return int(label) if label and label.isdigit() and len(label) < 6 else None
+
+
+def _number(text: bytes) -> float:
+    """Return a number; infinity for what is none, or less than nothing."""
+    try:
+        number = float(text)
+    except ValueError:
+        return math.inf
+    return number if number >= 0 and len(text) < LONGEST else math.inf
+
+
+def _statistics(page: bytes) -> dict[int | None, Figures]:
+    """Read TensorRT-LLM's statistics of its last iterations; those of each rank are in order."""
+    try:
+        answer = msgspec.json.decode(page)
+    except msgspec.DecodeError:
+        return {}
+    said: dict[int | None, Figures] = {}
+    for iteration in answer if isinstance(answer, list) else [answer]:
+        if not isinstance(iteration, dict):
+            continue
+        figures: Figures = {
+            "running": iteration.get("numActiveRequests"),
+            "waiting": iteration.get("numQueuedRequests"),
+        }
+        cache = iteration.get("kvCacheStats")
+        if isinstance(cache, dict):
+            figures["kv_usage"] = _share(cache.get("usedNumBlocks"), cache.get("maxNumBlocks"))
+        rank = iteration.get("attentionDpRank")
+        said[rank if type(rank) is int else None] = figures
+    return said
+
+
+def _share(used: object, most: object) -> float | None:
+    part, whole = _figure(used, math.inf), _figure(most, math.inf)
+    return part / whole if part is not None and whole else None

@@ -1,0 +1,86 @@
+"""What picks stand on and leave behind: built once a process, and told when a pod goes."""
+
+import secrets
+from random import Random
+
+from indexer.believed import Believed
+from indexer.embedded import embedded_index
+from router import config
+from router.attribution import Attribution
+from router.book import Bookings
+from router.calibration import Calibration
+from router.decisions import Decisions
+from router.load import LoadTable
+from router.pick import Picker, PickSettings
+from router.pods import Pod
+from router.score import Scorer
+from router.sessions import Sessions
+from scorer.prefill import PrefillModel
+
+BELIEVED_BYTES = 100
+"""Of the index a believed block, on the high side."""
+
+
+class Picking:
+    """The parts of picking. `wall_offset` brings the picker's clock to the Unix epoch, seconds."""
+
+    def __init__(self, pick: config.Pick, booking: config.Booking, *, wall_offset: float) -> None:
+        self._table = pick
+        self._booking = booking
+        self.bookings = Bookings(
+            expire_after=booking.expire_seconds,
+            # Where prefill and decoding are apart a pick is booked twice.
+            most=2 * booking.max_bookings,
+            new_id=_new_id,
+        )
+        self.loads = LoadTable(self.bookings, stale_seconds=pick.load_stale_seconds)
+        self.believed = Believed(
+            embedded_index(max(16 << 20, BELIEVED_BYTES * pick.max_believed_blocks)),
+            max_blocks=pick.max_believed_blocks,
+            assumed_seconds=pick.assumed_seconds,
+        )
+        self.sessions = Sessions(pick.max_sessions, pick.session_seconds)
+        self.calibration = Calibration()
+        self.decisions = Decisions(pick.kept_decisions, wall_offset=wall_offset)
+        self.attribution = Attribution()
+        self._picker: Picker | None = None
+
+    def picker(self, scorer: Scorer) -> Picker:
+        """Return the picker over a scorer; one only."""
+        pick = self._table
+        self._picker = Picker(
+            scorer,
+            self.loads,
+            self.bookings,
+            self.believed,
+            self.sessions,
+            self.calibration,
+            settings=PickSettings(
+                policy=pick.policy,
+                options=pick.options,
+                prefill=PrefillModel(
+                    pick.prefill_base_seconds,
+                    pick.prefill_token_seconds,
+                    pick.prefill_context_seconds,
+                ),
+                assumed_seconds=pick.assumed_seconds,
+                assumed_blocks=pick.assumed_blocks,
+                confirm_seconds=pick.confirm_seconds,
+                expire_seconds=self._booking.expire_seconds,
+                most=self._booking.max_bookings,
+            ),
+            new_id=_new_id,
+            rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
+            witnesses=(self.decisions, self.attribution),
+        )
+        return self._picker
+
+    def forget(self, pod: Pod) -> None:
+        """Take note that a pod is gone."""
+        if self._picker is not None:
+            self._picker.forget(pod)
+        self.attribution.forget(pod.id)
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)

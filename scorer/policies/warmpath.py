@@ -1,0 +1,83 @@
+"""Our own: seconds of work that a pick makes, so that a warm pod is used and never drowns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from scorer.candidate import Candidate, Ranked, Request
+from scorer.option import check_option
+from scorer.order import in_order
+
+HIGHEST_UTILISATION = 0.95
+"""Above it the weight of work would run away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmpath:
+    """The cost is in seconds, the sum of these terms; each only grows with what it is made of.
+
+    wait: until a new prefill would start.
+    prefill: this prompt's, times alpha = 1 + kappa x rho / (1 - rho) at the fleet's utilisation rho.
+    Work that a warmer pod would not have delays others too, the more so the fuller the fleet.
+    decode: mu for each request in flight, which this prompt's prefill holds up.
+    crowding: what (1 + requests in flight)^g adds to these three.
+    session: what leaving the session's pod costs, where it is among the candidates.
+    hot_spot: above load_margin x the mean requests in flight + load_slack, as much as the dearest
+    of those within and a second for each request too many. So one of those within wins.
+
+    The first four are `own_mix` of `shared/bench/policy-study.md`.
+    """
+
+    kappa: float = 1.0
+    mu: float = 0.002
+    """Seconds for a request in flight."""
+    g: float = 0.15
+    session_margin: float = 0.1
+    """Seconds: a session stays where it is unless that costs so much more."""
+    load_margin: float = 1.5
+    load_slack: float = 16.0
+    """Requests: what chance piles up on a fleet that has little to do."""
+
+    def __post_init__(self) -> None:
+        check_option("kappa", self.kappa)
+        check_option("mu", self.mu)
+        check_option("g", self.g, highest=2.0)
+        check_option("session-margin", self.session_margin)
+        check_option("load-margin", self.load_margin, lowest=1.0)
+        check_option("load-slack", self.load_slack)
+
+    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
+        """Return the candidates, the least cost first."""
+        rho = min(request.utilisation, HIGHEST_UTILISATION)
+        alpha = 1 + self.kappa * rho / (1 - rho)
+        leaving = self.session_margin if any(one.is_session for one in candidates) else 0.0
+        mean = sum(one.load.in_flight for one in candidates) / len(candidates)
+        limit = self.load_margin * mean + self.load_slack
+
+        within = 0.0
+        costs = []
+        for one in candidates:
+            load = one.load
+            prefill, decode = alpha * one.prefill, self.mu * load.in_flight
+            alone = load.wait + prefill + decode
+            crowding = alone * ((1.0 + load.in_flight) ** self.g - 1)
+            session = 0.0 if one.is_session else leaving
+            cost = alone + crowding + session
+            if load.in_flight <= limit:
+                within = max(within, cost)
+            costs.append((one, cost, prefill, decode, crowding, session))
+
+        ranked = []
+        for one, cost, prefill, decode, crowding, session in costs:
+            excess = one.load.in_flight - limit
+            hot_spot = within + excess if excess > 0 else 0.0
+            terms = (
+                ("wait", one.load.wait),
+                ("prefill", prefill),
+                ("decode", decode),
+                ("crowding", crowding),
+                ("session", session),
+                ("hot_spot", hot_spot),
+            )
+            ranked.append(Ranked(one, cost + hot_spot, terms))
+        return in_order(ranked, rng)

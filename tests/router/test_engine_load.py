@@ -1,0 +1,159 @@
+"""What engines say of their load is read in their own words, and nonsense is no load."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.engine_load import NAMES, Observed, parse
+from tests.simworker.local_worker import LocalWorker
+
+VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a\\"}b"} 3.0
+vllm:num_requests_running{engine="1",model_name="a\\"}b"} 4.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="a\\"}b"} 1.0
+vllm:num_requests_waiting{engine="1",model_name="a\\"}b"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 99.0
+vllm:kv_cache_usage_perc{engine="0",model_name="a\\"}b"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="a\\"}b"} 0.25
+"""
+OLD_VLLM = b"""vllm:num_requests_running{model_name="m"} 3.0
+vllm:num_requests_waiting{model_name="m"} 1.0
+vllm:gpu_cache_usage_perc{model_name="m"} 0.5
+"""
+SGLANG = b"""sglang:num_running_reqs{dp_rank="1",model_name="m",priority="",tp_rank="0"} 3.0
+sglang:num_running_reqs{dp_rank="1",model_name="m",priority="9",tp_rank="0"} 8.0
+sglang:num_running_reqs{dp_rank="1",model_name="m",priority="",tp_rank="1"} 3.0
+sglang:num_queue_reqs{dp_rank="1",model_name="m",priority="",tp_rank="0"} 1.0
+sglang:token_usage{dp_rank="1",model_name="m",tp_rank="0"} 0.5
+"""
+TRTLLM = b"""trtllm_num_requests_running{engine_type="trtllm",model_name="m"} 3.0
+trtllm_num_requests_waiting{engine_type="trtllm",model_name="m"} 1.0
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="m"} 0.5
+"""
+SEEN = Observed(3, 1, 0.5, 9.0)
+
+
+def said(engine: str, page: bytes, ranks: int = 1) -> dict[int, Observed]:
+    return parse(engine, page, ranks=ranks, at=9.0)
+
+
+def test_each_of_vllms_ranks_is_read() -> None:
+    assert said("vllm", VLLM, 2) == {0: SEEN, 1: Observed(4, 0, 0.25, 9.0)}
+    assert said("vllm", VLLM, 1) == {0: SEEN}, "a rank that is not ours is nobody's"
+
+
+def test_older_names_are_read() -> None:
+    assert said("vllm", OLD_VLLM) == {0: SEEN}
+
+
+def test_a_longer_name_is_another_figure() -> None:
+    assert said("vllm", OLD_VLLM + b'vllm:num_requests_waiting_by_reason{reason="x"} 9\n') == {
+        0: SEEN
+    }
+
+
+def test_a_page_that_does_not_tell_several_ranks_apart_is_of_none() -> None:
+    assert said("vllm", OLD_VLLM, 2) == {}
+    assert said("trtllm", TRTLLM, 2) == {}
+
+
+def test_sglangs_sum_over_priorities_counts_once() -> None:
+    assert said("sglang", SGLANG, 2) == {1: SEEN}
+
+
+def test_one_of_several_servers_that_names_its_rank_is_rank_0_of_its_pod() -> None:
+    assert said("sglang", SGLANG, 1) == {0: SEEN}
+
+
+def test_tensorrt_llm_is_read_from_prometheus() -> None:
+    assert said("trtllm", TRTLLM) == {0: SEEN}
+
+
+def iteration(rank: int | None = None, **more: Any) -> dict[str, Any]:
+    cache = {"usedNumBlocks": 50, "maxNumBlocks": 100}
+    told = {"numActiveRequests": 3, "numQueuedRequests": 1, "kvCacheStats": cache} | more
+    return told if rank is None else told | {"attentionDpRank": rank}
+
+
+def test_tensorrt_llms_last_iteration_of_each_rank_counts() -> None:
+    assert said("trtllm", json.dumps([iteration(numActiveRequests=9), iteration()]).encode()) == {
+        0: SEEN
+    }
+    page = json.dumps([iteration(0), iteration(1, numActiveRequests=9), iteration(1)]).encode()
+    assert said("trtllm", page, 2) == {0: SEEN, 1: SEEN}
+    assert said("trtllm", b"[]") == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"numActiveRequests": None},
+        {"numQueuedRequests": "1"},
+        {"numQueuedRequests": -1},
+        {"numQueuedRequests": True},
+        {"kvCacheStats": {"usedNumBlocks": 50, "maxNumBlocks": 0}},
+        {"kvCacheStats": {"usedNumBlocks": 500, "maxNumBlocks": 100}},
+        {"attentionDpRank": 5},
+    ],
+)
+def test_statistics_that_cannot_be_are_no_observation(change: dict[str, Any]) -> None:
+    page = json.dumps([iteration(**{"attentionDpRank": 0} | change), iteration(1)]).encode()
+    assert said("trtllm", page, 2) == {1: SEEN}
+
+
+def test_usage_need_not_be_said() -> None:
+    assert said("vllm", b"\n".join(OLD_VLLM.splitlines()[:2])) == {0: Observed(3, 1, 0.0, 9.0)}
+
+
+@pytest.mark.parametrize(
+    "value", [b"NaN", b"+Inf", b"-1", b"1e9", b"1" * 50, b"x", b"", b"1_0x", b"0x10", b"\xff"]
+)
+@pytest.mark.parametrize("line", range(3))
+def test_a_rank_of_which_nonsense_is_said_has_no_observation(value: bytes, line: int) -> None:
+    lines = [row for row in VLLM.splitlines() if row[:1] != b"#" and b"reason" not in row]
+    spoiled = lines[2 * line].rpartition(b" ")[0] + b" " + value
+    lines[2 * line] = spoiled
+    seen = said("vllm", b"\n".join(lines), 2)
+    assert seen.get(1) == Observed(4, 0, 0.25, 9.0)
+    assert 0 not in seen
+
+
+def test_nonsense_is_not_outvoted_by_a_second_line() -> None:
+    page = OLD_VLLM + b'vllm:num_requests_running{model_name="m"} NaN\n'
+    assert said("vllm", page) == {}
+
+
+@given(
+    st.sampled_from(sorted(NAMES)), st.binary() | st.sampled_from([VLLM, SGLANG, TRTLLM]), st.data()
+)
+def test_no_page_is_an_error(engine: str, page: bytes, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(page)))
+    noise = data.draw(st.binary(max_size=5) | st.sampled_from([b"[", b"{", b'"', b"\\", b" NaN\n"]))
+    for observed in parse(engine, page[:cut] + noise + page[cut:], ranks=2, at=0.0).values():
+        assert observed.running >= 0
+        assert observed.waiting >= 0
+        assert 0 <= observed.kv_usage <= 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+async def test_a_workers_own_page_is_read(engine: str) -> None:
+    async with LocalWorker(f"--metrics={engine}", "--data-parallel-size=2") as worker:
+        worker.worker.slow_down(50)
+        asked = [asyncio.create_task(worker.generate(max_tokens=60)) for _ in range(3)]
+        while sum(rank.load().running for rank in worker.worker.ranks) < 3:
+            await asyncio.sleep(0.001)
+        _, page = await worker.get("/metrics")
+        seen = said(engine, page.encode(), 2)
+        worker.worker.slow_down(1)
+        await asyncio.gather(*asked)
+        assert sorted(seen) == [0, 1]
+        assert sum(one.running for one in seen.values()) == 3
+        assert max(one.kv_usage for one in seen.values()) > 0
+        _, page = await worker.get("/metrics")
+        assert set(said(engine, page.encode(), 2).values()) == {Observed(0, 0, 0.0, 9.0)}
