@@ -15,9 +15,17 @@ def pack_words(words: Iterable[int]) -> bytes:
     return packed.tobytes()
 
 
-def unpack_words(packed: bytes) -> list[int]:
-    """Return packed words. Raises ValueError where the length is no multiple of 8."""
+def words_of(packed: bytes) -> "array[int]":
+    """Return packed words, not made into integers yet.
+
+    Raises ValueError where the length is no multiple of 8.
+    """
     words = array("Q", packed)
     if sys.byteorder == "big":
         words.byteswap()
-    return words.tolist()
+    return words
+
+
+def unpack_words(packed: bytes) -> list[int]:
+    """Return packed words. Raises ValueError where the length is no multiple of 8."""
+    return words_of(packed).tolist()

@@ -7,6 +7,7 @@ from indexer.compiled import blocks as blocks_of
 from indexer.compiled import give_up as leave
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
+from indexer.compiled.make_keys import packed
 from indexer.compiled.varint import unpack
 from indexer.engines import vllm
 from indexer.key import Chain
@@ -18,6 +19,7 @@ def warm_up(index: ArrayIndex) -> None:
     """Use everything once."""
     chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
     keys = chain.keys()
+    packed(chain.tokens, chain.block_size, chain.blocks, chain.root)
     index.add(0, keys)
     index.add(100, keys)
     index.match(chain)

@@ -1,0 +1,508 @@
+"""What is believed of ranks ends when it should, and the index holds exactly that."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from indexer.belief import Belief
+from indexer.believed import Believed
+from indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
+from indexer.index import BrokenInvariantError, Index
+from indexer.key import Chain
+from indexer.memory import MemoryIndex
+from indexer.packed_keys import packed_keys
+from indexer.reference import ReferenceIndex
+from indexer.token import pack_tokens
+from indexer.word import unpack_words
+
+BACKENDS: dict[str, Callable[[], Index]] = {
+    "reference": ReferenceIndex,
+    "memory": MemoryIndex,
+    "arrays": lambda: ArrayIndex(1 << 20),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def believed(request: pytest.FixtureRequest) -> Believed:
+    return Believed(BACKENDS[request.param](), max_blocks=100, assumed_seconds=60.0)
+
+
+def prompt(*ids: int) -> Chain:
+    """Return a prompt with a token a block, its keys made."""
+    chain = Chain(7, pack_tokens(ids), 1, len(ids))
+    return msgspec.structs.replace(chain, made=packed_keys(chain))
+
+
+def arriving(believed: Believed, chain: Chain, pod: str = "p") -> int:
+    """Return how many leading blocks of a prompt are on their way to a pod."""
+    found = {belief: (start, stop) for belief, start, stop in believed.match(chain)}
+    start, stop = found.get(Belief(pod, 0, "arriving"), (0, 0))
+    assert start == 0
+    return stop
+
+
+def assumed(believed: Believed, chain: Chain, pod: str = "p") -> int:
+    """Return how many leading blocks of a prompt a pod is assumed to hold."""
+    found = {belief: (start, stop) for belief, start, stop in believed.match(chain)}
+    start, stop = found.get(Belief(pod, 0, "assumed"), (0, 0))
+    assert start == 0
+    return stop
+
+
+A = prompt(1, 2, 3, 4)
+B = prompt(1, 2, 5, 6)
+
+
+def test_a_prompt_just_picked_is_matched_by_the_next(believed: Believed) -> None:
+    believed.arrive("p", 3, A.made, expires=10.0)
+    assert believed.match(A) == [(Belief("p", 3, "arriving"), 0, 4)]
+    assert believed.match(B) == [(Belief("p", 3, "arriving"), 0, 2)]
+    assert believed.match(msgspec.structs.replace(B, made=b"")) == believed.match(B)
+
+
+def test_what_never_comes_to_anything_expires(believed: Believed) -> None:
+    believed.arrive("p", 0, A.made, expires=10.0)
+    believed.expire(9.0)
+    assert arriving(believed, A) == 4
+    believed.expire(10.0)
+    assert believed.match(A) == []
+    assert len(believed) == 0
+    believed.check()
+
+
+def test_a_withdrawn_prompt_is_gone_at_once_and_only_once(believed: Believed) -> None:
+    ticket = believed.arrive("p", 0, A.made, expires=10.0)
+    believed.withdraw(ticket)
+    believed.withdraw(ticket)
+    believed.withdraw(12345)
+    assert believed.match(A) == []
+    believed.check()
+
+
+def test_a_withdrawn_prompt_does_not_take_away_anothers_prefix(believed: Believed) -> None:
+    first = believed.arrive("p", 0, A.made, expires=10.0)
+    again = believed.arrive("p", 0, A.made, expires=10.0)
+    other = believed.arrive("p", 0, B.made, expires=10.0)
+    believed.withdraw(first)
+    assert arriving(believed, A) == 4
+    believed.withdraw(again)
+    assert arriving(believed, A) == 2
+    assert arriving(believed, B) == 4
+    believed.withdraw(other)
+    assert believed.match(A) == believed.match(B) == []
+
+
+def test_a_withdrawn_prompt_stays_with_another_pod(believed: Believed) -> None:
+    believed.arrive("q", 0, A.made, expires=10.0)
+    believed.withdraw(believed.arrive("p", 0, A.made, expires=10.0))
+    assert arriving(believed, A, "p") == 0
+    assert arriving(believed, A, "q") == 4
+
+
+@pytest.mark.parametrize("until", [5.0, 20.0])
+def test_a_confirmed_prompt_ends_when_events_can_have_told(
+    believed: Believed, until: float
+) -> None:
+    believed.confirm(believed.arrive("p", 0, A.made, expires=10.0), until)
+    believed.expire(until - 1)
+    assert arriving(believed, A) == 4
+    believed.expire(until)
+    assert arriving(believed, A) == 0
+
+
+def test_a_second_confirmation_lengthens_nothing(believed: Believed) -> None:
+    ticket = believed.arrive("p", 0, A.made, expires=10.0)
+    believed.confirm(ticket, 5.0)
+    believed.confirm(ticket, 20.0)
+    believed.expire(5.0)
+    assert arriving(believed, A) == 0
+    believed.confirm(ticket, 30.0)
+    assert len(believed) == 0
+
+
+def test_a_prompt_without_blocks_has_a_ticket_that_holds_nothing(believed: Believed) -> None:
+    ticket = believed.arrive("p", 0, b"", expires=10.0)
+    believed.assume("p", 0, b"", now=0.0, capacity=5)
+    assert believed.stats().tickets == 0
+    believed.confirm(ticket, 5.0)
+    believed.withdraw(ticket)
+    believed.check()
+
+
+def test_keys_cut_short_are_refused(believed: Believed) -> None:
+    with pytest.raises(ValueError, match="multiple"):
+        believed.arrive("p", 0, A.made[:-1], expires=10.0)
+    believed.check()
+
+
+def test_what_was_sent_is_assumed_until_it_is_too_old(believed: Believed) -> None:
+    believed.assume("p", 0, A.made, now=0.0, capacity=50)
+    believed.assume("p", 0, B.made, now=30.0, capacity=50)
+    believed.expire(59.0)
+    assert assumed(believed, A) == 4
+    believed.expire(60.0)
+    assert assumed(believed, A) == 2, "the other prompt has been sent since"
+    believed.expire(90.0)
+    assert len(believed) == 0
+    believed.check()
+
+
+def test_past_its_capacity_a_rank_loses_the_tail_of_the_oldest_prompt(believed: Believed) -> None:
+    old, new = prompt(1, 2, 3), prompt(4, 5, 6)
+    believed.assume("p", 0, old.made, now=0.0, capacity=4)
+    believed.assume("p", 0, new.made, now=1.0, capacity=4)
+    assert (assumed(believed, old), assumed(believed, new)) == (1, 3)
+    believed.assume("p", 0, prompt(*range(10, 20)).made, now=2.0, capacity=4)
+    assert assumed(believed, new) == 0
+    assert assumed(believed, prompt(*range(10, 20))) == 4
+    believed.check()
+
+
+def test_a_capacity_that_shrinks_is_kept_to(believed: Believed) -> None:
+    believed.assume("p", 0, A.made, now=0.0, capacity=4)
+    believed.assume("p", 0, B.made, now=1.0, capacity=3)
+    assert assumed(believed, A) == 2
+    assert assumed(believed, B) == 3
+    believed.assume("p", 0, B.made, now=2.0, capacity=0)
+    assert len(believed) == 0
+    believed.check()
+
+
+def test_nothing_is_believed_of_a_rank_that_is_forgotten(believed: Believed) -> None:
+    for pod in "pq":
+        believed.arrive(pod, 0, A.made, expires=10.0)
+        believed.assume(pod, 0, B.made, now=0.0, capacity=50)
+    believed.forget("p", 0)
+    believed.check()
+    assert {belief.pod for belief, _, _ in believed.match(A)} == {"q"}
+    believed.arrive("p", 0, A.made, expires=10.0)
+    believed.check()
+    believed.expire(0.0)
+    believed.check()
+    assert arriving(believed, A) == 4
+    believed.forget("p", 0)
+    believed.forget("p", 0)
+    believed.forget("q", 0)
+    assert len(believed) == 0
+
+
+def test_ranks_that_come_and_go_leave_nothing_behind(believed: Believed) -> None:
+    for life in range(200):
+        ticket = believed.arrive(f"pod-{life}", 0, A.made, expires=1e9)
+        believed.assume(f"pod-{life}", 0, A.made, now=0.0, capacity=50)
+        if life % 2:
+            believed.withdraw(ticket)
+        believed.forget(f"pod-{life}", 0)
+        believed.expire(0.0)
+    assert len(believed._slots._beliefs) <= 4
+    assert len(believed._arriving._ends) <= 64
+    assert believed._assumed._earliest == []
+    believed.check()
+
+
+def test_past_the_bound_the_ticket_that_ends_first_goes(believed: Believed) -> None:
+    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(4)]
+    for n, ends in enumerate([30.0, 10.0, 20.0, 40.0]):
+        believed.arrive("p", 0, prompts[n].made, expires=ends)
+    assert [arriving(believed, one) for one in prompts] == [30, 0, 30, 30]
+    assert believed.stats() == (90, 3, 100)
+    believed.check()
+
+
+def test_past_the_bound_what_was_assumed_longest_ago_goes(believed: Believed) -> None:
+    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(4)]
+    for n, pod in enumerate("pqpq"):
+        believed.assume(pod, 0, prompts[n].made, now=float(n), capacity=100)
+    assert assumed(believed, prompts[0], "p") == 10
+    assert [assumed(believed, prompts[n], "pqpq"[n]) for n in (1, 2, 3)] == [30, 30, 30]
+    believed.check()
+
+
+def test_neither_kind_crowds_out_the_other(believed: Believed) -> None:
+    for n in range(10):
+        believed.assume("p", 0, prompt(*range(100 * n, 100 * n + 20)).made, now=n, capacity=100)
+    first = prompt(*range(5000, 5030))
+    believed.arrive("p", 0, first.made, expires=99.0)
+    assert arriving(believed, first) == 30
+    assert believed.stats().blocks == 100
+    for n in range(60, 70):
+        believed.arrive("p", 0, prompt(*range(100 * n, 100 * n + 20)).made, expires=100.0 + n)
+    assert assumed(believed, prompt(*range(900, 920))) == 20
+    believed.check()
+
+
+def test_a_prompt_longer_than_what_may_be_believed_is_believed_at_its_head(
+    believed: Believed,
+) -> None:
+    long = prompt(*range(300))
+    believed.arrive("p", 0, long.made, expires=10.0)
+    assert arriving(believed, long) == 50
+    believed.assume("q", 0, long.made, now=0.0, capacity=1000)
+    assert assumed(believed, long, "q") == 50
+    believed.check()
+
+
+def test_a_bound_that_leaves_no_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_blocks is 1"):
+        Believed(ReferenceIndex(), max_blocks=1, assumed_seconds=1.0)
+
+
+def test_expiring_is_done_in_steps(believed: Believed) -> None:
+    for n in range(8):
+        believed.arrive("p", 0, prompt(n, n, n).made, expires=1.0)
+        believed.assume("q", 0, prompt(n, n, n).made, now=0.0, capacity=100)
+    believed.expire(100.0, budget=6)
+    assert believed.stats().tickets == 6
+    assert len(believed) == 6 * 3 + 18
+    for _ in range(4):
+        believed.expire(100.0, budget=6)
+    assert len(believed) == 0
+
+
+def test_a_clock_that_goes_back_ends_things_as_if_it_had_stood_still(believed: Believed) -> None:
+    believed.assume("p", 0, A.made, now=1000.0, capacity=9)
+    believed.arrive("p", 0, A.made, expires=1010.0)
+    believed.expire(0.0)
+    believed.assume("p", 0, B.made, now=5.0, capacity=9)
+    believed.check()
+    believed.expire(9.0)
+    assert arriving(believed, A) == 4
+    believed.expire(10.0)
+    assert arriving(believed, A) == 0
+    believed.expire(60.0)
+    assert (assumed(believed, A), assumed(believed, B)) == (2, 4)
+    believed.expire(65.0)
+    assert len(believed) == 0
+
+
+def test_nothing_is_looked_up_where_nothing_is_believed() -> None:
+    unmade = Chain(7, bytes(2), 16, 5)
+    believed = Believed(ArrayIndex(1 << 20), max_blocks=9, assumed_seconds=1.0)
+    assert believed.match(unmade) == []
+    believed.arrive("p", 0, A.made, expires=1.0)
+    with pytest.raises(ValueError, match="buffer"):  # what hashing it comes to
+        believed.match(unmade)
+
+
+def test_an_index_with_less_room_holds_what_it_can() -> None:
+    believed = Believed(ArrayIndex(LEAST_BYTES), max_blocks=1 << 20, assumed_seconds=60.0)
+    tickets = []
+    for n in range(100):
+        chain = prompt(*range(1000 * n, 1000 * n + 500))
+        tickets.append(believed.arrive("p", n % 7, chain.made, expires=10.0))
+    assert believed._slots.index.stats().evicted
+    believed.check()
+    assert arriving(believed, prompt(*range(98_000, 98_500))) > 0, "the heads are given up last"
+    for ticket in tickets:
+        believed.withdraw(ticket)
+    believed.check()
+    assert believed._slots.index.stats().entries == 0
+
+
+def test_the_check_finds_what_nobody_believes_and_what_is_lost() -> None:
+    index = ReferenceIndex()
+    believed = Believed(index, max_blocks=100, assumed_seconds=60.0)
+    believed.arrive("p", 0, A.made, expires=10.0)
+    index.remove(0, unpack_words(A.made)[:1])
+    with pytest.raises(BrokenInvariantError, match="does not hold all"):
+        believed.check()
+    index.add(0, unpack_words(A.made))
+    index.add(0, [99])
+    with pytest.raises(BrokenInvariantError, match="nobody believes"):
+        believed.check()
+
+
+# Against an obviously right model
+
+PODS = ["a", "b", "c"]
+MOST = 24
+SECONDS = 20
+SMALL = 5
+
+prompts = st.lists(st.integers(0, 2), max_size=9).map(lambda ids: prompt(*ids))
+
+
+@dataclass
+class ModelTicket:
+    belief: Belief
+    keys: list[int]
+    ends: int
+    confirmed: bool = False
+
+
+class Model:
+    """The same in lists. `now` is how much time has gone by, which is what clocks should say."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.tickets: dict[int, ModelTicket] = {}
+        self.assumed: dict[Belief, list[tuple[int, int]]] = {}
+        """Keys and times, the least recently assumed first."""
+
+    def blocks(self) -> int:
+        return self.ticket_blocks() + sum(map(len, self.assumed.values()))
+
+    def ticket_blocks(self) -> int:
+        return sum(len(ticket.keys) for ticket in self.tickets.values())
+
+    def arrive(self, ticket: int, belief: Belief, keys: list[int], ends: int) -> None:
+        if keys:
+            self.tickets[ticket] = ModelTicket(belief, keys[: MOST // 2], ends)
+        self.make_room()
+
+    def confirm(self, ticket: int, until: int) -> None:
+        if ticket in self.tickets:
+            known = self.tickets[ticket]
+            known.ends = min(known.ends, until) if known.confirmed else until
+            known.confirmed = True
+
+    def assume(self, belief: Belief, keys: list[int], capacity: int) -> None:
+        keys = keys[: min(MOST, capacity)]
+        old = [(key, time) for key, time in self.assumed.get(belief, []) if key not in keys]
+        entries = old + [(key, self.now) for key in reversed(keys)]
+        self.assumed[belief] = entries[max(0, len(entries) - capacity) :]
+        self.make_room()
+
+    def make_room(self) -> None:
+        while self.blocks() > MOST and self.ticket_blocks() > MOST // 2:
+            del self.tickets[min(self.tickets, key=lambda one: (self.tickets[one].ends, one))]
+        while self.blocks() > MOST:
+            oldest = min((of for of in self.assumed.values() if of), key=lambda of: of[0][1])
+            del oldest[0]
+
+    def forget(self, pod: str, rank: int) -> None:
+        self.tickets = {n: t for n, t in self.tickets.items() if t.belief[:2] != (pod, rank)}
+        self.assumed = {b: of for b, of in self.assumed.items() if b[:2] != (pod, rank)}
+
+    def expire(self) -> None:
+        self.tickets = {n: t for n, t in self.tickets.items() if t.ends > self.now}
+        for belief, of in self.assumed.items():
+            self.assumed[belief] = [(key, t) for key, t in of if t > self.now - SECONDS]
+
+    def held(self) -> dict[Belief, set[int]]:
+        held: dict[Belief, set[int]] = {}
+        for ticket in self.tickets.values():
+            held.setdefault(ticket.belief, set()).update(ticket.keys)
+        for belief, of in self.assumed.items():
+            if of:
+                held[belief] = {key for key, _ in of}
+        return held
+
+    def match(self, keys: list[int]) -> list[tuple[Belief, int, int]]:
+        found = []
+        for belief, held in self.held().items():
+            runs = [len(list(run)) for _, run in groupby(key in held for key in keys)]
+            edges = [sum(runs[:n]) for n in range(len(runs) + 1)]
+            found += [(belief, *edge) for edge in pairwise(edges) if keys[edge[0]] in held]
+        return sorted(found)
+
+
+class AnyBeliefs(RuleBasedStateMachine):
+    """Beliefs in any order, tickets old and unknown, and a clock that jumps both ways."""
+
+    new_index: Callable[[], Index] = ReferenceIndex
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.believed = Believed(
+            type(self).new_index(), max_blocks=MOST, assumed_seconds=float(SECONDS)
+        )
+        self.model = Model()
+        self.clock = 100
+        self.issued: list[int] = [999]
+        self.wait(0)
+
+    @rule(
+        pod=st.sampled_from(PODS), rank=st.integers(0, 1), chain=prompts, last=st.integers(-2, 30)
+    )
+    def arrive(self, pod: str, rank: int, chain: Chain, last: int) -> None:
+        ticket = self.believed.arrive(pod, rank, chain.made, expires=float(self.clock + last))
+        assert ticket not in self.issued[-20:]
+        self.issued.append(ticket)
+        belief = Belief(pod, rank, "arriving")
+        self.model.arrive(ticket, belief, chain.keys(), self.model.now + last)
+
+    @rule(which=st.integers(0, 99), last=st.integers(-2, 40))
+    def confirm(self, which: int, last: int) -> None:
+        ticket = self.issued[-1 - which % len(self.issued)]
+        self.believed.confirm(ticket, float(self.clock + last))
+        self.model.confirm(ticket, self.model.now + last)
+
+    @rule(which=st.integers(0, 99))
+    def withdraw(self, which: int) -> None:
+        ticket = self.issued[-1 - which % len(self.issued)]
+        self.believed.withdraw(ticket)
+        self.model.tickets.pop(ticket, None)
+
+    @rule(
+        pod=st.sampled_from(PODS),
+        rank=st.integers(0, 1),
+        chain=prompts,
+        capacity=st.integers(0, 12),
+    )
+    def assume(self, pod: str, rank: int, chain: Chain, capacity: int) -> None:
+        # A moment later, since which goes first of what was assumed at once is not said.
+        self.clock += 1
+        self.model.now += 1
+        self.believed.assume(pod, rank, chain.made, now=float(self.clock), capacity=capacity)
+        self.model.assume(Belief(pod, rank, "assumed"), chain.keys(), capacity)
+
+    @rule(pod=st.sampled_from(PODS), rank=st.integers(0, 1))
+    def forget(self, pod: str, rank: int) -> None:
+        self.believed.forget(pod, rank)
+        self.model.forget(pod, rank)
+
+    @rule(seconds=st.integers(-50, 50) | st.just(-(10**6)) | st.just(10**6))
+    def wait(self, seconds: int) -> None:
+        self.clock += seconds
+        self.model.now += max(0, seconds)
+        for _ in range(2 * MOST):
+            before = len(self.believed)
+            self.believed.expire(float(self.clock), budget=SMALL)
+            assert before - len(self.believed) <= 2 * SMALL + MOST // 2
+        self.model.expire()
+
+    @rule(chain=prompts, is_made=st.booleans())
+    def ask(self, chain: Chain, is_made: bool) -> None:
+        asked = chain if is_made else msgspec.structs.replace(chain, made=b"")
+        assert sorted(self.believed.match(asked, leading=False)) == self.model.match(chain.keys())
+
+    @invariant()
+    def the_index_holds_what_is_believed(self) -> None:
+        self.believed.check()
+        stats = self.believed.stats()
+        assert stats.blocks == len(self.believed) == self.model.blocks()
+        assert stats.tickets == len(self.model.tickets)
+        slots = self.believed._slots
+        held = {
+            belief: {key for holders, key in self._holders() if slot in holders}
+            for slot, belief in slots.live()
+        }
+        assert held == self.model.held()
+
+    def _holders(self) -> list[tuple[set[int], int]]:
+        keys = sorted({key for of in self.model.held().values() for key in of})
+        index = self.believed._slots.index
+        return [({one.slot for one in index.stretches([key])}, key) for key in keys]
+
+
+class AnyBeliefsInMemory(AnyBeliefs):
+    new_index = MemoryIndex
+
+
+class AnyBeliefsInArrays(AnyBeliefs):
+    new_index = staticmethod(BACKENDS["arrays"])
+
+
+for machine in (AnyBeliefs, AnyBeliefsInMemory, AnyBeliefsInArrays):
+    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+
+TestAnyBeliefs = AnyBeliefs.TestCase
+TestAnyBeliefsInMemory = AnyBeliefsInMemory.TestCase
+TestAnyBeliefsInArrays = AnyBeliefsInArrays.TestCase
