@@ -139,12 +139,12 @@ class RankBook:
     def wait(self, head: Booking | None, nanoseconds: int, now: float, floor: float) -> float:
         """Return the seconds until a new prefill would start.
 
-        `nanoseconds` are those of all that wait, `head` is the first of them: what it has had
-        already counts no more, but `floor` of it always does, since predictions are not exact
-        (`wait_s` in `shared/bench/policies.py`).
+        `nanoseconds` are those of all that wait, `head` is the first of them that is ours: what it
+        has had already counts no more, but `floor` of it always does, since predictions are not
+        exact (`wait_s` in `shared/bench/policies.py`).
         """
         if head is None:
-            return 0.0
+            return nanoseconds / NANOSECONDS
         whole = head.work.nanoseconds
         had = max(0.0, now - max(self.free_since, head.since))
         left = max(whole - had * NANOSECONDS, floor * whole)
