@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar, cast
 
 import msgspec
 import xxhash
@@ -146,7 +146,7 @@ def read_traffic(path: Path, most: int = 0) -> Traffic:
 def _opened(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         is_zipped = file.read(len(GZIP)) == GZIP
-    return gzip.open(path, "rb") if is_zipped else path.open("rb")
+    return cast("IO[bytes]", gzip.open(path, "rb")) if is_zipped else path.open("rb")
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:

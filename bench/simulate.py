@@ -39,13 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         cells = _cells(args)
         for cell in cells:
             cell.check()
+        write_report = _report_writer() if args.report else None
         rows = list(_run(cells, args.processes, console))
-        if args.report:
-            from bench.simulate_report import write_report  # noqa: PLC0415  matplotlib is an extra
-
-            path = write_report(args.report, rows)
-            console.print(f"report: {path}")
-    except (ImportError, OSError, ValueError) as error:
+        if write_report is not None:
+            console.print(f"report: {write_report(args.report, rows)}")
+    except (OSError, ValueError) as error:
         print(f"warmpath simulate: {error}", file=sys.stderr)
         return 1
     if args.json:
@@ -132,6 +130,14 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         for one in variants(args.policy)
         for seed in args.seed
     ]
+
+
+def _report_writer() -> Callable[[Path, Sequence[Figures]], Path]:
+    try:
+        from bench.simulate_report import write_report  # noqa: PLC0415  matplotlib is an extra
+    except ImportError as error:
+        raise ValueError(f"--report: {error}; pip install 'warmpath[report]'") from error
+    return write_report
 
 
 def _run(cells: Sequence[Cell], processes: int, console: Console) -> Iterator[Figures]:

@@ -147,8 +147,8 @@ class Record:
 class SimulatedRouter:
     """Routes requests to pods by number. Times are seconds of the cluster's clock.
 
-    `eventless` are the pods whose events never come, `scrape` is how often metrics are read. A block that
-    ends with its prompt counts where engines count it (`counts_last_block`).
+    `eventless` are the pods whose events never come, `scrape` is how often metrics are read. A block
+    that ends with its prompt counts where engines count it (`counts_last_block`).
     """
 
     def __init__(
@@ -188,17 +188,17 @@ class SimulatedRouter:
             Pod(name, "", MODEL, (rank,), has_events=number not in eventless, blocks=blocks)
             for number, (name, rank) in enumerate(zip(names, watched, strict=True))
         ]
-        followed = [
-            Followed(rank, block_size, is_shared=variant.is_pooled)
+        followed = {
+            number: Followed(rank, block_size, is_shared=variant.is_pooled)
             for number, rank in enumerate(watched)
-            if number not in eventless
-        ]
-        self._records: list[Record] = []
+            if variant.keeps_record or number not in eventless
+        }
+        self._records: dict[int, Record] = {}
         self._followed: dict[int, Followed] = {}
         if variant.keeps_record:
-            self._records = [Record(one, blocks) for one in followed]
+            self._records = {number: Record(one, blocks) for number, one in followed.items()}
         else:
-            self._followed = dict(enumerate(followed))
+            self._followed = followed
         believed_kind = Believed if variant.counts_arriving else NothingArrives
         self._believed = believed_kind(
             new_index(),
@@ -223,7 +223,7 @@ class SimulatedRouter:
             self._loads,
             self._bookings,
             self._believed,
-            Sessions(settings.max_sessions, settings.session_seconds),
+            Sessions(most=settings.max_sessions, seconds=settings.session_seconds),
             Calibration(),
             settings=PickSettings(policy=variant.policy, options=variant.options, prefill=estimate),
             new_id=lambda: str(next(numbers)),

@@ -108,7 +108,7 @@ CELL_HEAD = (
 def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]]:
     """Return the rows of a cell's table, the least p90 first."""
     order = sorted(policies, key=lambda policy: median(policies[policy], "ttft_p90_s"))
-    found = []
+    found: list[tuple[str, ...]] = []
     for policy in order:
         rows = policies[policy]
         found.append(
