@@ -7,6 +7,7 @@ that equal keys are equal prefixes. No text or token is kept.
 
 import gzip
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -156,7 +157,7 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         number += 1
         try:
             line = file.readline(MOST_LINE_BYTES + 1)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
         if not line:
             return

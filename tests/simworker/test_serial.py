@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,12 @@ from simworker.engine import Generation, RefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.serial.block_cache import BlockCache
 from simworker.serial.engine import CROWDING, OVERLAP, SerialEngine
+from simworker.trace import pooled_work, read_trace
 from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 from tests.simworker.state_machines import EXAMPLES, LONG
 
 LATENCY = LatencyModel()
+SLICE = Path(__file__).parents[2] / "bench" / "conversation-slice.jsonl.gz"
 
 
 def engine(blocks: int = 100, **options: float) -> SerialEngine:
@@ -231,6 +234,33 @@ def test_an_aborted_prefill_leaves_nothing_behind() -> None:
     _, second = cluster.run([(0.0, generation("a", "abcd")), (0.04, generation("b", "abcd"))])
     assert second.num_cached_tokens == 0
     assert second.first_token == pytest.approx(0.05 + prefill(2048))
+
+
+def test_a_trace_is_served_as_the_studys_simulator_serves_it() -> None:
+    """Sums of `shared/bench/sim.py`: round-robin, 3 pods of 400 blocks, load 0.6."""
+    lines = read_trace(SLICE)
+    work = pooled_work(lines, 3 * 400, prefill)
+    speed = 0.6 * 3 * (lines[-1].arrival - lines[0].arrival) / work
+    cluster = VirtualCluster(
+        [engine(400) for _ in range(3)], lambda one, _: int(one.request_id) % 3
+    )
+    outcomes = cluster.run(
+        (
+            (line.arrival - lines[0].arrival) / speed,
+            Generation(
+                str(number),
+                range(line.num_prompt_tokens),
+                line.max_tokens,
+                ignore,
+                prompt_hashes=line.prompt_hashes(),
+            ),
+        )
+        for number, line in enumerate(lines)
+    )
+    assert sum(one.num_cached_tokens for one in outcomes) == 789058
+    assert sum(one.ttft for one in outcomes) == pytest.approx(6333.373059570019, rel=1e-9)
+    ends = sum(one.end - one.arrival for one in outcomes)
+    assert ends == pytest.approx(12183.679748851482, rel=1e-9)
 
 
 def test_it_can_be_cut() -> None:
