@@ -24,16 +24,8 @@ ROUTER = "127.0.0.1:7400"
 
 def score_main(argv: Sequence[str] | None = None) -> int:
     """Show which pods are warm for a prompt."""
-    parser = _parser("score", score_main.__doc__)
-    parser.add_argument("prompt", nargs="?", help="the text; - reads it from standard input")
-    parser.add_argument("--file", type=Path, help="read the text from a file")
-    parser.add_argument("--chat-file", type=Path, help="an OpenAI chat body (JSON)")
-    parser.add_argument("--completions-file", type=Path, help="an OpenAI completions body (JSON)")
-    parser.add_argument("--token-ids-file", type=Path, help="token ids, as JSON or in words")
-    parser.add_argument("--model", default="", help="the model's or adapter's name")
-    parser.add_argument("--lora", default="", help="the adapter's name, beside a base model's")
-    parser.add_argument("--cache-salt", default="", help="the cache salt")
-    parser.add_argument("--pod", action="append", default=[], help="only this pod; may be repeated")
+    parser = router_parser("score", score_main.__doc__)
+    add_prompt(parser)
     parser.add_argument("--strategy", default="", help="longest-prefix unless told otherwise")
     parser.add_argument(
         "--explain",
@@ -41,28 +33,28 @@ def score_main(argv: Sequence[str] | None = None) -> int:
         help="show the text, its tokens, what of them was known, and the time of each step",
     )
     args = parser.parse_args(argv)
-    prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     try:
-        _fill(prompt, args)
+        prompt = prompt_of(args)
     except (OSError, ValueError) as error:
         print(f"warmpath score: {error}", file=sys.stderr)
         return 2
     request = pb.ScoreRequest(
         prompt=prompt, pods=args.pod, strategy=args.strategy, explain=args.explain
     )
-    return _call(args, lambda stub: stub.Score(request, timeout=args.timeout), _scores)
+    return call(args, lambda stub: stub.Score(request, timeout=args.timeout), _scores)
 
 
 def pods_main(argv: Sequence[str] | None = None) -> int:
     """List the pods that the router knows, and how far its view of each may be believed."""
-    parser = _parser("pods", pods_main.__doc__)
+    parser = router_parser("pods", pods_main.__doc__)
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
     request = pb.ListPodsRequest(model=args.model)
-    return _call(args, lambda stub: stub.ListPods(request, timeout=args.timeout), _pods_table)
+    return call(args, lambda stub: stub.ListPods(request, timeout=args.timeout), _pods_table)
 
 
-def _parser(name: str, summary: str | None) -> argparse.ArgumentParser:
+def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
+    """Return a command's parser with the options of every command that asks a router."""
     parser = argparse.ArgumentParser(prog=f"warmpath {name}", description=summary)
     parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
     parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds")
@@ -77,8 +69,22 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _fill(prompt: pb.Prompt, args: argparse.Namespace) -> None:
-    """Put the prompt's one form into the message. Raises ValueError where there is not one."""
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """Add the options that give a prompt and the pods to ask of."""
+    parser.add_argument("prompt", nargs="?", help="the text; - reads it from standard input")
+    parser.add_argument("--file", type=Path, help="read the text from a file")
+    parser.add_argument("--chat-file", type=Path, help="an OpenAI chat body (JSON)")
+    parser.add_argument("--completions-file", type=Path, help="an OpenAI completions body (JSON)")
+    parser.add_argument("--token-ids-file", type=Path, help="token ids, as JSON or in words")
+    parser.add_argument("--model", default="", help="the model's or adapter's name")
+    parser.add_argument("--lora", default="", help="the adapter's name, beside a base model's")
+    parser.add_argument("--cache-salt", default="", help="the cache salt")
+    parser.add_argument("--pod", action="append", default=[], help="only this pod; may be repeated")
+
+
+def prompt_of(args: argparse.Namespace) -> pb.Prompt:
+    """Return the prompt that was given. Raises ValueError where there is not one, and OSError."""
+    prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
     given = [name for name in sources if getattr(args, name) is not None]
     if len(given) != 1:
@@ -98,6 +104,7 @@ def _fill(prompt: pb.Prompt, args: argparse.Namespace) -> None:
         if not all(type(token) is int and 0 <= token < 1 << 32 for token in ids):
             raise ValueError("--token-ids-file: a token id is an integer from 0 to 4294967295")
         prompt.token_ids.ids.extend(ids)
+    return prompt
 
 
 def _text(path: Path, option: str) -> str:
@@ -118,28 +125,46 @@ def _token_ids(text: str) -> list[Any]:
         raise ValueError(f"--token-ids-file: neither a JSON array nor integers: {error}") from error
 
 
-def _call(
+def call(
     args: argparse.Namespace,
     ask: Callable[[router_pb2_grpc.RouterStub], Reply],
     show: Callable[[Reply], RenderableType],
 ) -> int:
     """Make one call and print its answer; 1 where it fails."""
+    reply = answer(args, ask)
+    if reply is None:
+        return 1
+    if args.json:
+        print(json.dumps(fields_of(reply)))
+    else:
+        print_rich(show(reply))
+    return 0
+
+
+def answer(
+    args: argparse.Namespace, ask: Callable[[router_pb2_grpc.RouterStub], Reply]
+) -> Reply | None:
+    """Make one call; None where it fails, once that is said."""
     with grpc.insecure_channel(args.router) as channel:
         try:
-            reply = ask(router_pb2_grpc.RouterStub(channel))
+            return ask(router_pb2_grpc.RouterStub(channel))
         except grpc.RpcError as error:
             print(f"warmpath: {_problem(error, args.router)}", file=sys.stderr)
-            return 1
-    if args.json:
-        fields = MessageToDict(
-            reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        print(json.dumps(fields))
-    else:
-        # A pipe has no width; a table cut to 80 columns would lose what it is read for.
-        width = None if sys.stdout.isatty() else 160
-        Console(width=width).print(show(reply))
-    return 0
+            return None
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return a message as JSON has it, with the contract's own names."""
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def print_rich(shown: RenderableType) -> None:
+    """Print a table or the like."""
+    # A pipe has no width; a table cut to 80 columns would lose what it is read for.
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width).print(shown)
 
 
 def _problem(error: grpc.RpcError, router: str) -> str:
@@ -169,7 +194,7 @@ def _score_table(response: pb.ScoreResponse) -> Table:
             str(one.matched_tokens),
             f"{share:.0%}",
             " ".join(f"{tier.tier} {tier.tokens}" for tier in one.tiers) or "-",
-            _trust(one.trust) + ("" if one.ready else " (not ready)"),
+            trust_words(one.trust) + ("" if one.ready else " (not ready)"),
         )
     return table
 
@@ -193,10 +218,11 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 str(rank.rank),
                 blocks or "0",
                 str(rank.block_size or "?"),
-                _trust(rank.trust),
+                trust_words(rank.trust),
             )
     return table
 
 
-def _trust(trust: pb.Trust) -> str:
+def trust_words(trust: pb.Trust) -> str:
+    """Return a level and its reason."""
     return f"{pb.Trust.Level.Name(trust.level).lower()}: {trust.reason}"

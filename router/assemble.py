@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +91,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             events=config.events,
             probe=config.probe,
             credentials=_credentials(config.watch, folder),
-            observed=picking.loads.observe,
-            gone=lambda pod: _tell(loop, picking, pod),
+            observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
+            gone=lambda pod: _tell(loop, picking.forget, pod),
             saved=_saved(config.index, folder),
         )
         following = _following(config, folder, ingest, follower)
@@ -167,11 +167,11 @@ async def _find(
         stack.callback(task.cancel)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, picking: Picking, pod: Pod) -> None:
-    """Tell the thread that picks that a pod is gone."""
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: object) -> None:
+    """Tell something to the thread that picks."""
     # The loop is closed where the process is about to end.
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(picking.forget, pod)
+        loop.call_soon_threadsafe(what, *args)
 
 
 async def _tick(ingest: Ingest) -> None:

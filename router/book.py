@@ -133,20 +133,23 @@ class Bookings:
             return False
         if booking.first_token_at is None:
             rank = self._ranks[booking.work.pod, booking.work.rank]
-            booking.prefill_from = max(booking.since, rank.free_since)
+            # Of one that was given up nobody knows when its turn came.
+            if booking.id in rank.waiting:
+                booking.prefill_from = max(booking.since, rank.free_since)
             booking.first_token_at = now
-            rank.take_waiting(booking)
-            rank.free_since = now
-            rank.changed()
+            self._computed(booking, now)
         return True
 
     def finish(self, booking_id: str, now: float) -> bool:
         """Release all of a booking; False where it is not known."""
-        # Its first token was there, reported or not.
-        known = self.first_token(booking_id, now)
-        if known:
-            self._end(self._bookings[booking_id], self._now)
-        return known
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is not None:
+            # Its first token was there, reported or not.
+            if booking.first_token_at is None:
+                self._computed(booking, now)
+            self._end(booking, now)
+        return booking is not None
 
     def fail(self, booking_id: str, now: float) -> bool:
         """Release all of a booking that came to nothing; False where it is not known."""
@@ -237,6 +240,13 @@ class Bookings:
             heappush(self._due, (booking.late_at, booking.number, booking.id))
             if len(self._due) > 2 * len(self._bookings) + 64:
                 self._tidy()
+
+    def _computed(self, booking: Booking, now: float) -> None:
+        """Let a booking wait no longer, its prefill done."""
+        book = self._ranks[booking.work.pod, booking.work.rank]
+        book.take_waiting(booking)
+        book.free_since = now
+        book.changed()
 
     def _let_go(self, booking: Booking, now: float) -> bool:
         """Let a booking wait no longer, its prefill not done; False where it did not wait."""

@@ -30,7 +30,7 @@ from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
 from scorer.policy import DEFAULT, Policy, make_policy
 from scorer.prefill import PrefillModel
-from scorer.warmth import warmth
+from scorer.warmth import Warmth, warmth
 
 MOST_FALLBACKS = 8
 """Candidates of a pick that are remembered, for a request that goes elsewhere than to the first."""
@@ -67,8 +67,7 @@ class Ask:
     traits: Traits = Traits()
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """A candidate as it was weighed."""
 
     pod: Pod
@@ -255,6 +254,7 @@ class Picker:
         needs_known = getattr(policy, "needs_known_tokens", False)
         weighed = self._weighed(ask, [*prefilling, *decoding], now, needs_known=needs_known)
         first = [weighed[rank] for _, rank in prefilling]
+        second = [weighed[rank] for _, rank in decoding]
         busy = sum(one.candidate.load.waiting > 0 for one in first) / len(first)
         utilisation = self._utilisation(ask.prompt.model).after(busy, now)
         request = Request(ask.prompt.tokens, utilisation, ask.session)
@@ -264,11 +264,8 @@ class Picker:
             utilisation=utilisation,
             busy=busy,
             options=_ordered(first, policy.rank(request, _candidates(first), self._rng)),
-            decode=self._decode(request, [weighed[rank] for _, rank in decoding]),
+            decode=_ordered(second, rank_decode(request, _candidates(second), self._rng)),
         )
-
-    def _decode(self, request: Request, options: Sequence[Option]) -> Sequence[Option]:
-        return _ordered(options, rank_decode(request, _candidates(options), self._rng))
 
     def _policy(self, name: str) -> Policy:
         name = name or self._settings.policy
@@ -294,6 +291,9 @@ class Picker:
             stale_since=now - settings.assumed_seconds,
         )
         last = self._sessions.get(ask.session, now) if ask.session else None
+        factor_of, load_of = self._calibration.factor, self._loads.load
+        # Many ranks hold the same of a prompt: nothing, mostly.
+        warm_of: dict[tuple[Match, Level], Warmth] = {}
         options: dict[Rank, Option] = {}
         for pod, rank in ranks:
             if rank in options:
@@ -301,19 +301,19 @@ class Picker:
             name, number = pod.id, rank.number
             trust = rank.trust
             match = matches.get(rank, NOTHING)
-            warm = warmth(match, trust.level, tokens, settings.prefill)
-            factor = self._calibration.factor(name, number)
-            known = sum(rank.blocks().values()) * rank.layout.block_size if needs_known else 0
-            if needs_known:
-                known += self._believed.count(name, number) * max(1, match.block_size)
+            warm = warm_of.get((match, trust.level))
+            if warm is None:
+                warm = warmth(match, trust.level, tokens, settings.prefill)
+                warm_of[match, trust.level] = warm
+            factor = factor_of(name, number)
             candidate = Candidate(
                 name,
                 number,
-                cached=warm.cached,
-                prefill=warm.prefill * factor,
-                load=self._loads.load(name, number, now),
-                known_tokens=known,
-                is_session=last == (name, number),
+                warm.cached,
+                warm.prefill * factor,
+                load_of(name, number, now),
+                self._scorer.held_tokens(rank) if needs_known else 0,
+                last == (name, number),
             )
             options[rank] = Option(pod, rank, match, trust, candidate, 0.0, (), factor)
         return options
@@ -428,6 +428,7 @@ class Picker:
         placed.keys = b""
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
+            self._calibration.first_token(placed.booking)
             if placed.decoding is not None:
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
@@ -442,6 +443,8 @@ class Picker:
         if placed is None or placed.has_told:
             return
         placed.has_told = True
+        if placed.booking is not None:
+            placed.booking.reported(cached)
         for witness in self._witnesses:
             witness.told(placed, cached, prompt_tokens)
 
@@ -483,8 +486,10 @@ class Picker:
     def forget(self, pod: Pod) -> None:
         """Take note that a pod is gone: nothing is booked on it or believed of it any more."""
         for rank in pod.ranks:
+            self._loads.forget(pod.id, rank.number)
             self._bookings.forget(pod.id, rank.number)
             self._believed.forget(pod.id, rank.number)
+            self._calibration.forget(pod.id, rank.number)
         self._sessions.forget(pod.id)
 
 
@@ -498,23 +503,8 @@ def _candidates(options: Sequence[Option]) -> list[Candidate]:
 
 def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> list[Option]:
     """Return the options as a policy has ranked their candidates."""
-    by_name = {(one.pod.id, one.rank.number): one for one in options}
-    ordered = []
-    for one in ranked:
-        option = by_name[one.candidate.pod, one.candidate.rank]
-        ordered.append(
-            Option(
-                option.pod,
-                option.rank,
-                option.match,
-                option.trust,
-                option.candidate,
-                one.cost,
-                one.terms,
-                option.calibration,
-            )
-        )
-    return ordered
+    by_name = {one.candidate[:2]: one for one in options}
+    return [by_name[one.candidate[:2]]._replace(cost=one.cost, terms=one.terms) for one in ranked]
 
 
 def _held(option: Option, choice: Choice) -> int:

@@ -39,7 +39,7 @@ class Picking:
             max_blocks=pick.max_believed_blocks,
             assumed_seconds=pick.assumed_seconds,
         )
-        self.sessions = Sessions(pick.max_sessions, pick.session_seconds)
+        self.sessions = Sessions(most=pick.max_sessions, seconds=pick.session_seconds)
         self.calibration = Calibration()
         self.decisions = Decisions(pick.kept_decisions, wall_offset=wall_offset)
         self.attribution = Attribution()

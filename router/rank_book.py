@@ -22,7 +22,7 @@ class Work:
     prefill: float
     """Predicted seconds that computing the rest takes there."""
     factor: float = 1.0
-    """What the model's seconds were multiplied by to get them (`router.calibration`)."""
+    """What the prefill model's seconds were multiplied by to get them (`router.calibration`)."""
 
     @property
     def uncached(self) -> int:
@@ -52,8 +52,11 @@ class Booking:
     dispatched: bool = False
     """Whether a gateway has said that it went out."""
     first_token_at: float | None = None
+    """When that was reported; None: it was not."""
     prefill_from: float | None = None
-    """When its prefill can have begun, once its first token is there."""
+    """When its prefill can have begun, once its first token was reported."""
+    timed: bool = False
+    """Whether its prefill's time was taken (`router.calibration`)."""
     actual_cached: int | None = None
     """Tokens that the engine found cached, once that is reported."""
 

@@ -204,6 +204,15 @@ class Scorer:
         block_size, lookahead = form if form[0] else self._assumed_form
         return packed_keys(prompt.chain(block_size, self._hash_seed, lookahead=lookahead))
 
+    def held_tokens(self, rank: Rank) -> int:
+        """Return how many tokens a rank is known or assumed to hold altogether."""
+        size = rank.layout.block_size
+        known = sum(rank.blocks().values()) * size
+        if self._believed is None or rank.trust.level is Level.EXACT:
+            return known
+        assumed = self._believed.count(rank.pod, rank.number)
+        return max(known, assumed * (size or self._assumed_form[0]))
+
     def _sought(self, prompt: Prompt, form: tuple[int, bool]) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
         # With two look-ups the keys are better made once.

@@ -1,10 +1,12 @@
-"""What a policy knows of a request and of the ranks that could take it."""
+"""What a policy knows of a request and of the ranks that could take it.
 
-from dataclasses import dataclass
+Named tuples: a pick makes one or two for each rank of a fleet.
+"""
+
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What a rank has to do already.
 
     Bookings of this router, corrected by what the engine's metrics and gateways said last.
@@ -33,8 +35,7 @@ class Load:
 IDLE = Load()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One rank that could take the request."""
 
     pod: str
@@ -50,8 +51,7 @@ class Candidate:
     """Whether the session's last request went here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """What is to be placed."""
 
     prompt_tokens: int
@@ -61,8 +61,7 @@ class Request:
     """What requests of one session have in common; empty: nothing is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A candidate, what it costs, and why."""
 
     candidate: Candidate

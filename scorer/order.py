@@ -20,9 +20,9 @@ def in_order(ranked: Iterable[Ranked], rng: Random) -> list[Ranked]:
 
 def _key(one: Ranked) -> tuple[float, int, int]:
     candidate = one.candidate
-    return _rounded(one.cost), candidate.load.in_flight, -candidate.cached
+    return rounded(one.cost), candidate.load.in_flight, -candidate.cached
 
 
-def _rounded(cost: float) -> float:
+def rounded(cost: float) -> float:
     """Return the cost to nine digits: sums of the same terms in another order differ by less."""
     return float(f"{cost:.9g}")

@@ -1,7 +1,8 @@
 """The policies by name, and how others plug in.
 
 A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `rank` orders
-candidates. It keeps no state, so that the same question has the same answer (`Explain` asks it
+candidates. Where it reads `Candidate.known_tokens`, which take long to count, it has a class attribute
+`needs_known_tokens` that is true. It keeps no state, so that the same question has the same answer (`Explain` asks it
 again); what it needs to know of the past is in `Load` and `Request`.
 
 A package of its own adds one through the entry-point group `warmpath.policies`:
@@ -27,7 +28,7 @@ class Policy(Protocol):
     """Orders candidates. `tests/conformance/test_policies.py` runs on each of ours."""
 
     def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return all candidates, best first."""
+        """Return all candidates, of which there is at least one, best first."""
 
 
 class UnknownPolicyError(ValueError):

@@ -1,8 +1,8 @@
 """From what a rank holds of a prompt to what its prefill would cost there."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from scorer.match import Match
 from scorer.prefill import PrefillModel
@@ -21,8 +21,7 @@ ASSUMED = 0.8
 """The share of what was sent to a rank without events that is counted: some is evicted by now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Warmth:
+class Warmth(NamedTuple):
     """What counts as cached, and what the rest costs."""
 
     cached: int

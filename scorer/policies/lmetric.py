@@ -13,8 +13,8 @@ class Lmetric:
     """LMetric, as `shared/bench/policy-study.md` has it: a product, and so nothing to tune.
 
     Tokens booked and not computed, this prompt's included, times the requests in flight, this one
-    included. The cost is in tokens x requests. It keeps short prompts off the pods of long ones. Dynamo has a
-    variant of it, with blocks to decode for requests (`shared/bench/peer-features.md`, 3).
+    included. The cost is in tokens x requests. It keeps short prompts off the pods of long ones.
+    Dynamo has a variant, with blocks to decode for requests (`shared/bench/peer-features.md`, 3).
     """
 
     def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 from scorer.candidate import Candidate, Ranked, Request
 from scorer.option import check_option
@@ -19,6 +20,8 @@ class Sglang:
     the prompt: the warmest. Else the one that is known to hold the fewest tokens, so that caches
     fill evenly. Among equals of these two fewer requests in flight; the cost is the place.
     """
+
+    needs_known_tokens: ClassVar[bool] = True
 
     abs: float = 32.0
     """Requests."""

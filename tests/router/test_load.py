@@ -1,6 +1,5 @@
 """A rank's load: bookings, corrected by what engines and gateways say."""
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -176,7 +175,7 @@ def test_an_observation_that_agrees_changes_nothing(
     waiting = min(queued, bookings.load("p", 0, 10.0).waiting)
     table.observe("p", 0, seen(len(rows) - waiting, waiting, kv_usage=0.5))
     alone = bookings.load("p", 0, 10.0 + age)
-    assert table.load("p", 0, 10.0 + age) == replace(alone, queue=waiting, kv_usage=0.5)
+    assert table.load("p", 0, 10.0 + age) == alone._replace(queue=waiting, kv_usage=0.5)
 
 
 @given(BOOKED, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))

@@ -1,0 +1,243 @@
+"""The one sentence that says why a candidate won, from the numbers that it was weighed by."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from scorer.candidate import Candidate
+from scorer.match import Match
+from scorer.order import rounded
+
+IN_SECONDS = frozenset({"warmpath", "study-mix", "overlap-time"})
+"""The policies whose cost is in seconds; of others only their own terms can be told."""
+
+GUARD = "hot_spot"
+"""The term of a candidate that has too much to do, however warm it is."""
+SESSION = "session"
+"""The term of a candidate that the session would have to move to."""
+
+
+class View(Protocol):
+    """What the router thinks of what it knows of a rank."""
+
+    @property
+    def level(self) -> str:
+        """The trust's name."""
+
+
+class Contender(Protocol):
+    """A candidate as it was weighed."""
+
+    @property
+    def candidate(self) -> Candidate:
+        """What the policy knew; its `cached` is what was counted of the match."""
+
+    @property
+    def match(self) -> Match:
+        """What it holds of the prompt."""
+
+    @property
+    def trust(self) -> View:
+        """How far that may be believed."""
+
+    @property
+    def cost(self) -> float:
+        """Less is better."""
+
+    @property
+    def terms(self) -> tuple[tuple[str, float], ...]:
+        """What the cost is made of."""
+
+
+def reason(prompt_tokens: int, contenders: Sequence[Contender], policy: str) -> str:
+    """Return why the first one won. `contenders` are all of them, best first, at least one."""
+    return _Reason(prompt_tokens, contenders).told(policy)
+
+
+class _Reason:
+    def __init__(self, prompt_tokens: int, contenders: Sequence[Contender]) -> None:
+        self._tokens = prompt_tokens
+        self._all = contenders
+        self._best = contenders[0]
+        pods = {one.candidate.pod for one in contenders}
+        self._names_ranks = len(pods) < len(contenders)
+
+    def told(self, policy: str) -> str:
+        best, name = self._best, self._name(self._best)
+        if len(self._all) == 1:
+            return f"{name} is the only candidate; it has {self._holding(best)} and {_queue(best)}."
+        second = self._all[1]
+        if policy not in IN_SECONDS:
+            return (
+                f"{policy} puts {name} first: its cost is {_cost(best)}; {self._unitless(second)}."
+            )
+        return f"{self._first()}; {self._against(second)}."
+
+    # The winner
+
+    def _first(self) -> str:
+        best, name = self._best, self._name(self._best)
+        if not any(one.match.matched_tokens for one in self._all):
+            none = f"no candidate has any of the {self._tokens:,} tokens cached"
+            return f"{none}, and {name} has {_queue(best)}"
+        return f"{name} has {self._holding(best)} and {_queue(best)}"
+
+    def _holding(self, one: Contender) -> str:
+        if not one.match.matched_tokens:
+            return f"none of {self._tokens:,} tokens cached"
+        text = f"{one.match.matched_tokens:,} of {self._tokens:,} tokens cached"
+        if one.match.believed_tokens:
+            text += f" ({one.match.believed_tokens:,} of them not confirmed by events)"
+        return text
+
+    # Those that lost
+
+    def _against(self, second: Contender) -> str:
+        """Return what kept the one that most would have expected from winning."""
+        best = self._best
+        guarded = self._least_without(GUARD)
+        if guarded is not None:
+            return (
+                f"{self._name(guarded)} would cost {_less(best, guarded, GUARD)} less but for its "
+                f"{_requests(guarded)} in flight, which are past the load margin"
+            )
+        moved = self._least_without(SESSION) if best.candidate.is_session else None
+        if moved is not None:
+            return (
+                f"its session stays there: {self._name(moved)} would cost only "
+                f"{_less(best, moved, SESSION)} less, which is within the margin"
+            )
+        if _is_tie(best, second):
+            return self._tie(second)
+        warmest = max(self._all, key=lambda one: one.match.matched_tokens)
+        if warmest.match.matched_tokens > best.match.matched_tokens:
+            return self._warmer(warmest)
+        return self._next(second)
+
+    def _least_without(self, term: str) -> Contender | None:
+        """Return who would have won but for a term; None where the winner would have anyway."""
+        charged = [one for one in self._all if _term(one, term)]
+        if not charged:
+            return None
+        found = min(charged, key=lambda one: _without(one, term))
+        return (
+            found if rounded(_without(found, term)) < rounded(_without(self._best, term)) else None
+        )
+
+    def _tie(self, second: Contender) -> str:
+        return f"{self._name(second)} costs the same, and {_tie_rule(self._best, second)}"
+
+    def _warmer(self, one: Contender) -> str:
+        """Say why one that holds more has lost."""
+        held, counted = one.match.matched_tokens, one.candidate.cached
+        if counted < min(held, self._tokens - 1) and one.trust.level != "exact":
+            view = f"its view is {one.trust.level}"
+            holds = f"may hold more ({held:,} tokens, of which {counted:,} count: {view})"
+        else:
+            holds = f"holds more ({held:,} tokens)"
+        return f"{self._name(one)} {holds} but {self._drawback(one)}"
+
+    def _next(self, second: Contender) -> str:
+        longer = _first_token(second) - _first_token(self._best)
+        if longer >= 0.001 and _dearest(self._best, second) in {"wait", "prefill"}:
+            how_much = f"would take {seconds(longer)} longer"
+        else:
+            how_much = f"would cost {seconds(second.cost - self._best.cost)} more"
+        return f"{self._name(second)}, next, {how_much}: {self._drawback(second)}"
+
+    def _drawback(self, one: Contender) -> str:
+        """Say what costs a candidate most beside the winner."""
+        name = _dearest(self._best, one)
+        if name in _DRAWBACKS:
+            return _DRAWBACKS[name](one, self._tokens)
+        return f"its {name} is {seconds(_term(one, name))}"
+
+    def _unitless(self, second: Contender) -> str:
+        name = self._name(second)
+        if _is_tie(self._best, second):
+            return f"{name} costs the same, and {_tie_rule(self._best, second)}"
+        return f"{name}, next, costs {_cost(second)}"
+
+    def _name(self, one: Contender) -> str:
+        candidate = one.candidate
+        return f"{candidate.pod} rank {candidate.rank}" if self._names_ranks else candidate.pod
+
+
+def seconds(value: float) -> str:
+    """Return a duration for people: two digits that count."""
+    if value < 0.0005:
+        return "less than 1 ms"
+    if value < 0.0995:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value:.2g} s" if value < 9.95 else f"{value:,.0f} s"
+
+
+_DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
+    "wait": lambda one, _: f"{seconds(one.candidate.load.wait)} of work are queued there",
+    "prefill": lambda one, tokens: (
+        f"its prefill takes {seconds(one.candidate.prefill)} "
+        f"({tokens - one.candidate.cached:,} tokens to compute)"
+    ),
+    "decode": lambda one, _: f"it has {_requests(one)} in flight",
+    "crowding": lambda one, _: f"it has {_requests(one)} in flight",
+    SESSION: lambda _, __: "the session would have to move",
+    GUARD: lambda one, _: f"its {_requests(one)} in flight are past the load margin",
+}
+
+
+def _queue(one: Contender) -> str:
+    load = one.candidate.load
+    if load.wait > 0:
+        return f"{seconds(load.wait)} of work waiting"
+    return "nothing waiting"
+
+
+def _requests(one: Contender) -> str:
+    count = one.candidate.load.in_flight
+    return f"{count:,} request" if count == 1 else f"{count:,} requests"
+
+
+def _first_token(one: Contender) -> float:
+    return one.candidate.load.wait + one.candidate.prefill
+
+
+def _without(one: Contender, term: str) -> float:
+    return one.cost - _term(one, term)
+
+
+def _term(one: Contender, term: str) -> float:
+    for name, value in one.terms:
+        if name == term:
+            return value
+    return 0.0
+
+
+def _less(best: Contender, other: Contender, term: str) -> str:
+    return seconds(_without(best, term) - _without(other, term))
+
+
+def _dearest(best: Contender, other: Contender) -> str:
+    """Return the term by which one is furthest above the winner."""
+    own = dict(best.terms)
+    above = {name: value - own.get(name, 0.0) for name, value in other.terms}
+    return max(above, key=lambda name: above[name], default="cost")
+
+
+def _is_tie(best: Contender, other: Contender) -> bool:
+    return rounded(best.cost) == rounded(other.cost)
+
+
+def _tie_rule(best: Contender, other: Contender) -> str:
+    """Say which step of `scorer.order` decided."""
+    one, two = best.candidate, other.candidate
+    if one.load.in_flight < two.load.in_flight:
+        return (
+            f"has more requests in flight ({two.load.in_flight:,} against {one.load.in_flight:,})"
+        )
+    if one.cached > two.cached:
+        return f"has fewer tokens cached ({two.cached:,} against {one.cached:,})"
+    return "the draw decided"
+
+
+def _cost(one: Contender) -> str:
+    terms = ", ".join(f"{name} {value:,.6g}" for name, value in one.terms)
+    return f"{one.cost:,.6g}" + (f" ({terms})" if terms else "")

@@ -1,0 +1,287 @@
+"""What looks wrong of a pod, from simulated streams of reports: each fault is found by its traces."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexer.trust import Level, Trust
+from router.attribution import Row
+from router.evidence import Evidence, Tally
+from router.findings import ENOUGH, PodFacts, RankFacts, findings
+from router.pick import Traits
+
+NOW = 1000.0
+EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)
+IDS, TEXT, CHAT = Traits("ids"), Traits("text"), Traits("chat")
+SALTED = Traits("text", has_salt=True)
+ADAPTED = Traits("text", has_adapter=True)
+PICTURED = Traits("chat", has_items=True)
+
+
+def rank(
+    number: int = 0,
+    trust: Trust = EXACT,
+    *,
+    block_size: int = 16,
+    stored: int = 1000,
+    removed: int = 10,
+    has_load: bool = True,
+) -> RankFacts:
+    blocks = stored - removed
+    return RankFacts(number, trust, block_size, blocks, stored, removed, has_load)
+
+
+class Stream:
+    """Requests to one pod: what of them is predicted, what its engine finds and how it counts."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.row = Row("pod-a", "m")
+        self.evidence.block_size = 16
+        self._rng = Random(seed)
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.row.evidence
+
+    def run(
+        self,
+        traits: Traits,
+        number: int = 100,
+        *,
+        finds: float = 1.0,
+        predicts: float = 1.0,
+        block: int = 16,
+        extra: int = 0,
+        missing: float = 0.0,
+    ) -> "Stream":
+        """Take reports of requests of which some prefix is cached.
+
+        The engine finds `finds` of it, `predicts` of it was predicted, and its count of the
+        prompt's tokens is `extra` more than ours. `missing` of the requests find nothing cached.
+        """
+        for _ in range(number):
+            tokens = self._rng.randrange(2000, 8000)
+            cached = 0 if self._rng.random() < missing else tokens * self._rng.uniform(0.4, 0.9)
+            found = int(cached * finds) // block * block
+            predicted = int(cached * predicts) // 16 * 16
+            self.row.requests += 1
+            self.evidence.told(traits, tokens, predicted, found, tokens + extra)
+            self.evidence.over("finished")
+        self.evidence.check()
+        return self
+
+    def kinds(self, *ranks: RankFacts, has_events: bool = True) -> list[str]:
+        return [one.kind for one in self.found(*ranks, has_events=has_events)]
+
+    def text(self, *ranks: RankFacts, has_events: bool = True) -> str:
+        (one,) = self.found(*ranks, has_events=has_events)
+        return one.text
+
+    def found(self, *ranks: RankFacts, has_events: bool = True) -> Sequence[object]:
+        facts = PodFacts(has_events, True, ranks or (rank(),), self.row)
+        return findings(facts, NOW)
+
+
+ALL = (IDS, TEXT, CHAT, SALTED, ADAPTED, PICTURED)
+
+
+@given(st.integers(), st.floats(0.9, 1.0), st.floats(0, 0.08), st.integers(0, 500))
+def test_a_healthy_pod_gives_none(seed: int, finds: float, evicted: float, number: int) -> None:
+    stream = Stream(seed)
+    rng = Random(seed)
+    for _ in range(number):
+        finds_now = 0.0 if rng.random() < evicted else finds
+        stream.run(rng.choice(ALL), 1, finds=finds_now, predicts=finds, missing=0.3)
+    wrong = stream.evidence.of(lambda _: True).off_share
+    if wrong < 0.15 and all(tally.off_share < 0.3 for tally in stream.evidence.tallies.values()):
+        assert stream.kinds() == []
+
+
+def test_a_pod_that_was_asked_nothing_gives_none() -> None:
+    assert Stream().kinds() == []
+
+
+def test_blocks_of_another_size_show_in_what_engines_find() -> None:
+    stream = Stream().run(TEXT, block=24)
+    assert stream.kinds() == ["block-size"]
+    assert "multiples of 24 tokens, its events tell of blocks of 16" in stream.text()
+
+
+def test_larger_steps_of_the_same_blocks_are_no_finding() -> None:
+    assert Stream().run(TEXT, block=32, finds=0.99).kinds() == []
+
+
+def test_an_engine_that_reuses_parts_of_blocks_says_nothing_of_their_size() -> None:
+    assert Stream().run(TEXT, block=1).kinds() == []
+
+
+def test_one_shared_prefix_says_nothing_of_the_size_of_blocks() -> None:
+    stream = Stream()
+    for _ in range(100):
+        stream.evidence.told(TEXT, 2000, 1000, 1000, None)
+    assert stream.kinds() == []
+
+
+def test_events_that_told_no_block_size_are_found() -> None:
+    stream = Stream().run(TEXT, block=32, predicts=0.0)
+    assert "no event has told the size of a block" in stream.text(
+        rank(block_size=0, stored=0, removed=0)
+    )
+
+
+def test_only_salted_requests_wrong_is_the_salt() -> None:
+    stream = Stream().run(TEXT, missing=0.1).run(CHAT, 50).run(SALTED, 40, predicts=0.0)
+    assert stream.kinds() == ["cache-salt"]
+    assert "only requests with a cache salt are predicted wrong, 100%" in stream.text()
+
+
+def test_only_adapters_wrong_is_the_adapter() -> None:
+    assert Stream().run(TEXT).run(CHAT).run(ADAPTED, 40, predicts=0.0).kinds() == ["adapter"]
+
+
+def test_only_pictures_wrong_is_how_their_tokens_are_placed() -> None:
+    assert Stream().run(CHAT).run(PICTURED, 40, predicts=0.1).kinds() == ["multimodal"]
+
+
+def test_only_chats_wrong_is_the_template() -> None:
+    stream = Stream().run(TEXT).run(CHAT, 40, predicts=0.0, extra=7)
+    assert stream.kinds() == ["template"]
+    assert "its engine counts other tokens than the router in 100%" in stream.text()
+
+
+def test_texts_and_chats_wrong_and_ids_right_is_the_tokenizer() -> None:
+    stream = Stream().run(IDS, 20).run(TEXT, predicts=0.2).run(CHAT, predicts=0.2)
+    assert stream.kinds() == ["tokenizer"]
+
+
+@pytest.mark.parametrize(("traits", "kind"), [(CHAT, "template"), (TEXT, "tokenizer")])
+def test_where_there_is_nothing_to_compare_with_the_engines_count_tells(
+    traits: Traits, kind: str
+) -> None:
+    assert Stream().run(traits, predicts=0.1, extra=3).kinds() == [kind]
+
+
+def test_another_count_of_tokens_alone_is_no_finding() -> None:
+    assert Stream().run(CHAT, extra=3).kinds() == []
+
+
+def test_too_few_reports_say_nothing() -> None:
+    assert Stream().run(TEXT).run(SALTED, 15, predicts=0.0).kinds() == []
+    assert "cache-salt" not in Stream().run(TEXT).run(SALTED, ENOUGH - 1, predicts=0.0).kinds()
+    assert Stream().run(CHAT, ENOUGH - 1, predicts=0.0, extra=3).kinds() == []
+
+
+def test_what_was_mended_is_forgotten_and_what_broke_is_seen_against_a_good_past() -> None:
+    stream = Stream().run(TEXT).run(SALTED, 200, predicts=0.0)
+    assert stream.kinds() == ["cache-salt"]
+    assert stream.run(SALTED, 100).kinds() == []
+    assert stream.run(SALTED, 30, predicts=0.0).kinds() == ["cache-salt"]
+
+
+def test_a_publisher_of_another_keyspace_is_the_hash_seed_before_any_report() -> None:
+    reason = "FAILED_PRECONDITION: keyspace: router and publisher differ in the hash seed"
+    cold = rank(trust=Trust(Level.COLD, reason, 0.0))
+    stream = Stream().run(TEXT, predicts=0.0)
+    assert stream.kinds(cold) == Stream().kinds(cold) == ["hash-seed"]
+    assert reason in stream.text(cold)
+
+
+def test_blocks_among_which_nothing_is_ever_found_are_of_other_keys() -> None:
+    stream = Stream().run(TEXT, predicts=0.0)
+    assert stream.kinds() == ["hash-seed"]
+    assert "among the 990 blocks" in stream.text()
+
+
+def test_an_engine_that_never_finds_anything_does_not_tell_or_does_not_cache() -> None:
+    stream = Stream().run(TEXT, finds=0.0)
+    assert stream.kinds() == ["cached-tokens"]
+    assert "--enable-prompt-tokens-details" in stream.text()
+
+
+def test_blocks_that_are_gone_when_they_are_needed_are_evictions() -> None:
+    stream = Stream().run(TEXT, finds=0.3).run(CHAT, finds=0.3)
+    assert stream.kinds(rank(removed=800)) == ["evictions"]
+    assert "800 of 1,000 stored blocks" in stream.text(rank(removed=800))
+    watched = rank(stored=0, removed=0)
+    assert stream.kinds(watched) == ["evictions"]
+
+
+def test_what_has_no_reason_is_told_nevertheless() -> None:
+    assert Stream().run(TEXT, predicts=0.5).kinds() == ["predictions"]
+
+
+def test_a_pod_without_events_is_told_that_what_was_sent_there_is_not_there() -> None:
+    blind = rank(
+        trust=Trust(Level.COLD, "it has no events", 0.0), block_size=0, stored=0, removed=0
+    )
+    assert Stream().run(TEXT, finds=0.3, block=64).kinds(blind, has_events=False) == ["no-events"]
+    assert Stream().run(TEXT, block=64).kinds(blind, has_events=False) == []
+
+
+def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions() -> None:
+    stream = Stream().run(TEXT, predicts=0.3)
+    gap = Trust(Level.DEGRADED, "12 batches were missed", NOW - 300)
+    assert stream.kinds(rank(trust=gap)) == ["trust"]
+    text = "rank 0 is degraded for 300 s: 12 batches were missed"
+    assert text in stream.text(rank(trust=gap))
+    healing = Trust(Level.DEGRADED, "12 batches were missed", NOW - 5)
+    assert "trust" not in stream.kinds(rank(trust=healing))
+
+
+def test_a_pod_that_gets_requests_and_sends_no_events_is_told() -> None:
+    cold = rank(trust=Trust(Level.COLD, "nothing seen yet", 0.0), stored=0, removed=0)
+    assert Stream().kinds(cold) == []
+    assert "trust" in Stream().run(TEXT).kinds(cold)
+
+
+def test_a_load_that_nobody_tells_is_found_where_the_pod_is_asked() -> None:
+    stream = Stream().run(TEXT)
+    unseen = rank(has_load=False)
+    assert stream.kinds(unseen) == ["load"]
+    assert stream.kinds(unseen, rank(1)) == []
+    assert findings(PodFacts(True, False, (unseen,), stream.row), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "typical", "words"),
+    [
+        (6.0, 5.0, "take 6 times as long as the cost model says"),
+        (0.1, 0.1, "take 0.1 times as long as the cost model says"),
+        (3.0, 1.0, "take 3.0 times as long as on the model's typical pod"),
+        (2.0, 1.5, ""),
+        (0.5, 0.2, ""),
+    ],
+)
+def test_prefills_that_are_far_off_are_found(factor: float, typical: float, words: str) -> None:
+    stream = Stream().run(TEXT)
+    stream.evidence.factors[0] = factor
+    facts = PodFacts(True, True, (rank(),), stream.row, typical)
+    texts = [one.text for one in findings(facts, NOW) if one.kind == "calibration"]
+    assert len(texts) == bool(words)
+    assert all(words in text for text in texts)
+
+
+def test_requests_that_are_never_reported_are_found() -> None:
+    stream = Stream()
+    for number in range(60):
+        stream.evidence.over("finished" if number % 5 == 0 else "expired")
+    assert stream.kinds() == ["reports"]
+    for _ in range(60):
+        stream.evidence.over("failed")
+    assert stream.kinds() == []
+
+
+def pairs() -> Iterator[tuple[Tally, Tally]]:
+    stream = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30)
+    yield stream.evidence.tallies[TEXT], stream.evidence.tallies[CHAT]
+
+
+def test_reports_of_several_kinds_are_counted_together() -> None:
+    for one, other in pairs():
+        both = one.plus(other)
+        assert both.reports == 50
+        assert both.weight == pytest.approx(one.weight + other.weight)
+        assert one.off_share == 1.0 > both.off_share > other.off_share == 0.0

@@ -1,0 +1,438 @@
+"""The picker: what it weighs, what it books, and that nothing leaks whatever is reported or lost."""
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from indexer.believed import Believed
+from indexer.ingest import Ingest
+from indexer.key import Chain
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.reference import ReferenceIndex
+from indexer.trust import Level
+from indexer.watched import WatchedRank
+from indexer.word import pack_words
+from router.book import Bookings
+from router.calibration import Calibration
+from router.engine_load import Observed
+from router.load import LoadTable
+from router.pick import Ask, Choice, NoPodError, Picker, PickSettings, Placed
+from router.pods import Pod, Role
+from router.score import Scorer
+from router.sessions import Sessions
+from scorer.policy import UnknownPolicyError
+from scorer.prefill import PrefillModel
+
+BLOCK = 16
+
+
+class KeyedPrompt:
+    """A prompt whose blocks have the keys given."""
+
+    model = "m"
+
+    def __init__(self, keys: Sequence[int], tokens: int = 0) -> None:
+        self.tokens = tokens or len(keys) * BLOCK + 1
+        self._keys = pack_words(list(keys))
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        del hash_seed, lookahead
+        return Chain(0, b"", block_size, len(self._keys) // 8, (), self._keys)
+
+
+PROMPT = KeyedPrompt(range(1, 101))
+
+
+class Parts:
+    """A picker over watched ranks, and all that it stands on."""
+
+    def __init__(self, pods: int = 3, roles: Sequence[Role] = (), **options: object) -> None:
+        self.now = 1000.0
+        self.ingest = Ingest(
+            ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: self.now
+        )
+        self.bookings = Bookings(expire_after=600.0, most=2000, new_id=_ids("b"))
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0)
+        self.believed = Believed(ReferenceIndex(), max_blocks=10_000, assumed_seconds=600.0)
+        self.sessions = Sessions(most=100, seconds=600.0)
+        self.calibration = Calibration()
+        self.seen: list[str] = []
+        self.placed: list[Placed] = []
+        self.pods = [
+            self.pod(f"pod-{number}", roles[number] if roles else "both") for number in range(pods)
+        ]
+        tiers = options.pop("shared_tiers", frozenset())
+        self.picker = Picker(
+            Scorer(
+                self.ingest,
+                "",
+                believed=self.believed,
+                shared_tiers={"m": tiers},
+                assumed_block_size=BLOCK,
+            ),  # type: ignore[dict-item]
+            self.loads,
+            self.bookings,
+            self.believed,
+            self.sessions,
+            self.calibration,
+            settings=PickSettings(**{"most": 1000, **options}),  # type: ignore[arg-type]
+            new_id=_ids("p"),
+            rng=Random(1),
+            witnesses=(self,),
+        )
+
+    def pod(self, name: str, role: Role = "both") -> Pod:
+        rank = self.ingest.watch(name, 0)
+        rank.connected()
+        self.tell(rank, "exact")
+        return Pod(name, f"{name}:80", "m", (rank,), role=role)
+
+    def tell(self, rank: WatchedRank, trust: str, *changes: pb.Change) -> None:
+        group = pb.Group(number=0, kind="full_attention", block_size=BLOCK)
+        state = pb.RankState(trust=trust, reason="told", groups=[group])
+        rank.take_delta(pb.Delta(changes=changes, state=state))
+
+    def warm(self, pod: int, blocks: int, tier: str = "gpu", trust: str = "exact") -> None:
+        """Let a pod hold so many of PROMPT's blocks."""
+        [rank] = self.pods[pod].ranks
+        assert isinstance(rank, WatchedRank)
+        keys = pack_words(list(range(1, blocks + 1)))
+        self.tell(rank, trust, pb.Change(added=pb.Keys(tier=tier, keys=keys)))
+
+    def ask(self, prompt: KeyedPrompt = PROMPT, **fields: object) -> Ask:
+        return Ask(prompt, fields.pop("pods", self.pods), **fields)  # type: ignore[arg-type]
+
+    def weigh(self, **fields: object) -> Choice:
+        return self.picker.weigh(self.ask(**fields), self.now)  # type: ignore[arg-type]
+
+    def choose(self, **fields: object) -> tuple[str, Choice]:
+        return self.picker.choose(self.ask(**fields), self.now)  # type: ignore[arg-type]
+
+    def wait(self, pod: int) -> float:
+        return self.bookings.load(f"pod-{pod}", 0, self.now).wait
+
+    # A witness of picks
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        del choice
+        self.seen.append("picked")
+        self.placed.append(placed)
+
+    def started(self, placed: Placed, now: float) -> None:
+        del now
+        self.seen.append(f"started {placed.went[0]}")
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        del placed, now
+        self.seen.append("first token")
+
+    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        del placed, prompt_tokens
+        self.seen.append(f"told {cached}")
+
+    def ended(self, placed: Placed, end: str, now: float) -> None:
+        del placed, now
+        self.seen.append(end)
+
+
+def _ids(letter: str):  # noqa: ANN202
+    numbers = count()
+    return lambda: f"{letter}{next(numbers)}"
+
+
+def first(choice: Choice) -> str:
+    return choice.options[0].pod.id
+
+
+def test_with_equal_load_the_warmest_wins() -> None:
+    parts = Parts()
+    parts.warm(0, 10)
+    parts.warm(2, 60)
+    choice = parts.weigh()
+    assert [one.pod.id for one in choice.options] == ["pod-2", "pod-0", "pod-1"]
+    assert [one.match.matched_tokens for one in choice.options] == [960, 160, 0]
+
+
+def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() -> None:
+    parts = Parts()
+    before = parts.weigh()
+    assert parts.weigh().options[0].cost == before.options[0].cost
+    _, choice = parts.choose()
+    pod = int(first(choice)[-1])
+    assert parts.wait(pod) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
+    assert sum(parts.wait(other) for other in range(3)) == parts.wait(pod)
+
+
+def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
+    parts = Parts()
+    booking_id, choice = parts.choose()
+    again = parts.weigh()
+    there = next(one for one in again.options if one.pod.id == first(choice))
+    assert there.match.arriving_tokens == 1600
+    assert there.match.known_tokens == 0
+    assert there.candidate.cached == 1600
+    parts.picker.ended(booking_id, "failed", parts.now)
+    assert all(one.match.matched_tokens == 0 for one in parts.weigh().options)
+
+
+def test_arriving_blocks_are_believed_until_events_must_have_told() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    parts.picker.first_token(booking_id, parts.now)
+    parts.now += 4.9
+    assert parts.weigh().options[0].match.matched_tokens == 1600
+    parts.now += 0.2
+    parts.picker.expire(parts.now)
+    assert parts.weigh().options[0].match.matched_tokens == 0
+
+
+def test_the_first_token_releases_the_prefill_and_the_end_the_rest() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    assert parts.picker.first_token(booking_id, parts.now)
+    load = parts.bookings.load("pod-0", 0, parts.now)
+    assert (load.wait, load.waiting, load.in_flight) == (0.0, 0, 1)
+    assert parts.picker.first_token(booking_id, parts.now), "a repeated report changes nothing"
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+    assert not parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.bookings.load("pod-0", 0, parts.now).in_flight == 0
+    assert parts.seen == ["picked", "first token", "finished"]
+
+
+def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
+    parts = Parts(pods=2)
+    parts.warm(0, 100)
+    booking_id, choice = parts.choose()
+    assert first(choice) == "pod-0"
+    parts.picker.started(booking_id, parts.now, ("pod-1", 0))
+    assert parts.wait(0) == 0
+    assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
+    found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    assert found == {"pod-0": 0, "pod-1": 1600}
+
+
+def test_in_shadow_nothing_is_booked_before_it_is_said_where_the_request_went() -> None:
+    parts = Parts(pods=2)
+    parts.warm(0, 100)
+    booking_id, choice = parts.choose(shadow=True)
+    assert first(choice) == "pod-0"
+    assert parts.wait(0) == parts.wait(1) == 0
+    assert not any(one.match.arriving_tokens for one in parts.weigh().options)
+    parts.picker.started(booking_id, parts.now, ("pod-1", 0))
+    assert parts.wait(0) == 0 < parts.wait(1)
+    [placed] = parts.placed
+    assert placed.captured == 0
+    assert placed.available == 1600
+
+
+def test_a_session_stays_on_its_pod_where_costs_are_nearly_equal() -> None:
+    parts = Parts(pods=8)
+    booking_id, choice = parts.choose(session="s")
+    parts.picker.ended(booking_id, "finished", parts.now)
+    home = first(choice)
+    for number in range(20):
+        other = KeyedPrompt(range(1000 * number + 500, 1000 * number + 502))
+        booking_id, choice = parts.choose(prompt=other, session="s")
+        assert first(choice) == home
+        parts.picker.ended(booking_id, "finished", parts.now)
+
+
+def test_a_pod_without_events_is_known_by_what_was_sent_there() -> None:
+    parts = Parts(pods=0)
+    blind = [parts.ingest.add_blind(f"pod-{number}", 0) for number in range(2)]
+    parts.pods = [
+        Pod(f"pod-{number}", "", "m", (rank,), has_events=False)
+        for number, rank in enumerate(blind)
+    ]
+    booking_id, choice = parts.choose()
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    parts.now += 60
+    parts.picker.expire(parts.now)
+    again = parts.weigh()
+    assert first(again) == first(choice)
+    best = again.options[0]
+    assert best.trust.level is Level.COLD
+    assert best.match.assumed_tokens == 1600
+    assert best.match.believed_tokens == 1600
+    assert 0 < best.candidate.cached < 1600, "what is only assumed is counted in part"
+    parts.now += 600
+    parts.picker.expire(parts.now)
+    assert not any(one.match.matched_tokens for one in parts.weigh().options)
+
+
+def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 100)
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    rank.disconnected("cut")
+    parts.now += 2
+    parts.ingest.tick(100)
+    assert rank.trust.level is Level.STALE
+    assert parts.weigh().options[0].candidate.cached == 800
+    parts.now += 601
+    assert parts.weigh().options[0].candidate.cached == 0
+
+
+def test_a_hit_in_a_shared_tier_counts_for_all_alike() -> None:
+    parts = Parts(shared_tiers=frozenset({"remote"}))
+    parts.warm(1, 50, tier="remote")
+    found = {one.match.known_tokens for one in parts.weigh().options}
+    assert found == {800}
+    assert {one.match.tokens_by_tier["remote"] for one in parts.weigh().options} == {800}
+
+
+def test_the_best_other_holder_is_named_where_it_holds_more() -> None:
+    parts = Parts(pods=2)
+    parts.warm(0, 100)
+    assert parts.weigh().source is None
+    for _ in range(40):
+        parts.picker.choose(parts.ask(KeyedPrompt(range(9000, 9050)), pods=parts.pods[:1]), 1000.0)
+    choice = parts.weigh()
+    assert first(choice) == "pod-1"
+    assert choice.source is not None
+    assert choice.source.pod.id == "pod-0"
+
+
+def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:
+    parts = Parts(pods=4, roles=["prefill", "prefill", "decode", "decode"])
+    parts.warm(1, 100)
+    parts.warm(3, 40)
+    booking_id, choice = parts.choose(disaggregated=True)
+    assert first(choice) == "pod-1"
+    assert [one.pod.id for one in choice.decode] == ["pod-3", "pod-2"]
+    assert parts.bookings.load("pod-3", 0, parts.now).in_flight == 1
+    parts.picker.first_token(booking_id, parts.now)
+    assert parts.bookings.load("pod-1", 0, parts.now).in_flight == 0
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert len(parts.bookings) == 0
+    with pytest.raises(NoPodError, match="role decode"):
+        parts.choose(disaggregated=True, pods=parts.pods[:2])
+
+
+def test_an_engine_that_has_more_to_do_than_we_know_is_passed_over() -> None:
+    parts = Parts(pods=2)
+    parts.loads.observe("pod-0", 0, Observed(running=30, waiting=20, kv_usage=0.9, at=parts.now))
+    assert first(parts.weigh()) == "pod-1"
+    parts.now += 6
+    assert {first(parts.weigh()) for _ in range(30)} == {"pod-0", "pod-1"}
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(UnknownPolicyError, match=r"no policy 'best'; known: .*least-load"):
+        Parts().weigh(policy="best")
+
+
+def test_the_oldest_pick_is_over_where_there_are_too_many() -> None:
+    parts = Parts(most=3)
+    ids = [parts.choose()[0] for _ in range(5)]
+    assert len(parts.picker) == 3
+    assert len(parts.bookings) == 3
+    assert not parts.picker.ended(ids[0], "finished", parts.now)
+
+
+class AnyReports(RuleBasedStateMachine):
+    """Picks and reports in any order, lost and repeated, pods that go, clocks that jump."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = Parts(pods=3, roles=["both", "prefill", "decode"], most=20)
+        self.names = ["unknown"]
+
+    @rule(
+        blocks=st.integers(0, 6),
+        start=st.sampled_from([1, 4, 50]),
+        session=st.sampled_from(["", "a", "b"]),
+        shadow=st.booleans(),
+        disaggregated=st.booleans(),
+        policy=st.sampled_from(["", "round-robin", "llmd-token", "sglang", "weighted"]),
+    )
+    def pick(
+        self,
+        blocks: int,
+        start: int,
+        session: str,
+        shadow: bool,  # noqa: FBT001
+        disaggregated: bool,  # noqa: FBT001
+        policy: str,
+    ) -> None:
+        prompt = KeyedPrompt(range(start, start + blocks))
+        name, choice = self.parts.choose(
+            prompt=prompt,
+            session=session,
+            shadow=shadow,
+            disaggregated=disaggregated,
+            policy=policy,
+        )
+        assert len(choice.options) == (2 if disaggregated else 3)
+        self.names.append(name)
+
+    @rule(data=st.data(), pod=st.sampled_from(["", "pod-0", "pod-1", "gone"]))
+    def started(self, data: st.DataObject, pod: str) -> None:
+        name = data.draw(st.sampled_from(self.names))
+        self.parts.picker.started(name, self.parts.now, (pod, 0) if pod else None)
+
+    @rule(data=st.data())
+    def first_token(self, data: st.DataObject) -> None:
+        self.parts.picker.first_token(data.draw(st.sampled_from(self.names)), self.parts.now)
+
+    @rule(data=st.data(), cached=st.integers(0, 100))
+    def told(self, data: st.DataObject, cached: int) -> None:
+        self.parts.picker.told(data.draw(st.sampled_from(self.names)), cached, None)
+
+    @rule(data=st.data(), end=st.sampled_from(["finished", "failed"]))
+    def ended(self, data: st.DataObject, end: str) -> None:
+        name = data.draw(st.sampled_from(self.names))
+        known = self.parts.picker.get(name) is not None
+        assert self.parts.picker.ended(name, end, self.parts.now) == known  # type: ignore[arg-type]
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 40.0, 700.0, -0.5, -50.0, -5000.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.parts.now += seconds
+        self.parts.picker.expire(self.parts.now)
+
+    @rule(pod=st.integers(0, 2))
+    def a_pod_goes(self, pod: int) -> None:
+        self.parts.picker.forget(self.parts.pods[pod])
+
+    @rule(pod=st.integers(0, 2), blocks=st.integers(0, 5), trust=st.sampled_from(["exact", "cold"]))
+    def events_come(self, pod: int, blocks: int, trust: str) -> None:
+        self.parts.warm(pod, blocks, trust=trust)
+
+    @rule(pod=st.integers(0, 2), running=st.integers(0, 9), waiting=st.integers(0, 9))
+    def metrics_come(self, pod: int, running: int, waiting: int) -> None:
+        seen = Observed(running, waiting, 0.5, self.parts.now)
+        self.parts.loads.observe(f"pod-{pod}", 0, seen)
+
+    @precondition(lambda self: len(self.parts.picker) > 0)
+    @rule()
+    def all_are_over(self) -> None:
+        for name in self.names:
+            self.parts.picker.ended(name, "finished", self.parts.now)
+        assert len(self.parts.picker) == 0
+        assert len(self.parts.bookings) == 0
+        for pod in self.parts.pods:
+            load = self.parts.bookings.load(pod.id, 0, self.parts.now)
+            assert (load.wait, load.waiting, load.in_flight, load.context_tokens) == (0, 0, 0, 0)
+
+    @invariant()
+    def nothing_contradicts_itself(self) -> None:
+        parts = self.parts
+        parts.bookings.check()
+        parts.loads.check()
+        parts.believed.check()
+        parts.sessions.check()
+        parts.calibration.check()
+        parts.ingest.check()
+        assert len(parts.picker) <= 20
+        assert len(parts.believed) <= 6 * 2 * len(self.names)
+
+
+TestAnyReports = AnyReports.TestCase
+TestAnyReports.settings = settings(max_examples=100, deadline=None)

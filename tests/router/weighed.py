@@ -1,0 +1,114 @@
+"""Choices and picks as the picker makes them, of ranks that hold what a test says."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from indexer.group import Group, Layout
+from indexer.trust import Level, Trust
+from router.pick import Choice, Option, Placed, Predicted, Traits
+from router.pods import Pod
+from router.rank_book import Booking, Work
+from scorer.candidate import Candidate, Load
+from scorer.match import Match, Span
+
+BLOCK = 16
+TOKENS = 1600
+NUMBERS = count()
+
+
+class FakeRank:
+    """A rank that is followed from the first event on."""
+
+    is_connected = True
+    sequence = None
+
+    def __init__(self, pod: str, number: int = 0, *, block_size: int = BLOCK) -> None:
+        self.pod = pod
+        self.number = number
+        self.layout = Layout({0: Group("", block_size)} if block_size else {})
+        self.trust = Trust(Level.EXACT, "followed from the first batch", 5.0)
+        self.held = 100
+        self.counted: Mapping[str, int] = {"stored_blocks": 100, "removed_blocks": 0}
+
+    def learn_capacity(self, blocks: int) -> None:
+        raise NotImplementedError
+
+    def blocks(self) -> Mapping[str, int]:
+        return {"gpu": self.held}
+
+    def counts(self) -> Mapping[str, int]:
+        return self.counted
+
+
+def option(
+    name: str, held: int = 0, *, number: int = 0, arriving: int = 0, wait: float = 0.0
+) -> Option:
+    """Return a candidate that holds so many tokens, a second of prefill for 1,000 others."""
+    rank = FakeRank(name, number)
+    pod = Pod(name, f"{name}:8000", "m", (rank,))  # type: ignore[arg-type]
+    match = Match((Span(0, held // BLOCK, "gpu"),) if held else (), BLOCK, arriving_tokens=arriving)
+    load = Load(wait=wait, waiting=int(wait > 0), in_flight=2, waiting_uncached_tokens=70)
+    prefill = (TOKENS - match.matched_tokens) / 1000
+    candidate = Candidate(name, number, match.matched_tokens, prefill, load)
+    terms = (("wait", wait), ("prefill", prefill))
+    return Option(pod, rank, match, rank.trust, candidate, wait + prefill, terms, 1.0)  # type: ignore[arg-type]
+
+
+def choice(*options: Option, tokens: int = TOKENS) -> Choice:
+    """Return the choice of the least cost."""
+    ordered = sorted(options, key=lambda one: one.cost)
+    return Choice("warmpath", tokens, 0.5, 0.5, ordered)
+
+
+def placed(
+    made: Choice,
+    *,
+    at: float = 100.0,
+    shadow: bool = False,
+    model: str = "m",
+    traits: Traits = Traits(),  # noqa: B008  frozen
+) -> Placed:
+    """Return a choice's pick."""
+    where = _where(made.options[0])
+    booking = None
+    if not shadow:
+        work = Work(model, *where, made.prompt_tokens, 0, 1.0)
+        booking = Booking("b", 1, work, at, at + 600, since=at, late_at=at)
+    held = [one.match.matched_tokens for one in made.options]
+    return Placed(
+        f"pick-{next(NUMBERS)}",
+        model,
+        traits,
+        made.prompt_tokens,
+        at,
+        picked=where,
+        available=max(held),
+        predicted=_predicted(made.options),
+        shadow=shadow,
+        went=where,
+        booking=booking,
+    )
+
+
+def follow(one: Placed, pod: str, number: int = 0) -> None:
+    """Let a pick go where a report said."""
+    one.went = pod, number
+    if one.booking is None:
+        work = Work(one.model, pod, number, one.prompt_tokens, 0, 1.0)
+        one.booking = Booking("b", 1, work, one.at, one.at + 600, since=one.at, late_at=one.at)
+
+
+def _where(one: Option) -> tuple[str, int]:
+    return one.candidate.pod, one.candidate.rank
+
+
+def _predicted(options: Sequence[Option]) -> dict[tuple[str, int], Predicted]:
+    return {
+        _where(one): Predicted(
+            one.match.matched_tokens,
+            one.candidate.cached,
+            one.candidate.load.wait,
+            one.candidate.prefill,
+        )
+        for one in options
+    }

@@ -1,0 +1,91 @@
+"""Policies are found by name, those of other packages too."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from scorer.candidate import Candidate, Request
+from scorer.policies.load_band import LoadBand
+from scorer.policy import DEFAULT, GROUP, UnknownPolicyError, make_policy, policy_names
+
+PACKAGE = """
+from dataclasses import dataclass
+
+from scorer.candidate import Ranked
+from scorer.order import in_order
+
+
+@dataclass(frozen=True)
+class LastInTheAlphabet:
+    first_letter: float = 97.0
+
+    def rank(self, request, candidates, rng):
+        return in_order([Ranked(one, -(ord(one.pod) - self.first_letter)) for one in candidates], rng)
+"""
+
+
+@pytest.fixture
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugged_in_policy.py").write_text(PACKAGE)
+    info = tmp_path / "plugged_in_policy-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-in-policy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        f"[{GROUP}]\nlast-in-the-alphabet = plugged_in_policy:LastInTheAlphabet\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_policy_of_another_package_is_found_by_its_name() -> None:
+    assert "last-in-the-alphabet" in policy_names()
+    policy = make_policy("last-in-the-alphabet", {"first-letter": 90})
+    ranked = policy.rank(Request(1), [Candidate(pod, 0, 0, 0.0) for pod in "acb"], Random(0))
+    assert [(one.candidate.pod, one.cost) for one in ranked] == [
+        ("c", -9.0),
+        ("b", -8.0),
+        ("a", -7.0),
+    ]
+
+
+def test_a_package_that_is_not_installed_adds_none() -> None:
+    assert "last-in-the-alphabet" not in policy_names()
+
+
+def test_the_known_policies_are_there_and_the_default_is_one_of_them() -> None:
+    assert DEFAULT in policy_names()
+    assert {
+        "least-load", "llmd-token", "lmetric", "load-band", "longest-prefix", "overlap-cost",
+        "overlap-time", "preble", "random", "round-robin", "session-hash", "sglang",
+        "sticky-queue", "study-mix", "warmpath", "weighted",
+    } <= set(policy_names())  # fmt: skip
+
+
+def test_options_are_given_by_name() -> None:
+    assert make_policy("load-band", {"slack": 5}) == LoadBand(slack=5.0)
+
+
+def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(
+        UnknownPolicyError, match=r"^no policy 'warmest'; known: least-load, .*weighted$"
+    ):
+        make_policy("warmest")
+
+
+def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(
+        UnknownPolicyError, match=r"^policy load-band has no option 'slak'; known: factor, slack$"
+    ):
+        make_policy("load-band", {"slak": 1})
+    with pytest.raises(
+        UnknownPolicyError, match=r"^policy random has no option 'seed'; known: none$"
+    ):
+        make_policy("random", {"seed": 1})
+
+
+def test_a_refused_value_is_told_with_its_option_and_limits() -> None:
+    with pytest.raises(ValueError, match=r"^option factor is 0.5: from 1 to 1e\+09 is allowed$"):
+        make_policy("load-band", {"factor": 0.5})
+    with pytest.raises(ValueError, match=r"^option min-max is 0.5: 0 or 1 is allowed$"):
+        make_policy("weighted", {"min-max": 0.5})

@@ -1,0 +1,210 @@
+"""What our own policy promises, whatever its constants."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorer.candidate import Candidate, Load, Ranked, Request
+from scorer.policies.warmpath import Warmpath
+
+POLICY = Warmpath()
+
+REQUESTS = st.builds(Request, prompt_tokens=st.just(1000), utilisation=st.floats(0, 1))
+
+
+def hundredths(most: int) -> st.SearchStrategy[float]:
+    """Seconds that differ by what the tie rule tells apart, or not at all."""
+    return st.integers(0, most).map(lambda number: number / 100)
+
+
+PREFILLS = hundredths(500)
+
+LOADS = st.builds(Load, wait=hundredths(1000), in_flight=st.integers(0, 3) | st.integers(0, 200))
+
+SESSIONS = st.booleans()
+
+
+def candidates(
+    prefills: st.SearchStrategy[float] = PREFILLS,
+    loads: st.SearchStrategy[Load] = LOADS,
+    sessions: st.SearchStrategy[bool] = SESSIONS,
+) -> st.SearchStrategy[list[Candidate]]:
+    return st.lists(
+        st.builds(
+            Candidate,
+            pod=st.sampled_from("abcdefghij"),
+            rank=st.just(0),
+            cached=st.just(0),
+            prefill=prefills,
+            load=loads,
+            is_session=sessions,
+        ),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda one: one.pod,
+    )
+
+
+def one(pod: str, wait: float = 0.0, prefill: float = 0.0, in_flight: int = 0) -> Candidate:
+    return Candidate(pod, 0, 0, prefill, Load(wait=wait, in_flight=in_flight))
+
+
+def winner(*given: Candidate, policy: Warmpath = POLICY, utilisation: float = 0.0) -> str:
+    return policy.rank(Request(1000, utilisation), given, Random(0))[0].candidate.pod
+
+
+def made_of(candidate: Candidate) -> tuple[float, float, float, float]:
+    load = candidate.load
+    return load.wait, candidate.prefill, load.in_flight, not candidate.is_session
+
+
+@given(REQUESTS, candidates(), st.integers())
+def test_no_candidate_that_another_beats_in_every_term_is_picked(
+    request: Request, given: list[Candidate], seed: int
+) -> None:
+    best = made_of(POLICY.rank(request, given, Random(seed))[0].candidate)
+    for other in map(made_of, given):
+        no_worse = all(theirs <= ours for theirs, ours in zip(other, best, strict=True))
+        assert not no_worse or other == best
+
+
+@given(REQUESTS, candidates(loads=st.just(Load(2.0, in_flight=7)), sessions=st.just(False)))
+def test_with_equal_load_the_warmest_wins(request: Request, given: list[Candidate]) -> None:
+    best = POLICY.rank(request, given, Random(0))[0].candidate
+    assert best.prefill == min(other.prefill for other in given)
+
+
+@given(
+    REQUESTS,
+    candidates(prefills=st.just(1.5), sessions=st.just(False)),
+)
+def test_with_equal_warmth_the_least_loaded_wins(request: Request, given: list[Candidate]) -> None:
+    waits = sorted(other.load.wait for other in given)
+    flights = sorted(other.load.in_flight for other in given)
+    ordered = [
+        other._replace(load=Load(wait, in_flight=flight))
+        for other, wait, flight in zip(given, waits, flights, strict=True)
+    ]
+    best = POLICY.rank(request, ordered, Random(0))[0].candidate
+    assert best.load == ordered[0].load
+
+
+def place(ranked: list[Ranked], pod: str) -> int:
+    mine = next(other.cost for other in ranked if other.candidate.pod == pod)
+    return sum(other.cost < mine for other in ranked)
+
+
+@given(
+    REQUESTS,
+    candidates(),
+    st.sampled_from(["wait", "prefill", "in_flight", "session"]),
+    st.integers(1, 100),
+    st.data(),
+)
+def test_nothing_that_makes_a_candidate_worse_betters_its_place(
+    request: Request, given: list[Candidate], term: str, by: int, data: st.DataObject
+) -> None:
+    chosen = data.draw(st.integers(0, len(given) - 1))
+    before, load = given[chosen], given[chosen].load
+    worse = {
+        "wait": before._replace(load=load._replace(wait=load.wait + by / 10)),
+        "prefill": before._replace(prefill=before.prefill + by / 10),
+        "in_flight": before._replace(load=load._replace(in_flight=load.in_flight + by)),
+        "session": before._replace(is_session=False),
+    }[term]
+    then = POLICY.rank(request, given, Random(0))
+    now = POLICY.rank(request, [*given[:chosen], worse, *given[chosen + 1 :]], Random(0))
+    assert place(now, before.pod) >= place(then, before.pod)
+
+
+@given(REQUESTS, candidates())
+def test_the_cost_is_the_sum_of_the_terms(request: Request, given: list[Candidate]) -> None:
+    for ranked in POLICY.rank(request, given, Random(0)):
+        assert ranked.cost == pytest.approx(sum(value for _, value in ranked.terms))
+
+
+@given(REQUESTS, candidates(), st.floats(1, 3), st.integers(0, 20))
+def test_the_winner_has_never_more_in_flight_than_the_load_margin_allows(
+    request: Request, given: list[Candidate], margin: float, slack: int
+) -> None:
+    policy = Warmpath(load_margin=margin, load_slack=float(slack))
+    mean = sum(other.load.in_flight for other in given) / len(given)
+    best = policy.rank(request, given, Random(0))[0].candidate
+    assert best.load.in_flight <= margin * mean + slack
+
+
+def test_a_warm_pod_that_drowns_loses_to_a_cold_one() -> None:
+    assert winner(one("warm", wait=1.9, prefill=0.05), one("cold", prefill=2.0)) == "warm"
+    assert winner(one("warm", wait=2.1, prefill=0.05), one("cold", prefill=2.0)) == "cold"
+
+
+def test_the_fuller_the_fleet_the_longer_a_wait_is_worth_a_warm_cache() -> None:
+    given = one("warm", wait=3.0, prefill=0.1), one("cold", prefill=2.0)
+    # alpha 1: 3.1 against 2.0; alpha 1 + 0.6/0.4 = 2.5: 3.25 against 5.0
+    assert winner(*given) == "cold"
+    assert winner(*given, utilisation=0.6) == "warm"
+    assert winner(*given, policy=Warmpath(kappa=0.0), utilisation=0.6) == "cold"
+
+
+def test_requests_that_decode_count_when_the_rest_is_equal() -> None:
+    assert winner(one("a", prefill=1.0, in_flight=9), one("b", prefill=1.0, in_flight=8)) == "b"
+
+
+def test_the_terms_are_what_the_docstring_says() -> None:
+    policy = Warmpath(g=0.5, mu=0.01)
+    given = [
+        one("a", wait=1.0, prefill=0.4, in_flight=15),
+        one("b", 99.0)._replace(is_session=True),
+    ]
+    ranked = policy.rank(Request(1000, 0.5), given, Random(0))
+    # alpha 2; (1 + 0.8 + 0.15) x (16^0.5 - 1)
+    assert dict(ranked[0].terms) == pytest.approx(
+        {
+            "wait": 1.0,
+            "prefill": 0.8,
+            "decode": 0.15,
+            "crowding": 5.85,
+            "session": 0.1,
+            "hot_spot": 0.0,
+        }
+    )
+
+
+def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
+    def session(wait: float) -> Candidate:
+        return one("session", wait=wait)._replace(is_session=True)
+
+    assert winner(session(0.09), one("other")) == "session"
+    assert winner(session(0.11), one("other")) == "other"
+    assert winner(session(0.11), one("other"), policy=Warmpath(session_margin=0.2)) == "session"
+
+
+def test_without_its_pod_a_session_pays_nowhere() -> None:
+    ranked = POLICY.rank(Request(1000), [one("a"), one("b", 1.0)], Random(0))
+    assert all(dict(other.terms)["session"] == 0 for other in ranked)
+
+
+def test_a_hot_spot_loses_to_every_rank_within_the_margin() -> None:
+    # A mean of 5 and a limit of 1.5 x 5 + 16 = 23.5.
+    cold = [one(f"cold-{n}", wait=5.0, prefill=3.0) for n in range(7)]
+    hot = one("hot", prefill=0.02, in_flight=40)
+    ranked = POLICY.rank(Request(1000), [hot, *cold], Random(0))
+    assert ranked[-1].candidate == hot
+    assert dict(ranked[-1].terms)["hot_spot"] == pytest.approx(8.0 + 40 - 23.5)
+    assert winner(hot, *cold, policy=Warmpath(load_slack=33.0)) == "hot"
+
+
+def test_a_prefix_too_hot_for_one_pod_spreads_within_the_margin() -> None:
+    flights = Counter(dict.fromkeys("abcdefgh", 0))
+    for number in range(500):
+        given = [
+            one(pod, prefill=0.02 if flights[pod] else 5.0, in_flight=flights[pod])
+            for pod in flights
+        ]
+        best = POLICY.rank(Request(70_000, 0.9), given, Random(number))[0].candidate
+        flights[best.pod] += 1
+    assert sum(flights.values()) == 500
+    assert max(flights.values()) <= 1.5 * 500 / 8 + 16 + 1

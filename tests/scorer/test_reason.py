@@ -1,0 +1,247 @@
+"""The sentence why the winner won: specific, and never against the numbers."""
+
+import re
+from dataclasses import dataclass, replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorer.candidate import Candidate, Load, Ranked
+from scorer.match import Match, Span
+from scorer.order import in_order
+from scorer.reason import reason, seconds
+
+TOKENS = 9000
+
+
+@dataclass(frozen=True)
+class View:
+    level: str
+
+
+@dataclass(frozen=True)
+class Weighed:
+    candidate: Candidate
+    match: Match
+    trust: View
+    cost: float
+    terms: tuple[tuple[str, float], ...]
+
+    @property
+    def held(self) -> int:
+        return self.match.matched_tokens
+
+
+def contender(
+    pod: str,
+    held: int = 0,
+    wait: float = 0.0,
+    *,
+    rank: int = 0,
+    in_flight: int = 0,
+    prefill: float | None = None,
+    leaving: float = 0.0,
+    hot_spot: float = 0.0,
+    counted: int | None = None,
+    believed: int = 0,
+    trust: str = "exact",
+) -> Weighed:
+    """Return a candidate whose prefill takes a second for 10,000 tokens."""
+    cached = held if counted is None else counted
+    prefill = (TOKENS - cached) * 1e-4 if prefill is None else prefill
+    candidate = Candidate(
+        pod,
+        rank,
+        cached,
+        prefill,
+        Load(wait=wait, in_flight=in_flight),
+        is_session=bool(leaving) and leaving < 0,
+    )
+    terms = (
+        ("wait", wait),
+        ("prefill", prefill),
+        ("decode", in_flight * 0.002),
+        ("session", max(0.0, leaving)),
+        ("hot_spot", hot_spot),
+    )
+    known = held - believed
+    match = Match((Span(0, known, "gpu"),) if known else (), 1, assumed_tokens=believed and held)
+    return Weighed(candidate, match, View(trust), sum(value for _, value in terms), terms)
+
+
+def told(*contenders: Weighed, policy: str = "warmpath") -> str:
+    by_name = {(one.candidate.pod, one.candidate.rank): one for one in contenders}
+    ranked = [Ranked(one.candidate, one.cost, one.terms) for one in contenders]
+    ordered = in_order(ranked, Random(0))
+    return reason(
+        TOKENS, [by_name[one.candidate.pod, one.candidate.rank] for one in ordered], policy
+    )
+
+
+def test_the_only_candidate_is_called_that() -> None:
+    assert told(contender("pod-3", 8192)) == (
+        "pod-3 is the only candidate; it has 8,192 of 9,000 tokens cached and nothing waiting."
+    )
+
+
+def test_the_warmest_and_least_loaded_is_told_with_what_the_next_would_cost() -> None:
+    assert told(contender("pod-3", 8192), contender("pod-1", 8192, 0.41, in_flight=2)) == (
+        "pod-3 has 8,192 of 9,000 tokens cached and nothing waiting; "
+        "pod-1, next, would take 0.41 s longer: 0.41 s of work are queued there."
+    )
+    assert told(contender("pod-3", 8192), contender("pod-1", 4096)) == (
+        "pod-3 has 8,192 of 9,000 tokens cached and nothing waiting; "
+        "pod-1, next, would take 0.41 s longer: its prefill takes 0.49 s (4,904 tokens to compute)."
+    )
+
+
+def test_a_warm_pod_that_is_busy_was_passed_over_for_its_queue() -> None:
+    sentence = told(contender("pod-1", 8192, 2.1, in_flight=5), contender("pod-3"), contender("c"))
+    assert "no candidate" not in sentence
+    assert sentence.startswith(("pod-3 has none of 9,000", "c has none of 9,000"))
+    cold = told(contender("pod-1", 8192, 2.1, in_flight=5), contender("pod-3", 512))
+    assert cold == (
+        "pod-3 has 512 of 9,000 tokens cached and nothing waiting; "
+        "pod-1 holds more (8,192 tokens) but 2.1 s of work are queued there."
+    )
+
+
+def test_a_warm_pod_of_which_the_view_is_doubtful_may_hold_more() -> None:
+    stale = contender("pod-1", 8192, counted=4096, trust="stale")
+    assert told(stale, contender("pod-3", 6000)).endswith(
+        "pod-1 may hold more (8,192 tokens, of which 4,096 count: its view is stale) but its "
+        "prefill takes 0.49 s (4,904 tokens to compute)."
+    )
+
+
+def test_where_all_are_cold_that_is_said_once() -> None:
+    assert told(contender("pod-3"), contender("pod-1", wait=0.05, in_flight=1)) == (
+        "no candidate has any of the 9,000 tokens cached, and pod-3 has nothing waiting; "
+        "pod-1, next, would take 50 ms longer: 50 ms of work are queued there."
+    )
+
+
+def test_a_session_that_stays_is_told_with_what_leaving_would_save() -> None:
+    kept = contender("pod-3", 8192, 0.08, in_flight=1, leaving=-1)
+    assert told(kept, contender("pod-1", 8192, leaving=0.1)) == (
+        "pod-3 has 8,192 of 9,000 tokens cached and 80 ms of work waiting; its session stays "
+        "there: pod-1 would cost only 82 ms less, which is within the margin."
+    )
+
+
+def test_a_session_that_did_not_decide_is_not_named_as_the_reason() -> None:
+    kept = contender("pod-3", 8192, leaving=-1)
+    assert "session stays" not in told(kept, contender("pod-1", 4096, leaving=0.1))
+
+
+def test_a_tie_names_the_rule_that_broke_it() -> None:
+    one, two = contender("a", 100, prefill=0.1), contender("b", 50, prefill=0.1)
+    assert told(one, two).endswith(
+        "b costs the same, and has fewer tokens cached (50 against 100)."
+    )
+    busy = contender("b", 100, prefill=0.098, in_flight=1)
+    assert told(one, busy).endswith(
+        "b costs the same, and has more requests in flight (1 against 0)."
+    )
+    assert told(one, contender("b", 100, prefill=0.1)).endswith(
+        "costs the same, and the draw decided."
+    )
+
+
+def test_a_pod_past_the_load_margin_is_told_so() -> None:
+    hot = contender("pod-1", 8192, in_flight=40, hot_spot=9.0)
+    assert told(hot, contender("pod-3", wait=0.5)).endswith(
+        "pod-1 would cost 1.2 s less but for its 40 requests in flight, which are past the load margin."
+    )
+
+
+def test_what_is_only_believed_is_marked() -> None:
+    assert "8,192 of 9,000 tokens cached (4,096 of them not confirmed by events)" in told(
+        contender("a", 8192, believed=4096), contender("b")
+    )
+
+
+def test_ranks_of_one_pod_are_told_apart() -> None:
+    sentence = told(contender("a", 8192, rank=1), contender("a", 4096))
+    assert sentence.startswith("a rank 1 has 8,192")
+    assert "a rank 0, next" in sentence
+
+
+def test_a_policy_without_seconds_is_told_by_its_own_terms() -> None:
+    idle, busy = (
+        Weighed(
+            Candidate(pod, 0, 0, 1.0, Load(in_flight=n)),
+            Match((), 0),
+            View("exact"),
+            200.0 * n,
+            (("requests", 200.0 * n),),
+        )
+        for pod, n in (("pod-3", 0), ("pod-1", 2))
+    )
+    assert told(idle, busy, policy="least-load") == (
+        "least-load puts pod-3 first: its cost is 0 (requests 0); pod-1, next, costs 400 (requests 400)."
+    )
+    drawn = replace(idle, candidate=Candidate("a", 0, 0, 1.0), cost=0.25, terms=())
+    assert told(drawn, busy, policy="random").startswith("random puts a first: its cost is 0.25; ")
+
+
+def test_durations_have_two_digits_that_count() -> None:
+    durations = [0.0001, 0.0414, 0.41, 0.6, 2.14, 12.3, 1234.5]
+    told_ones = ["less than 1 ms", "41 ms", "0.41 s", "0.6 s", "2.1 s", "12 s", "1,234 s"]
+    assert [seconds(one) for one in durations] == told_ones
+
+
+CONTENDERS = st.lists(
+    st.builds(
+        contender,
+        pod=st.sampled_from(["pa", "pb", "pc", "pd"]),
+        held=st.integers(0, TOKENS - 1),
+        wait=st.sampled_from([0.0, 0.1, 0.7, 3.0]),
+        in_flight=st.integers(0, 40),
+        leaving=st.sampled_from([-1.0, 0.1]),
+        hot_spot=st.sampled_from([0.0, 0.0, 5.0]),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda one: one.candidate.pod,
+)
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@given(CONTENDERS)
+def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
+    contenders: list[Weighed],
+) -> None:
+    by_pod = {one.candidate.pod: one for one in contenders}
+    winner = min(contenders, key=lambda one: one.cost)
+    sentence = told(*contenders)
+    name = winner.candidate.pod
+    tied = [one for one in contenders if abs(one.cost - winner.cost) < 1e-6]
+    assert any(one.candidate.pod in sentence for one in tied)
+    if len(tied) > 1:
+        return
+    assert re.search(rf"\b{name} (has|is)", sentence)
+    if holds := re.search(r"(\w+) holds more \(([\d,]+) tokens\)", sentence):
+        other = by_pod[holds[1]]
+        assert number(holds[2]) == other.held > winner.held
+    if cached := re.search(r"(\w+) (?:is the only candidate; it )?has ([\d,]+) of 9,000", sentence):
+        assert number(cached[2]) == by_pod[cached[1]].held
+    if queued := re.search(r"(\w+)\b[^;]* ([\d.]+) s of work are queued there", sentence):
+        wait = by_pod[queued[1]].candidate.load.wait
+        assert wait == float(queued[2]) > winner.candidate.load.wait
+    if longer := re.search(r"(\w+), next, would take ([\d.]+) s longer", sentence):
+        one, best = by_pod[longer[1]].candidate, winner.candidate
+        more = one.load.wait + one.prefill - best.load.wait - best.prefill
+        assert abs(more - float(longer[2])) <= 0.05 * more
+    if "nothing waiting" in sentence:
+        assert not winner.candidate.load.wait
+    if "no candidate has any" in sentence:
+        assert not any(one.held for one in contenders)
+    if "session stays" in sentence:
+        assert winner.candidate.is_session
+    if hot := re.search(r"(\w+) would cost .* past the load margin", sentence):
+        assert dict(by_pod[hot[1]].terms)["hot_spot"] > 0
