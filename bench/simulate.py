@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for cell in cells:
             cell.check()
         write_report = _report_writer() if args.report else None
-        rows = list(_run(cells, args.processes, console))
+        rows = list(_kept(_run(cells, args.processes, console), args.report))
         if write_report is not None:
-            console.print(f"report: {write_report(args.report, rows)}")
+            console.print(f"report: {write_report(args.report / 'report.html', rows)}")
     except (OSError, ValueError) as error:
         print(f"warmpath simulate: {error}", file=sys.stderr)
         return 1
@@ -130,6 +130,18 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         for one in variants(args.policy)
         for seed in args.seed
     ]
+
+
+def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
+    """Yield rows; with a folder each is in its `results.jsonl` as soon as it is there."""
+    if folder is None:
+        yield from rows
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "results.jsonl").open("w", encoding="utf-8") as file:
+        for row in rows:
+            print(json.dumps(asdict(row)), file=file, flush=True)
+            yield row
 
 
 def _report_writer() -> Callable[[Path, Sequence[Figures]], Path]:

@@ -262,11 +262,11 @@ class _Placing:
             nonlocal waits
             if waits:
                 waits = False
-                self._router.first_token(
+                self._router.first_token(request_id, self.clock())
+            if last:
+                self._router.finished(
                     request_id, generation.num_cached_tokens, one.prompt_tokens, self.clock()
                 )
-            if last:
-                self._router.finished(request_id, self.clock())
 
         generation = Generation(
             request_id,

@@ -1,8 +1,6 @@
-"""The simulation's report: a page of plots and tables, and the results as JSON lines."""
+"""The simulation's report: a page of plots and tables."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,12 +17,8 @@ MOST_LINES = 6
 Cell = Mapping[str, Sequence[Figures]]
 
 
-def write_report(folder: Path, rows: Sequence[Figures]) -> Path:
-    """Write `report.html` and `results.jsonl` into a folder; return the page's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "results.jsonl").open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(asdict(row)) + "\n")
+def write_report(path: Path, rows: Sequence[Figures]) -> Path:
+    """Write the page; return its path."""
     cells = summary.by_cell(rows)
     parts = [report.paragraph(_setting(rows))]
     if len(cells) > 1:
@@ -52,7 +46,6 @@ def write_report(folder: Path, rows: Sequence[Figures]) -> Path:
                 lambda axes, policies=policies: _pods(axes, policies),  # type: ignore[misc]
             ),
         ]
-    path = folder / "report.html"
     report.write_page(path, "warmpath simulate", parts)
     return path
 

@@ -267,15 +267,15 @@ class SimulatedRouter:
         if followed is not None:
             followed.take(events)
 
-    def first_token(self, request_id: str, cached: int, prompt_tokens: int, now: float) -> None:
+    def first_token(self, request_id: str, now: float) -> None:
         """Take note of a request's first token."""
-        booking = self._booked[request_id]
-        self._picker.first_token(booking, now)
-        self._picker.told(booking, cached, prompt_tokens)
+        self._picker.first_token(self._booked[request_id], now)
 
-    def finished(self, request_id: str, now: float) -> None:
-        """Take note of a request's end."""
-        self._picker.ended(self._booked.pop(request_id), "finished", now)
+    def finished(self, request_id: str, cached: int, prompt_tokens: int, now: float) -> None:
+        """Take note of a request's end; what was cached an engine says with its last token."""
+        booking = self._booked.pop(request_id)
+        self._picker.told(booking, cached, prompt_tokens)
+        self._picker.ended(booking, "finished", now)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
