@@ -5,9 +5,11 @@ cache as large as all pods' together, divided by pods x time, as in `shared/benc
 on top of it, so a load of 1 is more than there is.
 """
 
+import gc
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -159,7 +161,8 @@ def run(cell: Cell) -> Figures:
         engines, placing.route, on_events=router.take_events, event_delay=cell.event_delay
     )
     placing.clock = lambda: cluster.now
-    outcomes = cluster.run(placing.arrivals(speed))
+    with _uncollected():
+        outcomes = cluster.run(placing.arrivals(speed))
     for engine in engines:
         engine.check()
     cluster.check()
@@ -267,6 +270,8 @@ class _Placing:
                 self._router.finished(
                     request_id, generation.num_cached_tokens, one.prompt_tokens, self.clock()
                 )
+                # No cycle is left, so that nobody need collect any.
+                generation.on_tokens = _ignore
 
         generation = Generation(
             request_id,
@@ -276,6 +281,22 @@ class _Placing:
             prompt_hashes=one.block_hashes,
         )
         return generation
+
+
+def _ignore(_tokens: list[int], _last: bool) -> None:
+    pass
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no cycles of objects meanwhile: there are none, and looking takes a sixth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _figures(
