@@ -4,6 +4,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from indexer.belief import Belief, BeliefSlots
@@ -19,10 +20,6 @@ class _Rank:
     @property
     def earliest(self) -> float:
         return next(iter(self.times.values()))
-
-    def pop(self) -> int:
-        """Take out the earliest."""
-        return self.times.popitem(last=False)[0]
 
 
 class Assumed:
@@ -51,7 +48,9 @@ class Assumed:
             times[key] = time
             move_to_end(key)
         if (over := len(times) - capacity) > 0:
-            self._slots.index.remove(assumed.slot, [assumed.pop() for _ in range(over)])
+            self._slots.index.remove(
+                assumed.slot, [times.popitem(last=False)[0] for _ in range(over)]
+            )
         self._slots.index.add(assumed.slot, keys)
         self.blocks += len(times) - before
 
@@ -65,9 +64,13 @@ class Assumed:
             assumed = self._ranks[belief]
             # After that it is another rank's turn.
             turn = min(until, earliest[0][0]) if earliest else until
-            gone: list[int] = []
-            while assumed.times and len(gone) < most and assumed.earliest <= turn:
-                gone.append(assumed.pop())
+            gone = []
+            for key, time in islice(assumed.times.items(), most):
+                if time > turn:
+                    break
+                gone.append(key)
+            for key in gone:
+                del assumed.times[key]
             self._slots.index.remove(slot, gone)
             self.blocks -= len(gone)
             most -= len(gone)

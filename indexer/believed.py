@@ -16,8 +16,8 @@ from indexer.index import BrokenInvariantError, Index
 from indexer.key import Chain
 from indexer.word import WORD_BYTES, words_of
 
-BUDGET = 4096
-"""Blocks of each kind that `expire` lets go of at once, and a ticket more: a millisecond or so."""
+BUDGET = 1024
+"""Blocks of each kind that `expire` lets go of at once, and a ticket more: half a millisecond or so."""
 
 
 class BelievedStats(NamedTuple):

@@ -216,11 +216,17 @@ def test_past_the_bound_the_ticket_that_ends_first_goes(believed: Believed) -> N
 
 
 def test_past_the_bound_what_was_assumed_longest_ago_goes(believed: Believed) -> None:
-    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(4)]
-    for n, pod in enumerate("pqpq"):
-        believed.assume(pod, 0, prompts[n].made, now=float(n), capacity=100)
-    assert assumed(believed, prompts[0], "p") == 10
-    assert [assumed(believed, prompts[n], "pqpq"[n]) for n in (1, 2, 3)] == [30, 30, 30]
+    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(5)]
+    pods = "pqpqp"
+
+    def held() -> list[int]:
+        return [assumed(believed, *pair) for pair in zip(prompts, pods, strict=True)]
+
+    for n in range(4):
+        believed.assume(pods[n], 0, prompts[n].made, now=float(n), capacity=100)
+    assert held() == [10, 30, 30, 30, 0]
+    believed.assume(pods[4], 0, prompts[4].made, now=4.0, capacity=100)
+    assert held() == [0, 10, 30, 30, 30]
     believed.check()
 
 
@@ -270,9 +276,11 @@ def test_a_clock_that_goes_back_ends_things_as_if_it_had_stood_still(believed: B
     believed.arrive("p", 0, A.made, expires=1010.0)
     believed.expire(0.0)
     believed.assume("p", 0, B.made, now=5.0, capacity=9)
+    believed.confirm(believed.arrive("q", 0, A.made, expires=5.0), 10.0)
+    believed.arrive("r", 0, A.made, expires=10.0)
     believed.check()
     believed.expire(9.0)
-    assert arriving(believed, A) == 4
+    assert [arriving(believed, A, pod) for pod in "pqr"] == [4, 4, 4]
     believed.expire(10.0)
     assert arriving(believed, A) == 0
     believed.expire(60.0)
