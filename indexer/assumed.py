@@ -54,6 +54,11 @@ class Assumed:
         self._slots.index.add(assumed.slot, keys)
         self.blocks += len(times) - before
 
+    def count(self, pod: str, rank: int) -> int:
+        """Return how many blocks a rank holds."""
+        assumed = self._ranks.get(Belief(pod, rank, "assumed"))
+        return len(assumed.times) if assumed else 0
+
     def let_go(self, most: int, until: float = inf) -> None:
         """Let go of up to `most` blocks, the least recently assumed first, of those up to `until`."""
         earliest = self._earliest

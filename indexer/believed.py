@@ -76,6 +76,10 @@ class Believed:
             if (belief := self._slots.belief(slot)) is not None
         ]
 
+    def count(self, pod: str, rank: int) -> int:
+        """Return how many blocks are assumed to be on a rank."""
+        return self._assumed.count(pod, rank)
+
     def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
         """Believe until `expires` that a prompt's blocks are on their way to a rank.
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from indexer.rank import Rank
-from indexer.trust import Level, Trust
+from indexer.trust import Trust
 from router.body import BadPromptError
+from router.candidate_message import trust_message
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
@@ -16,14 +17,6 @@ from router.trace import Trace
 from router.wire import match_part, score_entry, score_rest
 from scorer.match import Match
 from scorer.strategy import DEFAULT, STRATEGIES, Strategy
-
-LEVELS = {
-    Level.COLD: pb.Trust.COLD,
-    Level.EXACT: pb.Trust.EXACT,
-    Level.DEGRADED: pb.Trust.DEGRADED,
-    Level.STALE: pb.Trust.STALE,
-}
-
 
 MOST_FORGOTTEN = 256
 """Ranks that are gone, and of which something is kept nevertheless."""
@@ -121,7 +114,12 @@ class Answerer:
         return Scored(b"".join(parts), prompt.tokens, most)
 
     def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
-        score = pb.PodScore(pod=rank.pod, rank=rank.number, trust=self._trust(trust), ready=ready)
+        score = pb.PodScore(
+            pod=rank.pod,
+            rank=rank.number,
+            trust=trust_message(trust, self._wall_offset),
+            ready=ready,
+        )
         fixed = score.SerializeToString()
         return Entry(trust, ready, fixed, score_entry(fixed))
 
@@ -156,17 +154,10 @@ class Answerer:
             [name for name in wanted if name not in by_id],
         )
 
-    def _trust(self, trust: Trust) -> pb.Trust:
-        return pb.Trust(
-            level=LEVELS[trust.level],
-            reason=trust.reason,
-            since=trust.since + self._wall_offset,
-        )
-
     def _rank(self, rank: Rank) -> pb.Rank:
         message = pb.Rank(
             rank=rank.number,
-            trust=self._trust(rank.trust),
+            trust=trust_message(rank.trust, self._wall_offset),
             block_size=rank.layout.block_size,
             tiers=[
                 pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()

@@ -9,8 +9,8 @@ from router.body import BadPromptError
 from router.candidate_message import candidate_message, source_message
 from router.decisions import Decisions
 from router.diagnose import diagnose
-from router.engine_load import MOST_REQUESTS, Observed
 from router.eligible import eligible
+from router.engine_load import MOST_REQUESTS, Observed
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick import Ask, Picker, Traits
@@ -39,13 +39,13 @@ class PickAnswerer:
         self,
         reader: PromptReader,
         pods: PodTable,
+        ingest: Ingest,
+        *,
         picker: Picker,
+        window: GroupWindow,
         loads: LoadTable,
         decisions: Decisions,
         attribution: Attribution,
-        ingest: Ingest,
-        window: GroupWindow,
-        *,
         clock: Callable[[], float],
         wall_offset: float,
     ) -> None:

@@ -35,7 +35,7 @@ from router.health import Component, Health
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.picking import Picking
-from router.pods import Pod, PodTable
+from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
@@ -115,17 +115,17 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         picks = PickAnswerer(
             reader,
             pods,
-            picker,
-            picking.loads,
-            picking.decisions,
-            picking.attribution,
             ingest,
-            GroupWindow(
+            picker=picker,
+            window=GroupWindow(
                 picker,
                 seconds=config.pick.group_seconds,
                 size=config.pick.group_size,
                 clock=time.monotonic,
             ),
+            loads=picking.loads,
+            decisions=picking.decisions,
+            attribution=picking.attribution,
             clock=time.monotonic,
             wall_offset=wall_offset,
         )

@@ -5,7 +5,8 @@ from statistics import median
 
 from indexer.rank import Rank
 from router.attribution import Attribution, Row, ShadowRow
-from router.findings import PodFacts, RankFacts, findings
+from router.facts import PodFacts, RankFacts
+from router.findings import findings
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods import Pod

@@ -74,8 +74,12 @@ def _report(
     parts += [Text(sentence) for sentence in _sentences(found)]
     if not found:
         reported = sum(one.reported_requests for one in diagnosis.attributions)
-        told = f"{reported:,} reports told what engines found cached"
-        parts.append(Text(f"Nothing looks wrong: {len(pods.pods)} pods, {told}."))
+        parts.append(
+            Text(
+                f"Nothing looks wrong. Pods: {len(pods.pods):,}; reports that told what engines "
+                f"found cached: {reported:,}."
+            )
+        )
     return Group(*parts)
 
 

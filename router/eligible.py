@@ -9,9 +9,10 @@ from router.pods import Pod, PodTable
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
     """Return the pods that may take a request, of those named where any are.
 
-    They serve the model, do not say that they take no requests (a draining engine's /health), and serve the adapter as far as they say which they do. A
-    pod that is not known to be well serves only where there is no other: its stream may be cut, or its
-    health not looked at yet. Raises NoPodError, which says what was missing.
+    They serve the model, do not refuse requests (as a draining engine's /health does), and serve the
+    adapter as far as they say which they do. A pod that is not known to be well serves only where there
+    is no other: its stream may be cut, or its health not looked at yet. Raises NoPodError, which says
+    what was missing.
     """
     found = pods.serving(model)
     if not found:

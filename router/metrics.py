@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
 from indexer.trust import Level
-from router.book import Bookings
+from router.picking import Picking
 from router.texts import Texts
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -50,18 +50,6 @@ class Metrics:
             buckets=SHARES,
             registry=registry,
         )
-        self._predicted = Counter(
-            "warmpath_reported_predicted_cached_tokens",
-            "Cached tokens that were predicted for requests whose report says what was found.",
-            ["pod"],
-            registry=registry,
-        )
-        self._actual = Counter(
-            "warmpath_reported_actual_cached_tokens",
-            "Cached tokens that the engines found for those requests.",
-            ["pod"],
-            registry=registry,
-        )
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Take note of one answer."""
@@ -79,11 +67,6 @@ class Metrics:
         if prompt_tokens:
             self._matched.observe(matched_tokens / prompt_tokens)
 
-    def reported(self, pod: str, predicted: int, actual: int) -> None:
-        """Take note of what was predicted to be cached and what was found."""
-        self._predicted.labels(pod).inc(predicted)
-        self._actual.labels(pod).inc(actual)
-
 
 class PartsCollector(Collector):
     """The metrics that the parts keep themselves, read at each scrape."""
@@ -92,11 +75,11 @@ class PartsCollector(Collector):
         self,
         ingest: Ingest,
         texts: Texts,
-        bookings: Bookings,
+        picking: Picking,
     ) -> None:
         self._ingest = ingest
         self._texts = texts
-        self._bookings = bookings
+        self._picking = picking
 
     def describe(self) -> Iterable[Metric]:
         """Declare nothing ahead: the names are unique by construction."""
@@ -137,8 +120,7 @@ class PartsCollector(Collector):
         yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
         yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
         yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
-        yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(self._bookings))
-        yield _counter("warmpath_bookings_expired", "Never reported.", self._bookings.expired)
+        yield from self._picks()
 
     def _loads(self) -> Iterator[Metric]:
         stats = self._texts.tokenizers.stats
@@ -162,6 +144,44 @@ class PartsCollector(Collector):
         for model, fallback in self._texts.sources.fallbacks.items():
             fallbacks.add_metric([model], fallback.fallbacks)
         yield from (asked, failed, fallbacks)
+
+    def _picks(self) -> Iterator[Metric]:
+        picking = self._picking
+        bookings, believed = picking.bookings, picking.believed.stats()
+        yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(bookings))
+        yield _counter("warmpath_bookings_expired", "Never reported.", bookings.expired)
+        yield _counter("warmpath_first_tokens_missing", "Not reported in time.", bookings.late)
+        yield _gauge("warmpath_believed_blocks", "Blocks only believed.", believed.blocks)
+        yield _gauge("warmpath_believed_max_blocks", "The most there may be.", believed.max_blocks)
+        yield _gauge("warmpath_sessions", "Sessions remembered.", len(picking.sessions))
+        for name, help_text in (
+            ("requests", "Picks of the pod."),
+            ("prompt_tokens", "Tokens of their prompts."),
+            ("available_tokens", "Of these, held by whichever pod held most."),
+            ("captured_tokens", "Of these, held by the pod."),
+            ("reported_requests", "Picks whose report says what the engine found cached."),
+            ("predicted_tokens", "Cached tokens that were predicted for them."),
+            ("delivered_tokens", "Cached tokens that the engine found for them."),
+        ):
+            metric = CounterMetricFamily(
+                f"warmpath_pick_{name}", help_text, labels=["pod", "model"]
+            )
+            for row in picking.attribution.rows():
+                metric.add_metric([row.pod, row.model], getattr(row, name))
+            yield metric
+        yield from self._shadows()
+
+    def _shadows(self) -> Iterator[Metric]:
+        for name, help_text in (
+            ("requests", "Picks in shadow whose pod was told."),
+            ("prompt_tokens", "Tokens of their prompts."),
+            ("chosen_tokens", "Of these, held where the caller sent them."),
+            ("warmpath_tokens", "Of these, held where warmpath would have."),
+        ):
+            metric = CounterMetricFamily(f"warmpath_shadow_{name}", help_text, labels=["model"])
+            for row in self._picking.attribution.shadows():
+                metric.add_metric([row.model], getattr(row, name))
+            yield metric
 
     def _ranks(self) -> Iterator[Metric]:
         rank_labels = ["pod", "rank"]

@@ -182,7 +182,7 @@ class PickSettings:
     policy: str = DEFAULT
     options: Mapping[str, float] = field(default_factory=dict)
     """Of the policy."""
-    prefill: PrefillModel = PrefillModel()
+    prefill: PrefillModel = field(default_factory=PrefillModel)
     assumed_seconds: float = 600.0
     """How long what was sent to a rank without events is believed to be there."""
     assumed_blocks: int = 32_768
@@ -204,12 +204,12 @@ class Picker:
     def __init__(
         self,
         scorer: Scorer,
+        *,
         loads: LoadTable,
         bookings: Bookings,
         believed: Believed,
         sessions: Sessions,
         calibration: Calibration,
-        *,
         settings: PickSettings,
         new_id: Callable[[], str],
         rng: Random,
@@ -321,7 +321,7 @@ class Picker:
     # Choosing
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
-        """Choose, and book the work, unless in shadow; return what reports call it. Raises as `weigh`."""
+        """Choose, and book unless in shadow; return what reports call it. Raises as `weigh`."""
         self.expire(now)
         choice = self.weigh(ask, now)
         self._utilisation(ask.prompt.model).see(choice.busy, now)

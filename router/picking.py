@@ -50,11 +50,11 @@ class Picking:
         pick = self._table
         self._picker = Picker(
             scorer,
-            self.loads,
-            self.bookings,
-            self.believed,
-            self.sessions,
-            self.calibration,
+            loads=self.loads,
+            bookings=self.bookings,
+            believed=self.believed,
+            sessions=self.sessions,
+            calibration=self.calibration,
             settings=PickSettings(
                 policy=pick.policy,
                 options=pick.options,

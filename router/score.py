@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from indexer.believed import Believed
-
 from indexer.extra import Item, extras_of, next_token
 from indexer.group import Layout
 from indexer.ingest import Ingest

@@ -22,8 +22,8 @@ from router.answer_pick import PickAnswerer
 from router.body import BadPromptError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick import NoPodError
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.pick import NoPodError
 from router.wire import parse, parse_request, stream_reply
 
 Reply = TypeVar("Reply")

@@ -1,9 +1,10 @@
 """The policies by name, and how others plug in.
 
 A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `rank` orders
-candidates. Where it reads `Candidate.known_tokens`, which take long to count, it has a class attribute
-`needs_known_tokens` that is true. It keeps no state, so that the same question has the same answer (`Explain` asks it
-again); what it needs to know of the past is in `Load` and `Request`.
+candidates. It keeps no state, so that the same question has the same answer (`Explain` asks it
+again); what it needs to know of the past is in `Load` and `Request`. Where it reads
+`Candidate.known_tokens`, which take long to count, it has a class attribute `needs_known_tokens` that
+is true.
 
 A package of its own adds one through the entry-point group `warmpath.policies`:
 

@@ -17,21 +17,24 @@ class Warmpath:
     """The cost is in seconds, the sum of these terms; each only grows with what it is made of.
 
     wait: until a new prefill would start.
-    prefill: this prompt's, times alpha = 1 + kappa x rho / (1 - rho) at the fleet's utilisation rho.
-    Work that a warmer pod would not have delays others too, the more so the fuller the fleet.
+    prefill: this prompt's.
+    others: what this prefill costs the requests that come after it: kappa x rho / (1 - rho) times
+    itself at the fleet's utilisation rho, as in a queue; more of it on a rank that is more crowded
+    than the mean, since those behind it are more, and less on an emptier one. Crowded is
+    ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ g.
     decode: mu for each request in flight, which this prompt's prefill holds up.
-    crowding: what (1 + requests in flight)^g adds to these three.
     session: what leaving the session's pod costs, where it is among the candidates.
     hot_spot: above load_margin x the mean requests in flight + load_slack, as much as the dearest
     of those within and a second for each request too many. So one of those within wins.
 
-    The first four are `own_mix` of `shared/bench/policy-study.md`.
+    It began as `own_mix` of `shared/bench/policy-study.md`, whose crowding multiplies the wait too.
     """
 
-    kappa: float = 1.0
+    kappa: float = 2.0
+    g: float = 0.3
+    """0: only the fleet's utilisation counts; more keeps short prompts off crowded ranks."""
     mu: float = 0.002
     """Seconds for a request in flight."""
-    g: float = 0.15
     session_margin: float = 0.1
     """Seconds: a session stays where it is unless that costs so much more."""
     load_margin: float = 1.5
@@ -40,8 +43,8 @@ class Warmpath:
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
-        check_option("mu", self.mu)
         check_option("g", self.g, highest=2.0)
+        check_option("mu", self.mu)
         check_option("session-margin", self.session_margin)
         check_option("load-margin", self.load_margin, lowest=1.0)
         check_option("load-slack", self.load_slack)
@@ -49,33 +52,36 @@ class Warmpath:
     def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
         """Return the candidates, the least cost first."""
         rho = min(request.utilisation, HIGHEST_UTILISATION)
-        alpha = 1 + self.kappa * rho / (1 - rho)
+        weight = self.kappa * rho / (1 - rho)
         leaving = self.session_margin if any(one.is_session for one in candidates) else 0.0
-        mean = sum(one.load.in_flight for one in candidates) / len(candidates)
-        limit = self.load_margin * mean + self.load_slack
+        number = len(candidates)
+        in_flight = sum(one.load.in_flight for one in candidates) / number
+        waiting = sum(one.load.waiting for one in candidates) / number
+        usual = (1 + waiting) * (1 + in_flight - waiting)
+        limit = self.load_margin * in_flight + self.load_slack
 
         within = 0.0
         costs = []
         for one in candidates:
             load = one.load
-            prefill, decode = alpha * one.prefill, self.mu * load.in_flight
-            alone = load.wait + prefill + decode
-            crowding = alone * ((1.0 + load.in_flight) ** self.g - 1)
+            crowd = (1 + load.waiting) * (1 + load.in_flight - load.waiting) / usual
+            others = weight * one.prefill * crowd**self.g
+            decode = self.mu * load.in_flight
             session = 0.0 if one.is_session else leaving
-            cost = alone + crowding + session
+            cost = load.wait + one.prefill + others + decode + session
             if load.in_flight <= limit:
                 within = max(within, cost)
-            costs.append((one, cost, prefill, decode, crowding, session))
+            costs.append((one, cost, others, decode, session))
 
         ranked = []
-        for one, cost, prefill, decode, crowding, session in costs:
+        for one, cost, others, decode, session in costs:
             excess = one.load.in_flight - limit
             hot_spot = within + excess if excess > 0 else 0.0
             terms = (
                 ("wait", one.load.wait),
-                ("prefill", prefill),
+                ("prefill", one.prefill),
+                ("others", others),
                 ("decode", decode),
-                ("crowding", crowding),
                 ("session", session),
                 ("hot_spot", hot_spot),
             )

@@ -242,7 +242,12 @@ async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(
     )
     assert await run(doctor.main, address) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for part in ("80.0%", "75.0%", "78.0%", "Nothing looks wrong: 1 pods, 40 reports"):
+    for part in (
+        "80.0%",
+        "75.0%",
+        "78.0%",
+        "Nothing looks wrong. Pods: 1; reports that told what engines found cached: 40.",
+    ):
         assert part in printed
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from indexer.trust import Level, Trust
 from router.attribution import Row
 from router.evidence import Evidence, Tally
-from router.findings import ENOUGH, PodFacts, RankFacts, findings
+from router.facts import Finding, PodFacts, RankFacts
+from router.findings import findings
+from router.mispredictions import ENOUGH
 from router.pick import Traits
 
 NOW = 1000.0
@@ -80,7 +82,7 @@ class Stream:
         (one,) = self.found(*ranks, has_events=has_events)
         return one.text
 
-    def found(self, *ranks: RankFacts, has_events: bool = True) -> Sequence[object]:
+    def found(self, *ranks: RankFacts, has_events: bool = True) -> Sequence[Finding]:
         facts = PodFacts(has_events, True, ranks or (rank(),), self.row)
         return findings(facts, NOW)
 

@@ -314,12 +314,6 @@ async def test_an_unknown_pod_never_makes_a_call_fail(stand: Stand) -> None:
     assert scores["pod-1"].ready
 
 
-async def test_what_is_not_served_yet_says_so(stand: Stand) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await stand.stub.Explain(pb.ExplainRequest(prompt=packed()))
-    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 async def test_health_reflection_and_metrics_are_served(stand: Stand) -> None:
     health = health_pb2_grpc.HealthStub(stand.channel)  # type: ignore[no-untyped-call]
     for name in ("", "warmpath.v1.Router"):

@@ -4,13 +4,15 @@ import re
 from dataclasses import dataclass, replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.candidate import Candidate, Load, Ranked
+from scorer.candidate import Candidate, Load, Ranked, Request
 from scorer.match import Match, Span
 from scorer.order import in_order
-from scorer.reason import reason, seconds
+from scorer.policy import make_policy, policy_names
+from scorer.reason import IN_SECONDS, reason, seconds
 
 TOKENS = 9000
 
@@ -245,3 +247,26 @@ def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
         assert winner.candidate.is_session
     if hot := re.search(r"(\w+) would cost .* past the load margin", sentence):
         assert dict(by_pod[hot[1]].terms)["hot_spot"] > 0
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@given(contenders=CONTENDERS, seed=st.integers(0, 9), affinity=st.sampled_from(["", "s"]))
+def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_terms(
+    policy: str, contenders: list[Weighed], seed: int, affinity: str
+) -> None:
+    by_pod = {one.candidate.pod: one for one in contenders}
+    candidates = [one.candidate for one in contenders]
+    ranked = make_policy(policy).rank(Request(TOKENS, 0.7, affinity), candidates, Random(seed))
+    weighed = [replace(by_pod[one.candidate.pod], cost=one.cost, terms=one.terms) for one in ranked]
+    sentence = reason(TOKENS, weighed, policy)
+    winner = weighed[0]
+    assert re.search(
+        rf"\b{winner.candidate.pod} (has|is)|puts {winner.candidate.pod} first", sentence
+    )
+    if policy in IN_SECONDS:
+        for one in weighed:
+            assert one.cost == pytest.approx(sum(value for _, value in one.terms))
+    if holds := re.search(r"(\w+) holds more", sentence):
+        assert by_pod[holds[1]].held > winner.held
+    if queued := re.search(r"(\w+)\b[^;]* of work are queued there", sentence):
+        assert by_pod[queued[1]].candidate.load.wait > winner.candidate.load.wait
