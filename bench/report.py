@@ -1,4 +1,4 @@
-"""The demo's report: one HTML page, its plots inline."""
+"""Reports: one HTML page, its plots inline. `write_report` makes the demo's."""
 
 import html
 import io
@@ -12,18 +12,15 @@ from matplotlib.figure import Figure
 from bench.measure import Served
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>warmpath demo</title>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
 table {{ border-collapse: collapse }} th, td {{ padding: .3rem .8rem; text-align: right }}
 th {{ border-bottom: 1px solid #888 }} td:first-child, th:first-child {{ text-align: left }}
 svg {{ max-width: 100%; height: auto }}
 </style></head><body>
-<h1>warmpath demo</h1>
-<p>{conclusion}</p>
-<p>{setting}</p>
-{table}
-{plots}
+<h1>{title}</h1>
+{body}
 </body></html>
 """
 
@@ -38,24 +35,39 @@ def write_report(
     setting: str,
 ) -> None:
     """Write the page; the first of `rows` is the table's head."""
-    plots = [
-        _plot("time to first token, seconds", lambda axes: _ttft(axes, served)),
-        _plot("prefix hit ratio so far", lambda axes: _hits(axes, served)),
-        _plot("prompt tokens computed by each pod", lambda axes: _pods(axes, served, pods)),
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        PAGE.format(
-            conclusion=html.escape(conclusion),
-            setting=html.escape(setting),
-            table=_table(rows),
-            plots="\n".join(plots),
-        ),
-        encoding="utf-8",
+    write_page(
+        path,
+        "warmpath demo",
+        [
+            paragraph(conclusion),
+            paragraph(setting),
+            table(rows),
+            plot("time to first token, seconds", lambda axes: _ttft(axes, served)),
+            plot("prefix hit ratio so far", lambda axes: _hits(axes, served)),
+            plot("prompt tokens computed by each pod", lambda axes: _pods(axes, served, pods)),
+        ],
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
+    """Write a page of parts that are HTML."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = PAGE.format(title=html.escape(title), body="\n".join(parts))
+    path.write_text(page, encoding="utf-8")
+
+
+def heading(text: str) -> str:
+    """Return a heading as HTML."""
+    return f"<h2>{html.escape(text)}</h2>"
+
+
+def paragraph(text: str) -> str:
+    """Return a text as HTML."""
+    return f"<p>{html.escape(text)}</p>"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as HTML; the first of `rows` is its head."""
     lines = []
     for number, row in enumerate(rows):
         cell = "td" if number else "th"
@@ -64,14 +76,16 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def _plot(title: str, draw: Callable[[Axes], None]) -> str:
+def plot(title: str, draw: Callable[[Axes], None], *, height: float = 3.2) -> str:
+    """Return a plot as SVG; `height` is in inches. The same numbers make the same plot."""
     mpl.rcParams["svg.hashsalt"] = "warmpath"
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    figure = Figure(figsize=(8, height), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title)
     axes.grid(alpha=0.3)
     draw(axes)
-    axes.legend()
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()

@@ -185,7 +185,8 @@ def _seen(observed: Observed, source: Source, book: RankBook) -> Seen:
     others = max(0, observed.requests - ours)
     # Ours may run already and be without a first token: they are not in the queue any more.
     others_waiting = min(others, max(0, observed.waiting - ours_waiting))
-    return Seen(observed, source, others, others_waiting, _typical(book))
+    typical = _typical(book) if others else Typical()
+    return Seen(observed, source, others, others_waiting, typical)
 
 
 def _typical(book: RankBook) -> Typical:

@@ -1,0 +1,208 @@
+"""`warmpath simulate`: the router's own decisions on recorded traffic, on a virtual clock."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench import simulate_summary as summary
+from bench.simulate_cell import Cell, Figures, run
+from bench.simulate_fleet import ENGINE_KINDS
+from bench.study import (
+    BEST_PUBLISHED,
+    MATRIX_BLOCKS,
+    MATRIX_LOADS,
+    MATRIX_PODS,
+    STUDY_NAMES,
+    variants,
+)
+from scorer.policy import DEFAULT, policy_names
+from simworker.presets import DEFAULT_PRESET, PRESETS
+
+NumberT = TypeVar("NumberT", int, float)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve recorded traffic with simulated pods under one policy or many, and compare."""
+    args = _parser().parse_args(argv)
+    console = Console(stderr=args.json, width=None if sys.stdout.isatty() else 150)
+    try:
+        cells = _cells(args)
+        for cell in cells:
+            cell.check()
+        write_report = _report_writer() if args.report else None
+        rows = list(_kept(_run(cells, args.processes, console), args.report))
+        if write_report is not None:
+            console.print(f"report: {write_report(args.report / 'report.html', rows)}")
+    except (OSError, ValueError) as error:
+        print(f"warmpath simulate: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        found = [asdict(row) for row in rows]
+        print(json.dumps(found[0] if len(found) == 1 else found))
+    else:
+        _present(rows, console)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmpath simulate",
+        description=main.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog=f"Policies: {', '.join(policy_names())}. docs/simulate.md tells more.",
+    )
+    add = parser.add_argument
+    add("--trace", type=Path, required=True, help="a Mooncake trace or an access log, .gz or not")
+    add(
+        "--policy",
+        default=DEFAULT,
+        help="NAME[@option=value...], several with commas; `published`: those of the study; `all`",
+    )
+    add("--pods", type=_list(int), default="8", help="how many; a list runs each")
+    add(
+        "--blocks-per-pod",
+        type=_list(int),
+        default="1500",
+        help="KV cache of a pod, in blocks of the trace (512 tokens in Mooncake's); a list runs each",
+    )
+    add("--load", type=_list(float), default="0.5", help="prefill work over pods x time; or a list")
+    add("--requests", type=int, default=0, help="only the first so many; 0: all")
+    add("--seed", type=_list(int), default="1", help="of ties; of a list tables show medians")
+    add("--engine", choices=ENGINE_KINDS, default="serial", help="the study's, or vLLM's scheduler")
+    add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET, help="GPU and model")
+    add("--event-delay", type=float, default=0.05, help="seconds that events take to the router")
+    add("--scrape", type=float, default=0.05, help="seconds between looks at metrics")
+    add("--no-events-share", type=float, default=0.0, help="of the pods, whose events never come")
+    add("--estimate-factor", type=float, default=1.0, help="by which the router's costs are off")
+    add("--raw-bursts", action="store_true", help="do not spread requests of one time stamp")
+    add("--matrix", action="store_true", help="the study's 12 cells: pods, blocks and loads")
+    add("--processes", type=int, default=2, help="runs at once")
+    add("--report", type=Path, help="a folder for a page of plots, and the results as JSON lines")
+    add("--json", action="store_true", help="print one object, or a list where there are several")
+    return parser
+
+
+def _list(kind: Callable[[str], NumberT]) -> Callable[[str], list[NumberT]]:
+    def parse(text: str) -> list[NumberT]:
+        return [kind(part) for part in text.split(",")]
+
+    # argparse names it where it fails.
+    parse.__name__ = f"list of {'whole numbers' if kind is int else 'numbers'}"
+    return parse
+
+
+def _cells(args: argparse.Namespace) -> list[Cell]:
+    if args.processes < 1:
+        raise ValueError(f"--processes is {args.processes}, less than 1")
+    pods, blocks, loads = args.pods, args.blocks_per_pod, args.load
+    if args.matrix:
+        pods, blocks, loads = MATRIX_PODS, MATRIX_BLOCKS, MATRIX_LOADS
+    return [
+        Cell(
+            args.trace,
+            one.spec,
+            number,
+            size,
+            load,
+            requests=args.requests,
+            seed=seed,
+            engine=args.engine,
+            preset=args.preset,
+            event_delay=args.event_delay,
+            scrape=args.scrape,
+            no_events_share=args.no_events_share,
+            estimate_factor=args.estimate_factor,
+            raw_bursts=args.raw_bursts,
+        )
+        for number in pods
+        for size in blocks
+        for load in loads
+        for one in variants(args.policy)
+        for seed in args.seed
+    ]
+
+
+def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
+    """Yield rows; with a folder each is in its `results.jsonl` as soon as it is there."""
+    if folder is None:
+        yield from rows
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "results.jsonl").open("w", encoding="utf-8") as file:
+        for row in rows:
+            print(json.dumps(asdict(row)), file=file, flush=True)
+            yield row
+
+
+def _report_writer() -> Callable[[Path, Sequence[Figures]], Path]:
+    try:
+        from bench.simulate_report import write_report  # noqa: PLC0415  matplotlib is an extra
+    except ImportError as error:
+        raise ValueError(f"--report: {error}; pip install 'warmpath[report]'") from error
+    return write_report
+
+
+def _run(cells: Sequence[Cell], processes: int, console: Console) -> Iterator[Figures]:
+    """Run cells, several at once; yield their figures in order."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("simulating", total=len(cells))
+        if processes == 1 or len(cells) == 1:
+            for cell in cells:
+                progress.update(task, description=f"{cell.policy}, {cell.pods} pods")
+                yield run(cell)
+                progress.advance(task)
+            return
+        # Not forked: the progress bar has a thread.
+        with ProcessPoolExecutor(min(processes, len(cells)), get_context("spawn")) as pool:
+            for figures in pool.map(run, cells):
+                progress.update(task, description=f"{figures.policy}, {figures.pods} pods")
+                yield figures
+                progress.advance(task)
+
+
+def _present(rows: Sequence[Figures], console: Console) -> None:
+    cells = summary.by_cell(rows)
+    for place, policies in cells.items():
+        first = next(iter(policies.values()))[0]
+        heading = (
+            f"{summary.title(place)}; {first.requests:,} requests, {first.speed:.2f} times as fast "
+            f"as recorded; ceiling {first.ceiling:.3f}"
+        )
+        _table(console, heading, summary.CELL_HEAD, summary.cell_rows(policies))
+        if first.refused:
+            console.print(f"{first.refused} requests fit into no pod and were left out")
+    if len(cells) > 1:
+        found = summary.standings(cells)
+        _table(console, "all cells", summary.STANDING_HEAD, summary.standing_rows(found))
+    console.print(f"Ratios are to {BEST_PUBLISHED}, over cells their geometric mean.")
+    names = {row.policy: STUDY_NAMES[row.policy] for row in rows if row.policy in STUDY_NAMES}
+    others = [f"{ours} = {theirs}" for ours, theirs in names.items() if ours != theirs]
+    if others:
+        console.print(f"The study's names: {', '.join(others)}.")
+
+
+def _table(
+    console: Console, heading: str, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    table = Table(title=heading, title_justify="left", box=None)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left", no_wrap=not number)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

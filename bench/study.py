@@ -1,0 +1,129 @@
+"""The policy study's variants, as policies of ours and what the router is told beside.
+
+A variant is written `POLICY[@option=value...]`: a policy of `scorer.policy` with its options, and
+
+    @arriving=0   what was just sent somewhere does not count as cached there before events tell of it:
+                  the study's names without `+spec`
+    @record=1     instead of events an LRU of what was sent to each pod, as large as the pod's cache
+
+`pooled` is no policy but a bound: one cache of all pods' size, which every pod reads free of charge, and
+the shortest booked wait. Source: `shared/bench/policy-study.md`, and `POLICIES` of `sim.py` beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scorer.policy import UnknownPolicyError, make_policy
+
+POOLED = "pooled"
+
+PUBLISHED: Mapping[str, str] = {
+    "random": "random",
+    "round-robin": "round-robin",
+    "least-load": "least-load",
+    "session": "session-hash",
+    "approx": "weighted@record=1@arriving=0",
+    "sglang": "sglang@record=1@arriving=0",
+    "longest": "longest-prefix@arriving=0",
+    "llmd": "weighted@min-max=1@arriving=0",
+    "llmd+spec": "weighted@min-max=1",
+    "llmd_ratio+spec": "weighted",
+    "dynamo": "overlap-cost@arriving=0",
+    "dynamo+spec": "overlap-cost",
+    "dynamo+spec@ow=4": "overlap-cost@overlap-weight=4",
+    "dynamo_aic+spec": "overlap-time",
+    "band": "load-band@arriving=0",
+    "band+spec": "load-band",
+    "preble": "preble@arriving=0",
+    "preble+spec": "preble",
+    "lmetric": "lmetric@arriving=0",
+    "lmetric+spec": "lmetric",
+    "llmd_token+spec": "llmd-token",
+    "sticky": "sticky-queue@arriving=0",
+    "sticky+spec": "sticky-queue",
+}
+"""The study's name of each published variant, and ours."""
+
+OWN: Mapping[str, str] = {
+    "own_ett": "study-mix@kappa=0@g=0",
+    "own_rho": "study-mix@g=0",
+    "own_mix": "study-mix",
+}
+"""The study's own ideas; its `own_work` has no policy here."""
+
+BEST_PUBLISHED = PUBLISHED["llmd_token+spec"]
+"""What others are compared with: the best single one of the study."""
+
+ALL = ("warmpath", *PUBLISHED.values(), *OWN.values(), POOLED)
+
+MATRIX_PODS = (4, 8, 16)
+MATRIX_BLOCKS = (1500, 10_000)
+MATRIX_LOADS = (0.50, 0.75)
+
+STUDY_NAMES: Mapping[str, str] = {
+    ours: theirs for names in (PUBLISHED, OWN) for theirs, ours in names.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy, and what the router is told beside."""
+
+    spec: str
+    """As it was written."""
+    policy: str
+    options: Mapping[str, float] = field(default_factory=dict)
+    counts_arriving: bool = True
+    keeps_record: bool = False
+    is_pooled: bool = False
+
+
+def variant(spec: str) -> Variant:
+    """Return a variant. Raises ValueError, also for unknown policies and options."""
+    name, *given = spec.split("@")
+    options: dict[str, float] = {}
+    for one in given:
+        option, equals, value = one.partition("=")
+        try:
+            options[option] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"policy {spec!r}: {one!r} is no option=NUMBER")
+    arriving = _switch(spec, "arriving", options.pop("arriving", 1.0))
+    record = _switch(spec, "record", options.pop("record", 0.0))
+    if name == POOLED:
+        if options:
+            raise ValueError(f"policy {spec!r}: the bound has no options")
+        # The wait and a prefill that is the same everywhere; among equals the fewest in flight.
+        return Variant(
+            spec,
+            "study-mix",
+            {"kappa": 0.0, "g": 0.0, "mu": 1e-4},
+            counts_arriving=False,
+            is_pooled=True,
+        )
+    try:
+        make_policy(name, options)
+    except UnknownPolicyError as error:
+        raise ValueError(f"policy {spec!r}: {error}") from error
+    return Variant(spec, name, options, arriving, record)
+
+
+def _switch(spec: str, option: str, value: float) -> bool:
+    if value not in {0.0, 1.0}:
+        raise ValueError(f"policy {spec!r}: {option} is {value:g}, not 0 or 1")
+    return bool(value)
+
+
+def variants(names: str) -> list[Variant]:
+    """Return the variants of a comma list, in which `published` and `all` may stand for theirs."""
+    specs: list[str] = []
+    for name in names.split(","):
+        if name == "all":
+            specs += ALL
+        elif name == "published":
+            specs += PUBLISHED.values()
+        else:
+            specs.append({**PUBLISHED, **OWN}.get(name, name))
+    return [variant(spec) for spec in dict.fromkeys(specs)]

@@ -1,0 +1,1 @@
+"""The engine of the policy study: one prefill at a time, and one batch that decodes beside it."""

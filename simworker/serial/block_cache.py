@@ -1,0 +1,100 @@
+"""The study's cache: an LRU of blocks, of which those in use cannot go.
+
+A block is named by a hash that stands for everything before it too. A request pins its prompt's
+blocks while it runs, and some of no name for its answer, which nobody else can find. Blocks that nobody
+pins stay until their room is needed, the one unused for longest first; of one prompt the last block
+goes first, since without the ones before it it is of no use.
+
+Source: `Cache` of `shared/bench/sim.py`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from simworker.engine import BrokenInvariantError
+
+
+class BlockCache:
+    """`capacity` blocks. Raises ValueError for fewer than 1."""
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity} blocks, at least 1")
+        self.capacity = capacity
+        self._pinned: dict[bytes, int] = {}
+        """How many requests use each block."""
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+        """Blocks that nobody uses, the one to go first at the front."""
+        self._answers = 0
+        """Blocks of answers."""
+
+    @property
+    def used(self) -> int:
+        """Blocks that requests hold."""
+        return len(self._pinned) + self._answers
+
+    def matched(self, blocks: Sequence[bytes]) -> int:
+        """Return how many leading blocks of a prompt are here."""
+        pinned, idle = self._pinned, self._idle
+        for number, block in enumerate(blocks):
+            if block not in pinned and block not in idle:
+                return number
+        return len(blocks)
+
+    def fits(self, blocks: Sequence[bytes], answer: int) -> bool:
+        """Return whether a request, with so many blocks of an answer, has room beside the others."""
+        pinned = self._pinned
+        return self.used + answer + sum(block not in pinned for block in blocks) <= self.capacity
+
+    def pin(self, blocks: Sequence[bytes], answer: int) -> list[bytes]:
+        """Let a request that `fits` hold its prompt's blocks and its answer's.
+
+        Returns the blocks that had to go.
+        """
+        pinned, idle = self._pinned, self._idle
+        for block in blocks:
+            idle.pop(block, None)
+            pinned[block] = pinned.get(block, 0) + 1
+        self._answers += answer
+        gone = []
+        while self.used + len(idle) > self.capacity:
+            gone.append(idle.popitem(last=False)[0])
+        return gone
+
+    def unpin(self, blocks: Sequence[bytes], answer: int, *, computed: bool = True) -> None:
+        """Let go of what `pin` held; blocks that were not `computed` and nobody else holds are lost."""
+        pinned, idle = self._pinned, self._idle
+        for block in reversed(blocks):
+            users = pinned[block]
+            if users > 1:
+                pinned[block] = users - 1
+                continue
+            del pinned[block]
+            if computed:
+                idle[block] = None
+        self._answers -= answer
+
+    def clear(self) -> bool:
+        """Forget all blocks; False, and nothing done, while requests hold any."""
+        if self.used:
+            return False
+        self._idle.clear()
+        return True
+
+    def holds(self, users: Mapping[bytes, int], answers: int) -> bool:
+        """Return whether each block has at least so many users, and answers so many blocks."""
+        pinned = self._pinned
+        return answers <= self._answers and all(
+            pinned.get(block, 0) >= count for block, count in users.items()
+        )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the counts contradict each other."""
+        if any(users < 1 for users in self._pinned.values()):
+            raise BrokenInvariantError("a block that nobody uses is pinned")
+        if self._pinned.keys() & self._idle.keys():
+            raise BrokenInvariantError("a block is pinned and idle")
+        if self._answers < 0:
+            raise BrokenInvariantError("more blocks of answers were let go than were held")
+        if self.used + len(self._idle) > self.capacity:
+            raise BrokenInvariantError("more blocks are kept than there is room for")

@@ -1,0 +1,228 @@
+"""Traffic is read from Mooncake's traces and from access logs; what is wrong is told by line and field."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import access_log
+from bench.access_log import read_traffic
+from bench.demo import TRACE
+
+MOONCAKE = {"timestamp": 3000, "input_length": 700, "output_length": 5, "hash_ids": [1, 2]}
+HASHES = {
+    "timestamp": 3.5, "input_tokens": 40, "output_tokens": 5, "block_size": 16,
+    "prompt_hashes": ["a", "b", "c"],
+}  # fmt: skip
+TOKENS = {"timestamp": 1, "output_tokens": 5, "token_ids": list(range(40))}
+TEXT = {"timestamp": 1, "output_tokens": 5, "text": "x" * 200}
+
+
+def write(tmp_path: Path, *lines: Any, name: str = "log.jsonl") -> Path:
+    path = tmp_path / name
+    text = "".join(one if isinstance(one, str) else json.dumps(one) + "\n" for one in lines)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_mooncakes_trace_is_known_by_its_fields(tmp_path: Path) -> None:
+    traffic = read_traffic(write(tmp_path, MOONCAKE))
+    (one,) = traffic.requests
+    assert (one.at, one.prompt_tokens, one.output_tokens) == (3.0, 700, 5)
+    assert traffic.block_size == 512
+    assert len(one.keys) == 2
+    assert not traffic.is_approximate
+
+
+def test_equal_keys_are_equal_prefixes(tmp_path: Path) -> None:
+    lines = [
+        MOONCAKE,
+        {**MOONCAKE, "hash_ids": [1, 3]},
+        {**MOONCAKE, "hash_ids": [4, 2]},
+    ]
+    first, second, third = (one.keys for one in read_traffic(write(tmp_path, *lines)).requests)
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    assert not set(first) & set(third)
+
+
+def test_a_gzipped_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(gzip.compress(json.dumps(MOONCAKE).encode()))
+    assert len(read_traffic(path).requests) == 1
+
+
+def test_requests_are_taken_in_the_order_of_their_times(tmp_path: Path) -> None:
+    late = {**HASHES, "timestamp": "2026-03-01T12:00:05+00:00"}
+    early = {**HASHES, "timestamp": "2026-03-01T12:00:03.5Z"}
+    naive = {**HASHES, "timestamp": "2026-03-01T12:00:04"}
+    times = [one.at for one in read_traffic(write(tmp_path, late, early, naive)).requests]
+    assert [time - times[0] for time in times] == [0.0, 0.5, 1.5]
+
+
+def test_only_the_first_lines_are_read_where_that_is_asked(tmp_path: Path) -> None:
+    path = write(tmp_path, MOONCAKE, MOONCAKE, "nonsense\n")
+    assert len(read_traffic(path, 2).requests) == 2
+
+
+def test_empty_lines_and_further_fields_are_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path, "\n", {**HASHES, "user_agent": "curl"}, "  \n")
+    assert len(read_traffic(path).requests) == 1
+
+
+def test_hashes_may_leave_out_the_block_that_is_not_full(tmp_path: Path) -> None:
+    short = {**HASHES, "prompt_hashes": ["a", "b"]}
+    whole, less = read_traffic(write(tmp_path, HASHES, short)).requests
+    assert whole.keys[:2] == less.keys
+    named = {"hash_ids" if name == "prompt_hashes" else name: HASHES[name] for name in HASHES}
+    assert read_traffic(write(tmp_path, named)).requests[0].keys == whole.keys
+
+
+def test_token_ids_have_blocks_of_their_own_content(tmp_path: Path) -> None:
+    longer = {**TOKENS, "token_ids": list(range(41))}
+    first, second = read_traffic(write(tmp_path, TOKENS, longer)).requests
+    assert first.prompt_tokens == 40
+    assert [len(one.keys) for one in (first, second)] == [3, 3]
+    assert first.keys[:2] == second.keys[:2]
+    assert first.keys[2] != second.keys[2]
+
+
+def test_two_models_share_no_block(tmp_path: Path) -> None:
+    first, second = read_traffic(write(tmp_path, TOKENS, {**TOKENS, "model": "m"})).requests
+    assert not set(first.keys) & set(second.keys)
+
+
+def test_texts_are_cut_by_characters(tmp_path: Path) -> None:
+    traffic = read_traffic(write(tmp_path, TEXT, {**TEXT, "text": "x" * 128 + "y"}))
+    first, second = traffic.requests
+    assert traffic.is_approximate
+    assert first.prompt_tokens == 50
+    assert len(first.keys) == 4
+    assert first.keys[:2] == second.keys[:2]
+    assert first.keys[2] != second.keys[2]
+
+
+def test_a_logs_own_tokens_say_how_many_characters_one_has(tmp_path: Path) -> None:
+    path = write(tmp_path, {**TEXT, "input_tokens": 100}, {**TEXT, "input_tokens": 300})
+    assert [one.prompt_tokens for one in read_traffic(path).requests] == [200, 200]
+
+
+def test_messages_are_what_roles_say(tmp_path: Path) -> None:
+    system = {"role": "system", "content": "Be brief." * 40}
+    ask = {"role": "user", "content": [{"type": "text", "text": "Why?"}]}
+    base = {"timestamp": 1, "output_tokens": 5}
+    path = write(
+        tmp_path,
+        {**base, "messages": [system, ask]},
+        {**base, "messages": [system, {**ask, "content": "How?"}]},
+        {**base, "prompt": "system\n" + system["content"]},
+    )
+    first, second, third = (one.keys for one in read_traffic(path).requests)
+    assert first[:5] == second[:5] == third[:5]
+    assert first != second
+
+
+def test_sessions_are_as_logged_or_guessed_from_blocks(tmp_path: Path) -> None:
+    logged = read_traffic(write(tmp_path, {**TOKENS, "session": 7}))
+    assert (logged.requests[0].session, logged.requests[0].affinity) == ("7", "7")
+    lines = [{**MOONCAKE, "hash_ids": [0, number % 30]} for number in range(90)]
+    guessed = read_traffic(write(tmp_path, *lines)).requests
+    # Block 0 opens every request, so it says nothing of a conversation.
+    assert len({one.affinity for one in guessed}) == 30
+    assert {one.session for one in guessed} == {""}
+
+
+def test_engines_and_the_index_are_given_the_same_keys(tmp_path: Path) -> None:
+    (one,) = read_traffic(write(tmp_path, MOONCAKE)).requests
+    words = [int.from_bytes(one.packed_keys[at : at + 8], "little") for at in (0, 8)]
+    assert words == [int.from_bytes(block, "big") for block in one.block_hashes] == [*one.keys]
+
+
+def test_the_demos_trace_is_read() -> None:
+    traffic = read_traffic(TRACE)
+    assert len(traffic.requests) == 388
+    assert all(len(one.keys) == -(-one.prompt_tokens // 512) for one in traffic.requests)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "line 2: "),
+        ("[]", "line 2: Expected `object`"),
+        ({**MOONCAKE, "input_length": -1}, r"line 2: .*>= 0.*input_length"),
+        ({**MOONCAKE, "output_length": 10**8}, r"line 2: .*<= 10000000.*output_length"),
+        ({**MOONCAKE, "timestamp": None}, "line 2: .*timestamp"),
+        ({**MOONCAKE, "hash_ids": [1]}, None),
+        (
+            {**MOONCAKE, "hash_ids": []},
+            "line 2: hash_ids: 0 for 700 tokens.* 1 full ones, 2 in all",
+        ),
+        ({**MOONCAKE, "hash_ids": [1, 2, 3]}, "line 2: hash_ids: 3 for 700"),
+        ({"timestamp": 1}, "line 2: .*input_length"),
+    ],
+)
+def test_what_is_wrong_in_a_trace_is_told(tmp_path: Path, line: Any, why: str | None) -> None:
+    path = write(tmp_path, MOONCAKE, line)
+    if why is None:
+        assert len(read_traffic(path).requests) == 2
+        return
+    with pytest.raises(ValueError, match=why) as caught:
+        read_traffic(path)
+    assert str(path) in str(caught.value)
+
+
+def without(line: dict[str, Any], field: str) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != field}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (without(HASHES, "block_size"), "line 2: block_size is missing"),
+        (without(HASHES, "input_tokens"), "line 2: input_tokens is missing or 0"),
+        (without(HASHES, "output_tokens"), "line 2: .*output_tokens"),
+        (without(HASHES, "prompt_hashes"), "line 2: one of prompt_hashes, .* is needed"),
+        ({**HASHES, "block_size": 32}, "line 2: block_size is 32, 16 before"),
+        ({**HASHES, "block_size": 0}, r"line 2: .*>= 1.*block_size"),
+        ({**HASHES, "prompt_hashes": ["a"]}, "line 2: prompt_hashes: 1 for 40 tokens"),
+        ({**HASHES, "prompt_hashes": [1.5, 2, 3]}, "line 2: .*prompt_hashes"),
+        ({**HASHES, "timestamp": "yesterday"}, "line 2: timestamp: neither seconds nor ISO 8601"),
+        ({**TOKENS, "token_ids": [-1]}, r"line 2: .*>= 0.*token_ids"),
+        ({**TOKENS, "token_ids": []}, "line 2: one of "),
+        ({**TEXT, "messages": ["hello"]}, "line 2: .*messages"),
+    ],
+)
+def test_what_is_wrong_in_a_log_is_told(tmp_path: Path, line: Any, why: str) -> None:
+    path = write(tmp_path, HASHES, line)
+    with pytest.raises(ValueError, match=why):
+        read_traffic(path)
+
+
+def test_no_prompt_is_in_an_error(tmp_path: Path) -> None:
+    line = {**TEXT, "text": "a secret", "output_tokens": "many"}
+    with pytest.raises(ValueError, match="output_tokens") as caught:
+        read_traffic(write(tmp_path, line))
+    assert "secret" not in str(caught.value)
+
+
+def test_files_that_hold_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is empty"):
+        read_traffic(write(tmp_path, "\n"))
+    with pytest.raises(ValueError, match="line 1: "):
+        read_traffic(write(tmp_path, "nonsense\n"))
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(gzip.compress(json.dumps(MOONCAKE).encode() * 9)[:-9])
+    with pytest.raises(ValueError, match="line 1: "):
+        read_traffic(broken)
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, MOONCAKE, MOONCAKE)
+    monkeypatch.setattr(access_log, "MOST_BLOCKS", 3)
+    with pytest.raises(ValueError, match="line 2: more than 3 blocks; take fewer lines"):
+        read_traffic(path)
+    monkeypatch.setattr(access_log, "MOST_LINE_BYTES", 20)
+    with pytest.raises(ValueError, match="line 1: longer than 20 bytes"):
+        read_traffic(path)
