@@ -88,11 +88,12 @@ def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
             f"{details.counted_tokens:,}",
             seconds(details.wait_seconds) if details.wait_seconds else "-",
             seconds(details.prefill_seconds) + _slower(details.calibration),
-            f"{details.in_flight:,} ({details.waiting:,} waiting)",
-            f"{one.cost:.4g}",
-            " ".join(f"{term.name} {term.value:.3g}" for term in details.terms) or "-",
+            _in_flight(details),
+            _figure(one.cost),
+            ", ".join(f"{term.name} {_figure(term.value)}" for term in details.terms if term.value)
+            or "-",
             _load(details),
-            Text(trust_words(one.trust)),
+            "exact" if one.trust.level == pb.Trust.EXACT else Text(trust_words(one.trust)),
         )
     return table
 
@@ -110,6 +111,16 @@ def _matched(one: pb.Candidate) -> str:
     if details.assumed_tokens:
         parts.append(f"assumed {details.assumed_tokens:,}")
     return f"{one.matched_tokens:,}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _in_flight(details: pb.CandidateDetails) -> str:
+    waiting = f" ({details.waiting:,} waiting)" if details.waiting else ""
+    return f"{details.in_flight:,}{waiting}"
+
+
+def _figure(value: float) -> str:
+    """Return a cost, in whatever unit, with the digits that count."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _slower(calibration: float) -> str:

@@ -56,7 +56,11 @@ def _asked(
 def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
     """Return what the list of pods says by itself."""
     if not response.pods:
-        return [pb.Finding(model=model, kind="pods", text="the router knows no pod")]
+        return [
+            pb.Finding(
+                model=model, kind="pods", text=f"the router knows no pod{' of it' if model else ''}"
+            )
+        ]
     return [
         pb.Finding(pod=pod.id, model=pod.model, kind="ready", text=f"it is not ready: {pod.status}")
         for pod in response.pods

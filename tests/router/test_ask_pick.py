@@ -40,6 +40,7 @@ def candidate() -> pb.Candidate:
     details.load_source = "engine"
     details.load_age = 1.2
     details.queue = 4
+    details.terms.add(name="wait", value=0.0)
     details.terms.add(name="prefill", value=0.64)
     return one
 
@@ -147,7 +148,7 @@ def test_a_candidates_row_has_all_that_its_cost_is_made_of() -> None:
         "0.66",
         "prefill 0.64",
         "engine, 1.2 s old: queue 4, KV 0%",
-        "exact: followed from the first batch",
+        "exact",
     ]
 
 
