@@ -1,7 +1,7 @@
 """A running router and what tests of picks ask of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,12 @@ class Stand:
     address: str
     stub: router_pb2_grpc.RouterStub
 
-    async def pick(self, prompt: pb.Prompt, **fields: Any) -> pb.PickResponse:
-        return await self.stub.Pick(pb.PickRequest(prompt=prompt, **fields), timeout=30)
+    async def pick(
+        self, prompt: pb.Prompt, *, wait: bool = False, **fields: Any
+    ) -> pb.PickResponse:
+        """Pick; with `wait`, where nobody may listen yet."""
+        request = pb.PickRequest(prompt=prompt, **fields)
+        return await self.stub.Pick(request, timeout=30, wait_for_ready=wait)
 
     async def explain(self, prompt: pb.Prompt, **fields: Any) -> pb.ExplainResponse:
         return await self.stub.Explain(pb.ExplainRequest(prompt=prompt, **fields), timeout=30)
@@ -64,6 +68,10 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.01)
 
 
+def by_pod(candidates: Iterable[pb.Candidate]) -> dict[str, pb.Candidate]:
+    return {one.pod: one for one in candidates}
+
+
 def ids(length: int = 100, first: int = 100) -> list[int]:
     return list(range(first, first + length))
 
@@ -82,9 +90,12 @@ def pod(name: str, address: str = "", **keys: object) -> str:
 
 
 @asynccontextmanager
-async def standing(folder: Path, tables: str, *, models: str = "") -> AsyncIterator[Stand]:
+async def standing(
+    folder: Path, tables: str, *, models: str = "", top: str = ""
+) -> AsyncIterator[Stand]:
     """Run a router of one model, `demo`; `tables` end its configuration and `models` tells of it."""
     config = parse(
+        f"{top}\n"
         '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}',
         "test",

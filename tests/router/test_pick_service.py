@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from pick_stand import QUIET, Stand, pod, prompt, standing
+from pick_stand import QUIET, Stand, by_pod, pod, prompt, standing
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -17,10 +17,6 @@ THREE = QUIET + pod("a") + pod("b") + pod("c")
 async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
     async with standing(tmp_path, THREE) as stand:
         yield stand
-
-
-def by_pod(candidates: object) -> dict[str, pb.Candidate]:
-    return {one.pod: one for one in candidates}  # type: ignore[attr-defined]
 
 
 async def test_pick_ranks_all_candidates_and_books_the_first(stand: Stand) -> None:

@@ -1,0 +1,314 @@
+"""Picks over gRPC, of real workers: their events, their health, their metrics, and their deaths."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+import grpc.aio
+import pytest
+from pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
+
+from bench.cluster import Process, Worker, WorkerSettings
+from bench.servers import free_ports
+from router import ask_pick, doctor
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=10_000)
+PROBE = "[probe]\ninterval-seconds = 0.05\n[events]\nstale-seconds = 0.05\n"
+
+
+@asynccontextmanager
+async def working(folder: Path, *options: Sequence[str]) -> AsyncIterator[list[Worker]]:
+    """Run a worker for each list of options: a, b, c."""
+    workers = [
+        Worker("abc"[number], Process("abc"[number], folder / f"{number}.log"))
+        for number in range(len(options))
+    ]
+    try:
+        await asyncio.gather(
+            *(worker.start(SETTINGS, *more) for worker, more in zip(workers, options, strict=True))
+        )
+        yield workers
+    finally:
+        await asyncio.gather(*(worker.process.stop() for worker in workers))
+
+
+def tables(workers: Sequence[Worker], **events: str) -> str:
+    """Return the pods' tables; `events` are endpoints other than the workers' own."""
+    return "".join(
+        pod(one.id, one.address, events=events.get(one.id, one.events), replay=one.replay)
+        for one in workers
+    )
+
+
+async def generate(worker: Worker, length: int, first: int = 100, model: str = "demo") -> int:
+    """Have a worker answer; return the cached tokens that it reports."""
+    body = {"model": model, "prompt": ids(length, first), "max_tokens": 1}
+    url = f"http://{worker.address}/v1/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
+        answer = await response.json()
+        assert response.status == 200, answer
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+async def all_exact(stand: Stand) -> bool:
+    return all(
+        pod.status == "/health answers" and pod.ranks[0].trust.level == pb.Trust.EXACT
+        for pod in await stand.pods()
+    )
+
+
+async def holds(stand: Stand, name: str, blocks: int) -> bool:
+    pods = {one.id: one for one in await stand.pods()}
+    return sum(tier.blocks for tier in pods[name].ranks[0].tiers) >= blocks
+
+
+async def test_the_warm_pod_is_picked_and_named_as_the_source_where_it_is_not(
+    tmp_path: Path,
+) -> None:
+    async with (
+        working(tmp_path, [], []) as workers,
+        standing(tmp_path, PROBE + tables(workers)) as stand,
+    ):
+        await until(lambda: all_exact(stand))
+        await generate(workers[0], 1600)
+        await until(lambda: holds(stand, "a", 100))
+        warm = await stand.pick(prompt(1600))
+        best = warm.candidates[0]
+        assert (best.pod, best.matched_tokens, best.believed_tokens) == ("a", 1584, 0)
+        assert best.trust.level == pb.Trust.EXACT
+        assert not warm.HasField("source")
+        told = by_pod((await stand.explain(prompt(1600))).candidates)["a"].details
+        assert [(tier.tier, tier.tokens) for tier in told.tiers] == [("gpu", 1584)]
+        assert told.load_source == "engine"
+        # Far more waits there than the prefill would take elsewhere.
+        load = pb.PodLoad(pod="a", running=30, waiting=30, kv_usage=0.9)
+        busy = await stand.pick(prompt(1600), loads=[load])
+        assert busy.candidates[0].pod == "b"
+        assert (busy.source.pod, busy.source.matched_tokens) == ("a", 1584)
+        assert busy.source.address == workers[0].address
+        cached = await generate(workers[0], 1600)
+        assert cached == best.matched_tokens
+
+
+async def test_a_pod_that_drains_is_not_picked_though_it_is_the_warmest(tmp_path: Path) -> None:
+    async with (
+        working(tmp_path, [], []) as workers,
+        standing(tmp_path, PROBE + tables(workers)) as stand,
+    ):
+        await until(lambda: all_exact(stand))
+        await generate(workers[0], 1600)
+        await until(lambda: holds(stand, "a", 100))
+        assert (await stand.pick(prompt(1600))).candidates[0].pod == "a"
+        url = f"http://{workers[0].address}/drain"
+        async with aiohttp.ClientSession() as http, http.post(url) as response:
+            assert response.status == 200
+        await until(lambda: sees(stand, "a", "/health answers 503"))
+        answer = await stand.pick(prompt(1600))
+        assert [one.pod for one in answer.candidates] == ["b"]
+        code, said = await stand.refused(stand.pick(prompt(), pods=["a"]))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "refuses requests" in said
+
+
+async def sees(stand: Stand, name: str, status: str) -> bool:
+    return {one.id: one.status for one in await stand.pods()}[name] == status
+
+
+async def test_the_pod_that_serves_the_adapter_is_preferred(tmp_path: Path) -> None:
+    async with (
+        working(tmp_path, [], ["--adapter=tuned"]) as workers,
+        standing(tmp_path, PROBE + tables(workers)) as stand,
+    ):
+        await until(lambda: all_exact(stand))
+        for asked in (prompt(model="tuned"), prompt(lora="tuned")):
+            answer = await stand.pick(asked)
+            assert [one.pod for one in answer.candidates] == ["b"]
+            assert await stand.report(answer.booking_id, "FINISHED")
+        assert len((await stand.pick(prompt())).candidates) == 2
+
+
+async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept_of_it(
+    tmp_path: Path,
+) -> None:
+    listed = tmp_path / "pods.toml"
+    # Top-level keys come before tables.
+    models = "[probe]\ninterval-seconds = 0.05\n"
+    async with working(tmp_path, [], []) as workers:
+        listed.write_text(tables(workers))
+        async with standing(tmp_path, models, top='pods-file = "pods.toml"') as stand:
+            await until(lambda: known(stand, "a", "b"))
+            await until(lambda: all_exact(stand))
+            booked = await stand.pick(prompt(1600), pods=["a"], session_id="s")
+            assert booked.candidates[0].pod == "a"
+            workers[0].process.kill()
+            await until(lambda: only(stand, "b"))
+            for number in range(5):
+                answer = await stand.pick(prompt(first=2000 + number), session_id="s")
+                assert [one.pod for one in answer.candidates] == ["b"]
+            listed.write_text(tables(workers[1:]))
+            await until(lambda: known(stand, "b"))
+            listed.write_text(tables(workers))
+            await until(lambda: known(stand, "a", "b"))
+            fresh = by_pod((await stand.explain(prompt(1600), pods=["a"])).candidates)["a"]
+            assert fresh.matched_tokens == 0, "nothing is on its way there"
+            assert fresh.details.in_flight == 0
+            assert not fresh.details.is_session
+            assert await stand.report(booked.booking_id, "STARTED", pod="b")
+            assert await stand.report(booked.booking_id, "FINISHED")
+
+
+async def known(stand: Stand, *names: str) -> bool:
+    return sorted(one.id for one in await stand.pods()) == sorted(names)
+
+
+async def only(stand: Stand, name: str) -> bool:
+    return [one.pod for one in (await stand.explain(prompt())).candidates] == [name]
+
+
+class Relay:
+    """Passes a connection on, until it is cut."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target.removeprefix("tcp://").rpartition(":")
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.endpoint = f"tcp://127.0.0.1:{port}"
+        return self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._target
+        there, back = await asyncio.open_connection(host, int(port))
+        self._writers += [writer, back]
+        for one in (self._pass(reader, back), self._pass(there, writer)):
+            task = asyncio.create_task(one)
+            self._tasks.add(task)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+
+    async def cut(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+        self._tasks.clear()
+        self._writers.clear()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+
+
+async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        workers = await stack.enter_async_context(working(tmp_path, [], []))
+        relay = await stack.enter_async_context(Relay(workers[0].events))
+        pods = tables(workers, a=relay.endpoint)
+        stand = await stack.enter_async_context(standing(tmp_path, PROBE + pods))
+        await until(lambda: all_exact(stand))
+        await generate(workers[0], 1600)
+        await until(lambda: holds(stand, "a", 100))
+        await relay.cut()
+        await until(lambda: is_stale(stand, "a"))
+        await until(lambda: offered(stand, "a"))
+        told = by_pod((await stand.explain(prompt(1600))).candidates)["a"]
+        assert told.trust.level == pb.Trust.STALE
+        assert told.details.counted_tokens == 1584 // 2
+        answer = await stand.pick(prompt(1600))
+        assert answer.candidates[0].pod == "a", "half of it is more than nothing"
+        again = by_pod((await stand.explain(prompt(1600))).candidates)["a"].details
+        assert again.assumed_tokens == 1584, "and what is sent there is remembered"
+
+
+async def is_stale(stand: Stand, name: str) -> bool:
+    pods = {one.id: one for one in await stand.pods()}
+    return bool(pods[name].ranks[0].trust.level == pb.Trust.STALE)
+
+
+async def offered(stand: Stand, name: str) -> bool:
+    return name in by_pod((await stand.explain(prompt())).candidates)
+
+
+async def test_the_commands_tell_of_a_running_router(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        working(tmp_path, [], []) as workers,
+        standing(tmp_path, PROBE + tables(workers)) as stand,
+    ):
+        await until(lambda: all_exact(stand))
+        answer = await stand.pick(prompt(1600), pods=["a"])
+        cached = await generate(workers[0], 1600)
+        await stand.report(answer.booking_id, "FIRST_TOKEN")
+        await stand.report(answer.booking_id, "FINISHED", cached_tokens=cached, prompt_tokens=1600)
+        await until(lambda: holds(stand, "a", 100))
+        await until(lambda: all_told(stand))
+        path = tmp_path / "ids.txt"
+        path.write_text(" ".join(map(str, ids(1600))))
+        at = ["--router", stand.address]
+        explain = [*at, "--model", "demo", "--token-ids-file", str(path)]
+        assert await asyncio.to_thread(ask_pick.explain_main, explain) == 0
+        shown = capsys.readouterr().out
+        assert "1,600 tokens, policy warmpath" in shown
+        assert "a has 1,584 of 1,600 tokens cached" in shown
+        assert await asyncio.to_thread(ask_pick.decisions_main, at) == 0
+        shown = capsys.readouterr().out
+        assert "a is the only candidate; it has none of 1,600 tokens" in shown
+        assert "finished" in shown
+        assert await asyncio.to_thread(doctor.main, at) == 0
+        shown = capsys.readouterr().out
+        assert "Nothing looks wrong. Pods: 2" in shown
+        assert await asyncio.to_thread(doctor.main, [*at, "--model", "x"]) == 1
+        assert "the router knows no pod of it" in capsys.readouterr().out
+    assert await asyncio.to_thread(doctor.main, at) == 2
+
+
+async def all_told(stand: Stand) -> bool:
+    told = (await stand.explain(prompt())).candidates
+    return all(one.details.load_source == "engine" for one in told)
+
+
+async def test_several_processes_each_keep_the_bookings_of_their_connections(
+    tmp_path: Path,
+) -> None:
+    [port] = free_ports(1)
+    path = tmp_path / "router.toml"
+    path.write_text(
+        f'[server]\nlisten = "127.0.0.1:{port}"\nmetrics-listen = ""\nprocesses = 2\n'
+        '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n' + pod("a") + pod("b")
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "serve", "--config", str(path),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        assert b"2 processes" in await process.stdout.readline()
+        for _ in range(4):
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            address = f"127.0.0.1:{port}"
+            async with grpc.aio.insecure_channel(address, options=options) as channel:
+                stand = Stand(address, router_pb2_grpc.RouterStub(channel))
+                answer = await stand.pick(prompt(), wait=True)
+                assert len(answer.candidates) == 2
+                assert await stand.report(answer.booking_id, "FINISHED")
+                assert not await stand.report(answer.booking_id, "FINISHED")
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        await process.wait()
