@@ -11,11 +11,15 @@ from types import TracebackType
 from typing import Self
 
 from bench.servers import free_ports
+from router.config import Pick, Probe
+from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
 START_SECONDS = 120.0
 """A router compiles its index where nobody has before."""
 STOP_SECONDS = 5.0
+LEAST_INTERVAL = 0.2
+"""Seconds between two looks at a worker."""
 
 
 class ClusterError(Exception):
@@ -155,6 +159,7 @@ class Cluster:
             "[[models]]",
             f'name = "{MODEL}"',
             f"vocab-size = {self._settings.vocab_size}",
+            *_scaled(self._settings.speed),
         ]
         for worker in self.workers:
             lines += [
@@ -194,3 +199,25 @@ class Cluster:
         await asyncio.gather(*(process.stop() for process in processes))
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def _scaled(speed: float) -> list[str]:
+    """Return the tables whose seconds are the router's, where the workers' run faster."""
+    pick, policy = Pick(), Warmpath()
+    # Looks at engines take this machine's time, not the workers'.
+    interval = max(LEAST_INTERVAL, Probe().interval_seconds / speed)
+    options = {
+        "mu": policy.mu / speed,
+        "session-margin": policy.session_margin / speed,
+    }
+    return [
+        "[probe]",
+        f"interval-seconds = {interval!r}",
+        "[pick]",
+        f"load-stale-seconds = {2.5 * interval!r}",
+        f"prefill-base-seconds = {pick.prefill_base_seconds / speed!r}",
+        f"prefill-token-seconds = {pick.prefill_token_seconds / speed!r}",
+        f"prefill-context-seconds = {pick.prefill_context_seconds / speed!r}",
+        "[pick.options]",
+        *(f"{name} = {value!r}" for name, value in options.items()),
+    ]
