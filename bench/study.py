@@ -13,7 +13,7 @@ the shortest booked wait. Source: `shared/bench/policy-study.md`, and `POLICIES`
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scorer.policy import UnknownPolicyError, make_policy
+from scorer.policy import UnknownPolicyError, make_policy, policy_names
 
 POOLED = "pooled"
 
@@ -117,7 +117,12 @@ def _switch(spec: str, option: str, value: float) -> bool:
 
 
 def variants(names: str) -> list[Variant]:
-    """Return the variants of a comma list, in which `published` and `all` may stand for theirs."""
+    """Return the variants of a comma list, in which `published` and `all` may stand for theirs.
+
+    The study's names are understood where no policy of ours has the name: its `lmetric` is
+    `lmetric@arriving=0` here.
+    """
+    ours = policy_names()
     specs: list[str] = []
     for name in names.split(","):
         if name == "all":
@@ -125,5 +130,5 @@ def variants(names: str) -> list[Variant]:
         elif name == "published":
             specs += PUBLISHED.values()
         else:
-            specs.append({**PUBLISHED, **OWN}.get(name, name))
+            specs.append(name if name in ours else {**PUBLISHED, **OWN}.get(name, name))
     return [variant(spec) for spec in dict.fromkeys(specs)]

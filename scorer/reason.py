@@ -178,6 +178,10 @@ _DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
         f"({tokens - one.candidate.cached:,} tokens to compute)"
     ),
     "decode": lambda one, _: f"it has {_requests(one)} in flight",
+    "others": lambda one, tokens: (
+        f"its prefill of {tokens - one.candidate.cached:,} tokens would hold up those that come "
+        f"after it, where {_requests(one)} are in flight"
+    ),
     "crowding": lambda one, _: f"it has {_requests(one)} in flight",
     SESSION: lambda _, __: "the session would have to move",
     GUARD: lambda one, _: f"its {_requests(one)} in flight are past the load margin",

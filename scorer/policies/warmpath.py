@@ -57,14 +57,15 @@ class Warmpath:
         number = len(candidates)
         in_flight = sum(one.load.in_flight for one in candidates) / number
         waiting = sum(one.load.waiting for one in candidates) / number
-        usual = (1 + waiting) * (1 + in_flight - waiting)
+        usual = (1 + waiting) * (1 + max(0.0, in_flight - waiting))
         limit = self.load_margin * in_flight + self.load_slack
 
         within = 0.0
         costs = []
         for one in candidates:
             load = one.load
-            crowd = (1 + load.waiting) * (1 + load.in_flight - load.waiting) / usual
+            decoding = max(0, load.in_flight - load.waiting)
+            crowd = (1 + load.waiting) * (1 + decoding) / usual
             others = weight * one.prefill * crowd**self.g
             decode = self.mu * load.in_flight
             session = 0.0 if one.is_session else leaving

@@ -271,3 +271,10 @@ def test_the_studys_names_are_taken_too() -> None:
     assert [one.spec for one in variants("published")] == [*PUBLISHED.values()]
     assert [one.spec for one in variants("all,warmpath")] == [*ALL]
     assert variant("warmpath@g=0.3@arriving=0").options == {"g": 0.3}
+
+
+def test_a_policys_own_name_is_not_taken_for_the_studys() -> None:
+    [plain] = variants("lmetric")
+    assert (plain.policy, plain.counts_arriving) == ("lmetric", True)
+    [studys] = variants("approx")
+    assert (studys.policy, studys.keeps_record) == ("weighted", True)

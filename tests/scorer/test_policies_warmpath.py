@@ -22,7 +22,14 @@ def hundredths(most: int) -> st.SearchStrategy[float]:
 
 PREFILLS = hundredths(500)
 
-LOADS = st.builds(Load, wait=hundredths(1000), in_flight=st.integers(0, 3) | st.integers(0, 200))
+REQUESTS_THERE = st.integers(0, 3) | st.integers(0, 100)
+
+LOADS = st.builds(
+    lambda wait, waiting, decoding: Load(wait, waiting, waiting + decoding),
+    hundredths(1000),
+    REQUESTS_THERE,
+    REQUESTS_THERE,
+)
 
 SESSIONS = st.booleans()
 
@@ -56,9 +63,10 @@ def winner(*given: Candidate, policy: Warmpath = POLICY, utilisation: float = 0.
     return policy.rank(Request(1000, utilisation), given, Random(0))[0].candidate.pod
 
 
-def made_of(candidate: Candidate) -> tuple[float, float, float, float]:
+def made_of(candidate: Candidate) -> tuple[float, ...]:
     load = candidate.load
-    return load.wait, candidate.prefill, load.in_flight, not candidate.is_session
+    decoding = load.in_flight - load.waiting
+    return load.wait, candidate.prefill, load.waiting, decoding, not candidate.is_session
 
 
 @given(REQUESTS, candidates(), st.integers())
@@ -83,10 +91,11 @@ def test_with_equal_load_the_warmest_wins(request: Request, given: list[Candidat
 )
 def test_with_equal_warmth_the_least_loaded_wins(request: Request, given: list[Candidate]) -> None:
     waits = sorted(other.load.wait for other in given)
-    flights = sorted(other.load.in_flight for other in given)
+    waiting = sorted(other.load.waiting for other in given)
+    decoding = sorted(other.load.in_flight - other.load.waiting for other in given)
     ordered = [
-        other._replace(load=Load(wait, in_flight=flight))
-        for other, wait, flight in zip(given, waits, flights, strict=True)
+        other._replace(load=Load(wait, behind, behind + beside))
+        for other, wait, behind, beside in zip(given, waits, waiting, decoding, strict=True)
     ]
     best = POLICY.rank(request, ordered, Random(0))[0].candidate
     assert best.load == ordered[0].load
@@ -100,7 +109,7 @@ def place(ranked: list[Ranked], pod: str) -> int:
 @given(
     REQUESTS,
     candidates(),
-    st.sampled_from(["wait", "prefill", "in_flight", "session"]),
+    st.sampled_from(["wait", "prefill", "waiting", "decoding", "session"]),
     st.integers(1, 100),
     st.data(),
 )
@@ -112,7 +121,10 @@ def test_nothing_that_makes_a_candidate_worse_betters_its_place(
     worse = {
         "wait": before._replace(load=load._replace(wait=load.wait + by / 10)),
         "prefill": before._replace(prefill=before.prefill + by / 10),
-        "in_flight": before._replace(load=load._replace(in_flight=load.in_flight + by)),
+        "waiting": before._replace(
+            load=load._replace(waiting=load.waiting + by, in_flight=load.in_flight + by)
+        ),
+        "decoding": before._replace(load=load._replace(in_flight=load.in_flight + by)),
         "session": before._replace(is_session=False),
     }[term]
     then = POLICY.rank(request, given, Random(0))
@@ -143,7 +155,7 @@ def test_a_warm_pod_that_drowns_loses_to_a_cold_one() -> None:
 
 def test_the_fuller_the_fleet_the_longer_a_wait_is_worth_a_warm_cache() -> None:
     given = one("warm", wait=3.0, prefill=0.1), one("cold", prefill=2.0)
-    # alpha 1: 3.1 against 2.0; alpha 1 + 0.6/0.4 = 2.5: 3.25 against 5.0
+    # At 0: 3.1 against 2.0. At 0.6 a prefill counts 1 + 2 x 0.6 / 0.4 = 4 times: 3.4 against 8.0.
     assert winner(*given) == "cold"
     assert winner(*given, utilisation=0.6) == "warm"
     assert winner(*given, policy=Warmpath(kappa=0.0), utilisation=0.6) == "cold"
@@ -156,21 +168,31 @@ def test_requests_that_decode_count_when_the_rest_is_equal() -> None:
 def test_the_terms_are_what_the_docstring_says() -> None:
     policy = Warmpath(g=0.5, mu=0.01)
     given = [
-        one("a", wait=1.0, prefill=0.4, in_flight=15),
+        Candidate("a", 0, 0, 0.4, Load(wait=1.0, waiting=3, in_flight=18)),
         one("b", 99.0)._replace(is_session=True),
     ]
     ranked = policy.rank(Request(1000, 0.5), given, Random(0))
-    # alpha 2; (1 + 0.8 + 0.15) x (16^0.5 - 1)
+    # Crowded: (1 + 3) / (1 + 1.5) x (1 + 15) / (1 + 7.5), and of that the root.
     assert dict(ranked[0].terms) == pytest.approx(
         {
             "wait": 1.0,
-            "prefill": 0.8,
-            "decode": 0.15,
-            "crowding": 5.85,
+            "prefill": 0.4,
+            "others": 2 * 0.4 * (4 / 2.5 * 16 / 8.5) ** 0.5,
+            "decode": 0.18,
             "session": 0.1,
             "hot_spot": 0.0,
         }
     )
+
+
+def test_a_long_prompt_keeps_off_crowded_ranks_where_a_short_one_does_not() -> None:
+    def given(prefill: float) -> list[Candidate]:
+        crowded = Candidate("crowded", 0, 0, prefill, Load(wait=0.5, waiting=8, in_flight=30))
+        lonely = Candidate("lonely", 0, 0, prefill, Load(wait=1.5, waiting=1, in_flight=4))
+        return [crowded, lonely]
+
+    assert winner(*given(0.1), utilisation=0.7) == "crowded"
+    assert winner(*given(3.0), utilisation=0.7) == "lonely"
 
 
 def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
