@@ -265,12 +265,14 @@ async def test_another_salt_and_another_adapter_are_not_assumed(stand: Stand) ->
 
 
 async def test_shadow_picks_follow_the_caller_and_tell_what_was_missed(stand: Stand) -> None:
-    first = await stand.pick(prompt(1000), shadow=True)
-    told = await stand.explain(prompt(1000))
+    first = await stand.pick(prompt(1000), shadow=True, session_id="s")
+    told = await stand.explain(prompt(1000), session_id="s")
+    assert not any(one.details.is_session for one in told.candidates)
     assert all(not one.details.in_flight for one in told.candidates), "nothing is booked yet"
     assert all(not one.matched_tokens for one in told.candidates)
     assert await stand.report(first.booking_id, "STARTED", pod="a")
-    assert by_pod((await stand.explain(prompt(1000))).candidates)["a"].details.in_flight == 1
+    details = by_pod((await stand.explain(prompt(1000), session_id="s")).candidates)["a"].details
+    assert (details.in_flight, details.assumed_tokens, details.is_session) == (1, 960, True)
     await stand.report(first.booking_id, "FIRST_TOKEN")
     await stand.report(first.booking_id, "FINISHED", cached_tokens=0, prompt_tokens=1000)
     second = await stand.pick(prompt(1000), shadow=True)
