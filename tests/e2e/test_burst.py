@@ -136,7 +136,7 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(folder: Path, *, without_events: int = 0, pick: str = "") -> AsyncIterator[Fleet]:
+async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet]:
     """Have fresh workers, some of which the router is told no events of."""
     with Python("simworker", *WORKERS, log=folder / "workers.log") as process:
         workers = json.loads(process.hear())["workers"]
@@ -145,7 +145,7 @@ async def fleet(folder: Path, *, without_events: int = 0, pick: str = "") -> Asy
             # Eight engines in one process take requests in late on a busy machine, and would then
             # tell of fewer than were sent.
             "[probe]\ninterval-seconds = 0",
-            f"[pick]\nkept-decisions = {2 * SIZE}\n{pick}",
+            f"[pick]\nkept-decisions = {2 * SIZE}",
             f"[[models]]\nname = '{MODEL}'\nvocab-size = {VOCAB}",
         ]
         for number, worker in enumerate(workers):
