@@ -224,7 +224,7 @@ BURST_SHARE = 0.3
 COPIES = (4, 8, 8, 16, 16, 32, 64)
 WITHIN = 0.1
 """Seconds."""
-SAMPLED = LogNormal(2_500, 1.0, least=200, most=40_000)
+SAMPLED = LogNormal(2_000, 1.0, least=200, most=40_000)
 SAMPLE = LogNormal(300, 0.7, least=10, most=2_000)
 SYSTEM_BLOCKS, SYSTEM_SHARE = 2, 0.5
 """The chats' system prompt, and the share of bursts that have it too."""
@@ -248,7 +248,7 @@ def bursts(rng: Random) -> Iterator[tuple[float, Session]]:
 
 
 def _burst(rng: Random, at: float, system: Sequence[int]) -> Session:
-    tokens = SAMPLED.draw(rng)
+    tokens = len(system) * BLOCK + SAMPLED.draw(rng)
     keys = _prompt(rng, system, tokens)
     for _ in range(rng.choice(COPIES)):
         yield LoggedRequest(at + rng.random() * WITHIN, tokens, SAMPLE.draw(rng), keys)
