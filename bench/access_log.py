@@ -141,7 +141,7 @@ def read_traffic(path: Path, most: int = 0) -> Traffic:
     is_mooncake = isinstance(known, dict) and "input_length" in known
     traffic = _mooncake(path, most) if is_mooncake else _log(path, most)
     requests = sorted(traffic.requests, key=lambda one: one.at)
-    return replace(traffic, requests=_with_affinity(requests))
+    return replace(traffic, requests=with_affinity(requests))
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -297,7 +297,7 @@ def _seconds(where: str, stamp: float | str) -> float:
     return stamp
 
 
-def _with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
+def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     """Guess the sessions that are not logged: the first block that not many have in common.
 
     A block so frequent is a system prompt, not a session; as in `shared/bench/sim.py`.

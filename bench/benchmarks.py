@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import index, ingest, memory, peer, recover, score, simworker, tokenize
+from bench import index, ingest, memory, peer, pick, recover, score, simworker, tokenize
 
 BENCHMARKS = {
     "index": index.measure,
@@ -18,11 +18,12 @@ BENCHMARKS = {
     "tokenize": tokenize.measure,
     "recover": recover.measure,
     "simworker": simworker.measure,
+    "pick": pick.measure,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, texts, recovery, simulated workers; ratios compare."""
+    """Measure index, ingestion, Score, texts, recovery, simulated workers, picks; ratios compare."""
     parser = argparse.ArgumentParser(
         prog="warmpath bench",
         description=main.__doc__,

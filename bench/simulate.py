@@ -1,4 +1,4 @@
-"""`warmpath simulate`: the router's own decisions on recorded traffic, on a virtual clock."""
+"""`warmpath simulate`: the router's own decisions on recorded or generated traffic."""
 
 import argparse
 import json
@@ -25,6 +25,7 @@ from bench.study import (
     STUDY_NAMES,
     variants,
 )
+from bench.traffic import KINDS, Generated
 from scorer.policy import DEFAULT, policy_names
 from simworker.presets import DEFAULT_PRESET, PRESETS
 
@@ -32,7 +33,7 @@ NumberT = TypeVar("NumberT", int, float)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve recorded traffic with simulated pods under one policy or many, and compare."""
+    """Serve recorded or generated traffic with simulated pods under one policy or many, and compare."""
     args = _parser().parse_args(argv)
     console = Console(stderr=args.json, width=None if sys.stdout.isatty() else 150)
     try:
@@ -62,7 +63,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Policies: {', '.join(policy_names())}. docs/simulate.md tells more.",
     )
     add = parser.add_argument
-    add("--trace", type=Path, required=True, help="a Mooncake trace or an access log, .gz or not")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--trace", type=Path, help="a Mooncake trace or an access log, .gz or not")
+    source.add_argument("--traffic", choices=sorted(KINDS), help="generated instead of recorded")
+    add(
+        "--traffic-seed",
+        type=int,
+        default=1,
+        help="of generated traffic: another one, other requests",
+    )
     add(
         "--policy",
         default=DEFAULT,
@@ -76,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         help="KV cache of a pod, in blocks of the trace (512 tokens in Mooncake's); a list runs each",
     )
     add("--load", type=_list(float), default="0.5", help="prefill work over pods x time; or a list")
-    add("--requests", type=int, default=0, help="only the first so many; 0: all")
+    add("--requests", type=int, default=0, help="the first so many; 0: all (6,000 of --traffic)")
     add("--seed", type=_list(int), default="1", help="of ties; of a list tables show medians")
     add("--engine", choices=ENGINE_KINDS, default="serial", help="the study's, or vLLM's scheduler")
     add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET, help="GPU and model")
@@ -104,12 +113,13 @@ def _list(kind: Callable[[str], NumberT]) -> Callable[[str], list[NumberT]]:
 def _cells(args: argparse.Namespace) -> list[Cell]:
     if args.processes < 1:
         raise ValueError(f"--processes is {args.processes}, less than 1")
+    source = args.trace or Generated(args.traffic, args.traffic_seed)
     pods, blocks, loads = args.pods, args.blocks_per_pod, args.load
     if args.matrix:
         pods, blocks, loads = MATRIX_PODS, MATRIX_BLOCKS, MATRIX_LOADS
     return [
         Cell(
-            args.trace,
+            source,
             one.spec,
             number,
             size,

@@ -19,6 +19,7 @@ from bench.access_log import LoggedRequest, Traffic, read_traffic
 from bench.simulate_fleet import EngineKind, FleetSettings, build_fleet
 from bench.simulate_router import SimulatedRouter
 from bench.study import variant
+from bench.traffic import Generated
 from indexer.embedded import embedded_index
 from indexer.index import Index
 from scorer.prefill import PrefillModel
@@ -37,14 +38,14 @@ CURVE = 200
 class Cell:
     """What is run. Seconds."""
 
-    trace: Path
+    trace: Path | Generated
     policy: str
     """A variant (`bench.study`)."""
     pods: int
     blocks_per_pod: int
     load: float
     requests: int = 0
-    """Of the file, from its beginning; 0: all."""
+    """The first so many; 0: all of a file, 6,000 of generated ones."""
     seed: int = 1
     engine: EngineKind = "serial"
     preset: str = DEFAULT_PRESET
@@ -179,8 +180,10 @@ def run(cell: Cell) -> Figures:
 
 
 @lru_cache(maxsize=2)
-def _traffic(path: Path, requests: int) -> Traffic:
-    return read_traffic(path, requests)
+def _traffic(source: Path | Generated, requests: int) -> Traffic:
+    if isinstance(source, Generated):
+        return source.traffic(requests)
+    return read_traffic(source, requests)
 
 
 def _new_index() -> Index:

@@ -66,7 +66,7 @@ class Decisions:
             choice.prompt_tokens,
             placed.at,
             [weighed(one) for one in choice.options[:MOST_CANDIDATES]],
-            reason(choice.prompt_tokens, choice.options, choice.policy),
+            reason(choice.prompt_tokens, choice.options, choice.policy, is_beside=choice.is_beside),
             shadow=placed.shadow,
             went=placed.went,
         )

@@ -65,6 +65,8 @@ class Ask:
     shadow: bool = False
     disaggregated: bool = False
     traits: Traits = Traits()
+    beside: tuple[str, int] | None = None
+    """The pod and rank where its group goes: it goes there too if it may, whatever that costs."""
 
 
 class Option(NamedTuple):
@@ -97,6 +99,8 @@ class Choice:
     options: Sequence[Option]
     decode: Sequence[Option] = ()
     """Of a disaggregated request: where to decode; `options` are for the prefill."""
+    is_beside: bool = False
+    """Whether the first is not the best, but where the request's group goes."""
 
     @property
     def source(self) -> Option | None:
@@ -261,13 +265,18 @@ class Picker:
         busy = sum(one.candidate.load.waiting > 0 for one in first) / len(first)
         utilisation = self._utilisation(ask.prompt.model).after(busy, now)
         request = Request(ask.prompt.tokens, utilisation, ask.session)
+        options = _ordered(first, policy.rank(request, _candidates(first), self._rng))
+        best = options[0]
+        if ask.beside is not None:
+            options.sort(key=lambda one: one.candidate[:2] != ask.beside)
         return Choice(
             policy=ask.policy or self._settings.policy,
             prompt_tokens=ask.prompt.tokens,
             utilisation=utilisation,
             busy=busy,
-            options=_ordered(first, policy.rank(request, _candidates(first), self._rng)),
+            options=options,
             decode=_ordered(second, rank_decode(request, _candidates(second), self._rng)),
+            is_beside=options[0] is not best,
         )
 
     def _policy(self, name: str) -> Policy:

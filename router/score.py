@@ -61,8 +61,8 @@ class Prompt(Protocol):
         """Return the blocks that a request could find cached."""
 
 
-class TokenPrompt(msgspec.Struct, frozen=True):
-    """A prompt as engines cache it.
+class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
+    """A prompt as engines cache it; those are equal that they cache alike.
 
     `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
     computes anew whatever it holds (`router.prompt`). `memo` is there for a text.
@@ -75,6 +75,16 @@ class TokenPrompt(msgspec.Struct, frozen=True):
     items: tuple[Item, ...] = ()
     reads_cache: bool = True
     memo: Memo | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
+
+    def __hash__(self) -> int:
+        return hash(self._cached_as)
+
+    @property
+    def _cached_as(self) -> tuple[object, ...]:
+        return self.ids, self.model, self.lora, self.cache_salt, self.items, self.reads_cache
 
     @property
     def tokens(self) -> int:

@@ -48,9 +48,15 @@ class Contender(Protocol):
         """What the cost is made of."""
 
 
-def reason(prompt_tokens: int, contenders: Sequence[Contender], policy: str) -> str:
-    """Return why the first one won. `contenders` are all of them, best first, at least one."""
-    return _Reason(prompt_tokens, contenders).told(policy)
+def reason(
+    prompt_tokens: int, contenders: Sequence[Contender], policy: str, *, is_beside: bool = False
+) -> str:
+    """Return why the first one won. `contenders` are all of them, best first, at least one.
+
+    With `is_beside` the first is where the request's group goes, and the others are in order.
+    """
+    told = _Reason(prompt_tokens, contenders)
+    return told.beside() if is_beside else told.told(policy)
 
 
 class _Reason:
@@ -71,6 +77,13 @@ class _Reason:
                 f"{policy} puts {name} first: its cost is {_cost(best)}; {self._unitless(second)}."
             )
         return f"{self._first()}; {self._against(second)}."
+
+    def beside(self) -> str:
+        """Say that it goes where its group goes, and where else it would have gone."""
+        return (
+            f"{self._first()}; others of the same prompt were just sent there, and it goes with "
+            f"them: alone it would have gone to {self._name(self._all[1])}."
+        )
 
     # The winner
 

@@ -1,0 +1,239 @@
+"""Bursts of new prompts, sent all at once to a real router and eight real workers."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from bench.servers import Python
+from indexer.token import pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from scorer.policies.warmpath import Warmpath
+
+MODEL = "demo"
+BLOCK = 32
+VOCAB = 32_000
+PODS = 8
+SIZE = 500
+SHORT, LONG = 512, 16_384
+WARM = 0.8
+"""The share of a prompt that must be cached where it was computed before: the last block never is."""
+POLICY = Warmpath()
+
+WORKERS = (
+    f"--model={MODEL}",
+    "--listen=127.0.0.1:0",
+    "--events-endpoint=tcp://127.0.0.1:*",
+    "--replay-endpoint=tcp://127.0.0.1:*",
+    f"--workers={PODS}",
+    f"--block-size={BLOCK}",
+    "--blocks=16384",
+    f"--vocab-size={VOCAB}",
+    "--stream-interval=64",
+    "--speed=50",
+)
+
+
+class Prompt:
+    """Token ids that nobody has seen, encoded as both sides take them."""
+
+    def __init__(self, rng: Random, tokens: int, max_tokens: int = 8) -> None:
+        ids = rng.choices(range(VOCAB), k=tokens)
+        self.message = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
+        self.body = json.dumps(
+            {
+                "model": MODEL,
+                "prompt": ids,
+                "max_tokens": max_tokens,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        ).encode()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Eight workers in one process, and a router that is asked about them."""
+
+    stub: router_pb2_grpc.RouterStub
+    http: aiohttp.ClientSession
+    addresses: dict[str, str]
+
+    async def burst(
+        self, prompts: Sequence[Prompt], before: Sequence[Prompt] = (), on: Sequence[str] = ()
+    ) -> list[tuple[str, int]]:
+        """Place and serve all `prompts` at once, while those `before` are under way `on` some pods.
+
+        Ends are reported once the last one is placed, as if each answer took longer than the burst: so
+        what is in flight at a pick is what was picked before it. Returns each one's pod and how many
+        tokens its engine found cached.
+        """
+        placed = asyncio.Event()
+        left = len(before) + len(prompts)
+
+        async def pick(prompt: Prompt, pods: Sequence[str] = ()) -> pb.PickResponse:
+            nonlocal left
+            picked = await self.stub.Pick(pb.PickRequest(prompt=prompt.message, pods=pods))
+            left -= 1
+            if not left:
+                placed.set()
+            return picked
+
+        async def served(prompt: Prompt, picked: pb.PickResponse) -> tuple[str, int]:
+            pod = picked.candidates[0].pod
+            cached = await self._generate(prompt, pod, picked.booking_id)
+            await placed.wait()
+            await self._report(picked.booking_id, pb.ReportRequest.FINISHED, cached_tokens=cached)
+            return pod, cached
+
+        async def one(prompt: Prompt) -> tuple[str, int]:
+            return await served(prompt, await pick(prompt))
+
+        async with asyncio.TaskGroup() as tasks:
+            for prompt in before:
+                tasks.create_task(served(prompt, await pick(prompt, on)))
+            placing = [tasks.create_task(one(prompt)) for prompt in prompts]
+        return [task.result() for task in placing]
+
+    async def _generate(self, prompt: Prompt, pod: str, booking_id: str) -> int:
+        """Have a pod answer, and report its first token; return the tokens that it found cached."""
+        usage = None
+        began = False
+        url = f"http://{self.addresses[pod]}/v1/completions"
+        headers = {"Content-Type": "application/json"}
+        async with self.http.post(url, data=prompt.body, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            await self._report(booking_id, pb.ReportRequest.STARTED)
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                if not began:
+                    began = True
+                    await self._report(booking_id, pb.ReportRequest.FIRST_TOKEN)
+                usage = json.loads(line[6:]).get("usage") or usage
+        assert usage is not None
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    async def _report(
+        self, booking_id: str, event: pb.ReportRequest.Event.ValueType, **fields: int
+    ) -> None:
+        request = pb.ReportRequest(booking_id=booking_id, event=event, **fields)
+        assert (await self.stub.Report(request)).known
+
+    async def decisions(self) -> list[pb.Decision]:
+        """Return what was picked, the first first."""
+        answer = await self.stub.ListDecisions(pb.ListDecisionsRequest())
+        return list(reversed(answer.decisions))
+
+
+@asynccontextmanager
+async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet]:
+    """Have fresh workers, some of which the router is told no events of."""
+    with Python("simworker", *WORKERS, log=folder / "workers.log") as process:
+        workers = json.loads(process.hear())["workers"]
+        lines = [
+            "[server]\nlisten = '127.0.0.1:0'\nmetrics-listen = ''",
+            # Eight engines in one process take requests in late on a busy machine, and would then
+            # tell of fewer than were sent.
+            "[probe]\ninterval-seconds = 0",
+            f"[pick]\nkept-decisions = {2 * SIZE}",
+            f"[[models]]\nname = '{MODEL}'\nvocab-size = {VOCAB}",
+        ]
+        for number, worker in enumerate(workers):
+            lines.append(
+                f"[[pods]]\nid = 'pod-{number}'\nmodel = '{MODEL}'\naddress = '{worker['address']}'"
+            )
+            if number >= without_events:
+                lines.append(f"events = '{worker['events']}'\nreplay = '{worker['replay']}'")
+        config = folder / "router.toml"
+        config.write_text("\n".join(lines))
+        args = ("router", "serve", "--config", str(config))
+        with Python(*args, log=folder / "router.log") as router:
+            address = router.hear().split(" on ")[1].strip()
+            async with (
+                grpc.aio.insecure_channel(address) as channel,
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(limit=0),
+                    timeout=aiohttp.ClientTimeout(total=None),
+                ) as http,
+            ):
+                stub = router_pb2_grpc.RouterStub(channel)
+                while await followed(stub) < PODS - without_events:
+                    await asyncio.sleep(0.01)
+                addresses = {f"pod-{at}": one["address"] for at, one in enumerate(workers)}
+                yield Fleet(stub, http, addresses)
+
+
+async def followed(stub: router_pb2_grpc.RouterStub) -> int:
+    """Return how many pods' events are followed without a gap."""
+    pods = (await stub.ListPods(pb.ListPodsRequest())).pods
+    return sum(pod.ranks[0].trust.level == pb.Trust.EXACT for pod in pods)
+
+
+def pod_of(decision: pb.Decision) -> str:
+    return decision.candidates[0].pod
+
+
+def assert_within_margin(decisions: Sequence[pb.Decision]) -> None:
+    """Assert that each went to a pod within the policy's load margin, counted from the picks alone."""
+    in_flight = dict.fromkeys((f"pod-{number}" for number in range(PODS)), 0)
+    for picked, decision in enumerate(decisions):
+        pod = pod_of(decision)
+        assert in_flight[pod] <= POLICY.load_margin * picked / PODS + POLICY.load_slack, in_flight
+        in_flight[pod] += 1
+
+
+def assert_few_are_cold(cold: Counter[str]) -> None:
+    """Assert that somebody computes the prompt, and no pod more than twice."""
+    assert cold
+    assert max(cold.values()) <= 2, cold
+
+
+@pytest.mark.parametrize(
+    ("tokens", "loaded", "without_events"),
+    [(SHORT, 0, 0), (LONG, 0, 0), (SHORT, 4, 0), (LONG, 4, 0), (SHORT, 0, 3)],
+    ids=[
+        "short-idle",
+        "long-idle",
+        "short-half-loaded",
+        "long-half-loaded",
+        "short-a-third-without-events",
+    ],
+)
+async def test_one_new_prompt_spreads_within_the_load_margin_and_is_computed_once_or_twice_a_pod(
+    tmp_path: Path, tokens: int, loaded: int, without_events: int
+) -> None:
+    rng = Random(tokens + loaded)
+    prompt = Prompt(rng, tokens)
+    before = [Prompt(rng, 4096, max_tokens=200) for _ in range(16 * loaded)]
+    busy = [f"pod-{2 * number}" for number in range(loaded)]
+    async with fleet(tmp_path, without_events=without_events) as stand:
+        answers = await stand.burst([prompt] * SIZE, before, on=busy)
+        decisions = await stand.decisions()
+    burst = decisions[len(before) :]
+    assert Counter(map(pod_of, burst)) == Counter(pod for pod, _ in answers)
+    assert_within_margin(decisions)
+    warm = WARM * tokens
+    assert_few_are_cold(Counter(pod for pod, cached in answers if cached < warm))
+    expected = (one.candidates[0] for one in burst)
+    assert_few_are_cold(Counter(one.pod for one in expected if one.matched_tokens < warm))
+
+
+async def test_different_new_prompts_spread_evenly(tmp_path: Path) -> None:
+    rng = Random(1)
+    async with fleet(tmp_path) as stand:
+        answers = await stand.burst([Prompt(rng, SHORT) for _ in range(SIZE)])
+        assert_within_margin(await stand.decisions())
+    assert all(cached == 0 for _, cached in answers)
+    counts = Counter(pod for pod, _ in answers)
+    assert len(counts) == PODS
+    assert max(counts.values()) <= 1.5 * SIZE / PODS
