@@ -193,7 +193,7 @@ _DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
     "decode": lambda one, _: f"it has {_requests(one)} in flight",
     "others": lambda one, tokens: (
         f"its prefill of {tokens - one.candidate.cached:,} tokens would hold up those that come "
-        f"after it, where {_requests(one)} are in flight"
+        "after it" + (f" ({_requests(one)} in flight)" if one.candidate.load.in_flight else "")
     ),
     "crowding": lambda one, _: f"it has {_requests(one)} in flight",
     SESSION: lambda _, __: "the session would have to move",

@@ -109,6 +109,19 @@ def test_a_warm_pod_that_is_busy_was_passed_over_for_its_queue() -> None:
     )
 
 
+def test_a_prefill_that_would_hold_up_others_is_told_with_how_many_there_are() -> None:
+    for in_flight, among in (
+        (3, " (3 requests in flight)"),
+        (1, " (1 request in flight)"),
+        (0, ""),
+    ):
+        cold = contender("b", in_flight=in_flight)
+        cold = replace(cold, terms=(*cold.terms, ("others", 2.0)), cost=cold.cost + 2.0)
+        assert told(contender("a", 8192), cold).endswith(
+            f"its prefill of 9,000 tokens would hold up those that come after it{among}."
+        )
+
+
 def test_a_warm_pod_of_which_the_view_is_doubtful_may_hold_more() -> None:
     stale = contender("pod-1", 8192, counted=4096, trust="stale")
     assert told(stale, contender("pod-3", 6000)).endswith(
