@@ -62,10 +62,16 @@ def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
             )
         ]
     return [
-        pb.Finding(pod=pod.id, model=pod.model, kind="ready", text=f"it is not ready: {pod.status}")
+        pb.Finding(pod=pod.id, model=pod.model, kind="ready", text=_unready(pod))
         for pod in response.pods
         if not pod.ready
     ]
+
+
+def _unready(pod: pb.Pod) -> str:
+    """Say what its health and, where they are not exact, its events are."""
+    told = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
+    return "; ".join(dict.fromkeys([f"it is not ready: {pod.status}", *told]))
 
 
 def _report(
@@ -129,12 +135,13 @@ def _saved(one: pb.Shadow) -> str:
     chosen = _share(one.chosen_tokens, one.prompt_tokens)
     ours = _share(one.warmpath_tokens, one.prompt_tokens)
     saved = (one.chosen_ttft - one.warmpath_ttft) / one.requests
-    when = "earlier" if saved >= 0 else "later"
+    when = f"{seconds(abs(saved))} {'earlier' if saved > 0 else 'later'} on average"
+    if abs(saved) < 0.0005:
+        when = "as soon"
     return (
         f"{one.model}, in shadow: of {one.requests:,} requests {one.agreed:,} went where warmpath "
         f"would have sent them. Where they went {chosen} of their tokens were cached, with "
-        f"warmpath's choice {ours}; the predicted first token comes {seconds(abs(saved))} {when} "
-        "on average."
+        f"warmpath's choice {ours}; the predicted first token comes {when}."
     )
 
 

@@ -259,10 +259,14 @@ async def test_the_doctor_tells_findings_in_sentences_and_by_its_exit_status(
     for pod in ("pod-a", "pod-b", "pod-c"):
         text = f"only chats are predicted wrong on {pod}"
         servicer.diagnosis.findings.add(pod=pod, model="m", kind="template", text=text)
-    servicer.pods.append(pb.Pod(id="pod-b", model="m", status="connection refused"))
+    trust = pb.Trust(level=pb.Trust.STALE, reason="the event stream is gone")
+    ranks = [pb.Rank(trust=trust), pb.Rank(rank=1, trust=trust)]
+    servicer.pods.append(pb.Pod(id="pod-b", model="m", status="connection refused", ranks=ranks))
     assert await run(doctor.main, address) == 1
     printed = " ".join(capsys.readouterr().out.split())
-    assert "ready: m pod-b: it is not ready: connection refused." in printed
+    assert (
+        "ready: m pod-b: it is not ready: connection refused; the event stream is gone." in printed
+    )
     assert (
         "template: m pod-a: only chats are predicted wrong on pod-a. Likewise pod-b, pod-c."
     ) in printed
@@ -301,6 +305,12 @@ async def test_the_doctor_says_what_the_shadow_would_have_saved(
         "Where they went 40.0% of their tokens were cached, with warmpath's choice 70.0%" in printed
     )
     assert "comes 0.3 s earlier on average" in printed
+    router[0].diagnosis.shadows[0].chosen_ttft = 1.0
+    assert await run(doctor.main, router[1]) == 0
+    assert "comes 0.1 s later on average" in " ".join(capsys.readouterr().out.split())
+    router[0].diagnosis.shadows[0].chosen_ttft = 2.0
+    assert await run(doctor.main, router[1]) == 0
+    assert "predicted first token comes as soon." in " ".join(capsys.readouterr().out.split())
 
 
 async def test_a_router_that_does_not_answer_is_neither_well_nor_ill(
