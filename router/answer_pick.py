@@ -1,6 +1,7 @@
 """Answers to what concerns picks: Pick, Report, Explain, ListDecisions, Diagnose. No sockets."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from indexer.ingest import Ingest
@@ -177,20 +178,24 @@ class PickAnswerer:
             traits=_traits(request.prompt, prompt),
         )
 
-    def _observe(self, loads: Iterable[pb.PodLoad]) -> None:
+    def _observe(self, loads: Sequence[pb.PodLoad]) -> None:
         """Take note of what a gateway says of loads; of pods that are not known it is passed over."""
         now = self._clock()
         for position, one in enumerate(loads):
-            field = f"loads[{position}]"
-            if not 0 <= one.kv_usage <= 1:
-                raise BadPromptError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
-            if not one.age >= 0:
-                raise BadPromptError(f"{field}.age", f"is {one.age} s, less than 0")
-            if one.running + one.waiting > MOST_REQUESTS:
-                raise BadPromptError(field, f"has more than {MOST_REQUESTS} requests")
+            _check_load(one, f"loads[{position}]")
+        for one in loads:
             if self._ingest.rank(one.pod, one.rank) is not None:
                 seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
                 self._loads.observe(one.pod, one.rank, seen, "gateway")
+
+
+def _check_load(one: pb.PodLoad, field: str) -> None:
+    if not 0 <= one.kv_usage <= 1:
+        raise BadPromptError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
+    if not 0 <= one.age < math.inf:
+        raise BadPromptError(f"{field}.age", f"is {one.age} s, not 0 or more")
+    if one.running + one.waiting > MOST_REQUESTS:
+        raise BadPromptError(field, f"has more than {MOST_REQUESTS} requests")
 
 
 def _traits(message: pb.Prompt, prompt: TokenPrompt) -> Traits:
