@@ -162,9 +162,6 @@ class Scorer:
         self._believed = believed
         self._shared_tiers = shared_tiers
         self._assumed_form = (assumed_block_size, False)
-        self._prompt: Prompt | None = None
-        self._chains: dict[tuple[int, bool], Chain] = {}
-        """Of the last prompt, whose keys are asked for again once a rank is picked."""
 
     def score(
         self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
@@ -213,7 +210,8 @@ class Scorer:
     def keys(self, prompt: Prompt, rank: Rank) -> bytes:
         """Return the keys of the blocks that a prompt would have on a rank, packed."""
         form = rank.layout.form
-        return packed_keys(self._sought(prompt, form if form[0] else self._assumed_form))
+        block_size, lookahead = form if form[0] else self._assumed_form
+        return packed_keys(prompt.chain(block_size, self._hash_seed, lookahead=lookahead))
 
     def held_tokens(self, rank: Rank) -> int:
         """Return how many tokens a rank is known or assumed to hold altogether."""
@@ -225,16 +223,9 @@ class Scorer:
         return max(known, assumed * (size or self._assumed_form[0]))
 
     def _sought(self, prompt: Prompt, form: tuple[int, bool]) -> Chain:
-        if prompt is not self._prompt:
-            self._prompt, self._chains = prompt, {}
-        chain = self._chains.get(form)
-        if chain is None:
-            chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
-            # With two look-ups the keys are better made once.
-            if self._believed:
-                chain = replace(chain, made=packed_keys(chain))
-            self._chains[form] = chain
-        return chain
+        chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
+        # With two look-ups the keys are better made once.
+        return replace(chain, made=packed_keys(chain)) if self._believed else chain
 
     def _held(self, sought: Chain, *, leading: bool) -> dict[Rank, list[Held]]:
         held: dict[Rank, list[Held]] = {}
