@@ -8,7 +8,7 @@ is long overdue is taken for computed, and in the end the whole booking expires.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -165,9 +165,15 @@ class Bookings:
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return what is booked on a rank; its queue and KV usage are not known here."""
-        now = self.expire(now)
-        book = self._ranks.get((pod, rank))
-        return IDLE if book is None else book.load(now, self._head_floor)
+        [load] = self.loads([(pod, rank)], now)
+        return load
+
+    def loads(self, ranks: Iterable[tuple[str, int]], now: float) -> list[Load]:
+        """Return what is booked on each of these ranks, in the order given."""
+        now, books, floor = self.expire(now), self._ranks, self._head_floor
+        return [
+            IDLE if (book := books.get(name)) is None else book.load(now, floor) for name in ranks
+        ]
 
     def ranks(self) -> Mapping[tuple[str, int], RankBook]:
         """Return what is booked, by pod and rank, to be read only."""

@@ -10,6 +10,7 @@ A request takes a moment to reach its engine, so the youngest bookings before an
 may or may not be among those it counts: they are taken for neither surplus nor lost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -109,11 +110,21 @@ class LoadTable:
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return a rank's load."""
-        booked = self._bookings.load(pod, rank, now)
-        seen = self._fresh((pod, rank), now)
+        [load] = self.loads([(pod, rank)], now)
+        return load
+
+    def loads(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Load]:
+        """Return the load of each of these ranks, in the order given."""
+        booked = self._bookings.loads(ranks, now)
+        if not self._seen:
+            return booked
+        return [self._corrected(*each, now) for each in zip(ranks, booked, strict=True)]
+
+    def _corrected(self, name: tuple[str, int], booked: Load, now: float) -> Load:
+        seen = self._fresh(name, now)
         if seen is None:
             return booked
-        correction = self._correction((pod, rank), seen)
+        correction = self._correction(name, seen)
         load, head = correction.load, correction.head
         if head is None:
             return load

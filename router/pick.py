@@ -296,20 +296,20 @@ class Picker:
         self, ask: Ask, ranks: Sequence[tuple[Pod, Rank]], now: float, *, needs_known: bool
     ) -> dict[Rank, Option]:
         settings, tokens = self._settings, ask.prompt.tokens
+        pod_of = {rank: pod for pod, rank in ranks}
         matches = self._scorer.matches(
             ask.prompt,
-            list(dict.fromkeys(rank for _, rank in ranks)),
+            list(pod_of),
             longest_prefix,
             stale_since=now - settings.assumed_seconds,
         )
         last = self._sessions.get(ask.session, now) if ask.session else None
-        factor_of, load_of = self._calibration.factor, self._loads.load
+        loads = self._loads.loads([(pod.id, rank.number) for rank, pod in pod_of.items()], now)
+        factor_of = self._calibration.factor
         # Many ranks hold the same of a prompt: nothing, mostly.
         warm_of: dict[tuple[Match, Level], Warmth] = {}
         options: dict[Rank, Option] = {}
-        for pod, rank in ranks:
-            if rank in options:
-                continue
+        for (rank, pod), load in zip(pod_of.items(), loads, strict=True):
             name, number = pod.id, rank.number
             trust = rank.trust
             match = matches.get(rank, NOTHING)
@@ -323,7 +323,7 @@ class Picker:
                 number,
                 warm.cached,
                 warm.prefill * factor,
-                load_of(name, number, now),
+                load,
                 self._scorer.held_tokens(rank) if needs_known else 0,
                 last == (name, number),
             )
@@ -347,7 +347,7 @@ class Picker:
             choice.prompt_tokens,
             at=now,
             picked=where,
-            available=max(_held(one, choice) for one in choice.options),
+            available=_held(max(choice.options, key=_matched), choice),
             predicted={
                 (one.pod.id, one.rank.number): _predicted(one, choice, self._room(one))
                 for one in kept
@@ -525,7 +525,15 @@ def _candidates(options: Sequence[Option]) -> list[Candidate]:
 def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> list[Option]:
     """Return the options as a policy has ranked their candidates."""
     by_name = {one.candidate[:2]: one for one in options}
-    return [by_name[one.candidate[:2]]._replace(cost=one.cost, terms=one.terms) for one in ranked]
+    ordered = []
+    for candidate, cost, terms in ranked:
+        pod, rank, match, trust, _, _, _, factor = by_name[candidate[:2]]
+        ordered.append(Option(pod, rank, match, trust, candidate, cost, terms, factor))
+    return ordered
+
+
+def _matched(option: Option) -> int:
+    return option.match.matched_tokens
 
 
 def _held(option: Option, choice: Choice) -> int:

@@ -12,15 +12,13 @@ from scorer.candidate import Ranked
 
 def in_order(ranked: Iterable[Ranked], rng: Random) -> list[Ranked]:
     """Return the candidates, best first."""
-    shuffled = list(ranked)
-    rng.shuffle(shuffled)
-    shuffled.sort(key=_key)
-    return shuffled
+    draw = rng.random
 
+    def key(one: Ranked) -> tuple[float, int, int, float]:
+        candidate = one.candidate
+        return rounded(one.cost), candidate.load.in_flight, -candidate.cached, draw()
 
-def _key(one: Ranked) -> tuple[float, int, int]:
-    candidate = one.candidate
-    return rounded(one.cost), candidate.load.in_flight, -candidate.cached
+    return sorted(ranked, key=key)
 
 
 def rounded(cost: float) -> float:
