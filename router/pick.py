@@ -157,6 +157,15 @@ class Placed:
     first_token_at: float | None = None
 
     @property
+    def counts_in_full(self) -> bool:
+        """Whether all that is held where it went was counted on.
+
+        Where less was, a first token that comes early says nothing of the engine's speed.
+        """
+        expected = self.predicted.get(self.went)
+        return expected is not None and expected.held == expected.cached
+
+    @property
     def captured(self) -> int:
         """Tokens held where it went; 0 where nothing was known of that."""
         expected = self.predicted.get(self.went)
@@ -449,7 +458,8 @@ class Picker:
         placed.keys = b""
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
-            self._calibration.first_token(placed.booking)
+            if placed.counts_in_full:
+                self._calibration.first_token(placed.booking)
             if placed.decoding is not None:
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:

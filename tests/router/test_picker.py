@@ -280,6 +280,24 @@ def test_a_pod_without_events_is_known_by_what_was_sent_there() -> None:
     assert not any(one.match.matched_tokens for one in parts.weigh().options)
 
 
+def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
+    parts = Parts(pods=0)
+    rank = parts.ingest.add_blind("pod-0", 0)
+    parts.pods = [Pod("pod-0", "", "m", (rank,), has_events=False)]
+    model = PrefillModel()
+    for held in (0, *[PROMPT.tokens - 1] * 40):
+        booking_id, choice = parts.choose()
+        expected = choice.options[0].candidate
+        assert expected.prefill >= model.seconds(PROMPT.tokens - held, held)
+        # As fast as the model says, with all that was sent there still cached.
+        parts.now += model.seconds(PROMPT.tokens - held, held)
+        parts.picker.first_token(booking_id, parts.now)
+        parts.picker.ended(booking_id, "finished", parts.now)
+        parts.now += 10
+    assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
+    assert parts.calibration.factor("pod-0", 0) == 1.0
+
+
 def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 100)

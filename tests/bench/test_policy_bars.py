@@ -1,0 +1,68 @@
+"""The default policy against the best published one, and with wrong inputs: seeded, nothing is timed.
+
+Small cells near saturation; `warmpath bench pick` has the whole matrix.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from bench.demo import TRACE
+from bench.simulate_cell import Cell, Figures, run
+from bench.study import BEST_PUBLISHED
+from bench.traffic import KINDS, Generated
+from scorer.policy import DEFAULT
+
+SLICES = (
+    Cell(TRACE, DEFAULT, pods=4, blocks_per_pod=500, load=0.75),
+    Cell(TRACE, DEFAULT, pods=3, blocks_per_pod=1000, load=0.85),
+)
+LOADS: Mapping[str, float] = {"docs": 0.4, "agent": 0.4, "bursts": 0.3, "tenants": 0.5}
+"""Where waits begin to grow: how much decoding comes on top differs."""
+
+WRONG: Mapping[str, dict[str, float]] = {
+    "costs x 0.5": {"estimate_factor": 0.5},
+    "costs x 2": {"estimate_factor": 2.0},
+    "events 5 s late": {"event_delay": 5.0},
+    "a third without events": {"no_events_share": 1 / 3},
+    "all, costs x 0.5": {"estimate_factor": 0.5, "event_delay": 5.0, "no_events_share": 1 / 3},
+    "all, costs x 2": {"estimate_factor": 2.0, "event_delay": 5.0, "no_events_share": 1 / 3},
+}
+
+
+def generated(kind: str) -> Cell:
+    source = Generated(kind, seed=2)
+    return Cell(source, DEFAULT, pods=8, blocks_per_pod=1500, load=LOADS[kind], requests=1500)
+
+
+@lru_cache(maxsize=64)
+def outcome(cell: Cell) -> Figures:
+    return run(cell)
+
+
+def p90_to_the_best_published(cell: Cell) -> float:
+    theirs = outcome(replace(cell, policy=BEST_PUBLISHED))
+    return outcome(cell).ttft_p90_s / theirs.ttft_p90_s
+
+
+@pytest.mark.parametrize("cell", SLICES, ids=["4 pods", "3 pods"])
+def test_a_recorded_trace_waits_less_and_finds_most_of_what_is_cached(cell: Cell) -> None:
+    assert p90_to_the_best_published(cell) <= 0.85
+    assert outcome(cell).hit_share >= 0.88
+
+
+def test_traffic_that_nothing_was_tuned_on_waits_less() -> None:
+    ratios = {kind: p90_to_the_best_published(generated(kind)) for kind in KINDS}
+    assert max(ratios.values()) <= 1.05, ratios
+    assert statistics.geometric_mean(ratios.values()) <= 0.9, ratios
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("cell", [SLICES[1], generated("docs")], ids=["slice", "docs"])
+def test_wrong_inputs_do_not_break_it(cell: Cell, wrong: str) -> None:
+    changed: Any = WRONG[wrong]
+    assert outcome(replace(cell, **changed)).ttft_p90_s <= 1.25 * outcome(cell).ttft_p90_s
