@@ -145,7 +145,7 @@ class Scorer:
     """Scores prompts over one ingest's index, and over what is believed besides.
 
     `shared_tiers` names, by model, the tiers that all of its pods read alike: what one holds there,
-    each holds. `assumed_block_size` is for ranks of which no event has told a block size.
+    each holds. `assumed_block_size` is for models of which no event has told a block size yet.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class Scorer:
         self._believed = believed
         self._shared_tiers = shared_tiers
         self._assumed_form = (assumed_block_size, False)
+        self._usual_form: dict[str, tuple[int, bool]] = {}
 
     def score(
         self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
@@ -195,8 +196,10 @@ class Scorer:
             of_form.setdefault(layout.form, []).append(rank)
         shared = self._shared_tiers.get(prompt.model, ())
         unknown = of_form.pop((0, False), [])
+        if of_form:
+            self._usual_form[prompt.model] = max(of_form, key=lambda form: len(of_form[form]))
         if unknown and self._believed:
-            of_form.setdefault(self._assumed_form, []).extend(unknown)
+            of_form.setdefault(self._form(prompt.model, (0, False)), []).extend(unknown)
         matches: dict[Rank, Match] = {}
         for form, alike in of_form.items():
             if form[0]:
@@ -209,9 +212,12 @@ class Scorer:
 
     def keys(self, prompt: Prompt, rank: Rank) -> bytes:
         """Return the keys of the blocks that a prompt would have on a rank, packed."""
-        form = rank.layout.form
-        block_size, lookahead = form if form[0] else self._assumed_form
+        block_size, lookahead = self._form(prompt.model, rank.layout.form)
         return packed_keys(prompt.chain(block_size, self._hash_seed, lookahead=lookahead))
+
+    def _form(self, model: str, form: tuple[int, bool]) -> tuple[int, bool]:
+        """Return a form, or what is assumed where it is not known: that of most of the model's ranks."""
+        return form if form[0] else self._usual_form.get(model, self._assumed_form)
 
     def held_tokens(self, rank: Rank) -> int:
         """Return how many tokens a rank is known or assumed to hold altogether."""

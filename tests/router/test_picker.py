@@ -42,7 +42,9 @@ class KeyedPrompt:
 
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
         del hash_seed, lookahead
-        return Chain(0, b"", block_size, len(self._keys) // 8, (), self._keys)
+        # Blocks of another size have other keys.
+        keys = self._keys if block_size == BLOCK else bytes(reversed(self._keys))
+        return Chain(0, b"", block_size, len(keys) // 8, (), keys)
 
 
 PROMPT = KeyedPrompt(range(1, 101))
@@ -296,6 +298,20 @@ def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
         parts.now += 10
     assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
     assert parts.calibration.factor("pod-0", 0) == 1.0
+
+
+def test_what_is_on_its_way_to_a_pod_without_events_yet_is_still_believed_when_they_come() -> None:
+    parts = Parts(pods=1)
+    fresh = parts.ingest.watch("fresh", 0)
+    parts.pods.append(Pod("fresh", "", "m", (fresh,)))
+    parts.choose()
+    while first(parts.weigh()) != "fresh":
+        parts.choose()
+    parts.choose()
+    fresh.connected()
+    parts.tell(fresh, "exact")
+    found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    assert found["fresh"] == 1600
 
 
 def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
