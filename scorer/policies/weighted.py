@@ -41,7 +41,9 @@ class Weighted:
         if self.min_max:
             missing = _shares([-one.cached for one in candidates])
         else:
-            missing = [1 - one.cached / request.prompt_tokens for one in candidates]
+            # Of a text that was not tokenised in time no token is known.
+            whole = max(1, request.prompt_tokens)
+            missing = [1 - one.cached / whole for one in candidates]
         queues = _shares([one.load.queue for one in candidates])
         ranked = []
         for one, cold, queue in zip(candidates, missing, queues, strict=True):
