@@ -49,9 +49,11 @@ class WatchedRank:
     @property
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
-        if self._short and self._said.level is Level.EXACT:
-            return self._lost or self._short
-        return self._lost or self._said
+        # Each is looked at once: another thread may ask meanwhile.
+        short, said = self._short, self._said
+        if short and said.level is Level.EXACT:
+            return self._lost or short
+        return self._lost or said
 
     @property
     def is_connected(self) -> bool:

@@ -115,17 +115,12 @@ class PickAnswerer:
         self._observe(request.loads)
         if request.event not in EVENTS:
             raise BadPromptError("event", f"is missing; give {', '.join(EVENTS.values())}")
-        now, name = self._clock(), request.booking_id
-        placed = self._picker.get(name)
-        if placed is not None and request.HasField("cached_tokens"):
-            # The engine counts its own tokens: a template may make more of them than ours.
-            told = request.HasField("prompt_tokens")
-            most = request.prompt_tokens if told else placed.prompt_tokens
-            if request.cached_tokens > most:
-                raise BadPromptError(
-                    "cached_tokens", f"is {request.cached_tokens}; the prompt has {most} tokens"
-                )
-        return pb.ReportResponse(known=self._reported(request, name, now))
+        # Of our own count it may be more: an engine's template may make more tokens than ours, and of
+        # a long text only the beginning may have been tokenised in time.
+        cached, most = request.cached_tokens, request.prompt_tokens
+        if request.HasField("prompt_tokens") and cached > most:
+            raise BadPromptError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
+        return pb.ReportResponse(known=self._reported(request, request.booking_id, self._clock()))
 
     def _reported(self, request: pb.ReportRequest, name: str, now: float) -> bool:
         event = request.event

@@ -97,7 +97,7 @@ class Attribution:
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Compare what was predicted with what the engine found, where anything was predicted."""
         row = self._rows.get((placed.went[0], placed.model))
-        if row is None or placed.went not in placed.predicted:
+        if row is None or placed.went not in placed.predicted or not placed.is_placed:
             return
         predicted = placed.captured
         row.reported_requests += 1
@@ -111,7 +111,7 @@ class Attribution:
         del now
         row = self._rows.get((placed.went[0], placed.model))
         if placed.shadow:
-            if placed.booking is None or placed.went not in placed.predicted:
+            if not placed.is_placed or placed.went not in placed.predicted:
                 return
             self._shadowed(placed)
             if row is not None:

@@ -73,8 +73,11 @@ class Bookings:
         """The least share that the first of those that wait weighs."""
         return self._head_floor
 
-    def book(self, work: Work, now: float) -> Booking:
-        """Book work on a rank. Raises ValueError where its figures are impossible."""
+    def book(self, work: Work, now: float, *, computed: bool = False) -> Booking:
+        """Book work on a rank. Raises ValueError where its figures are impossible.
+
+        With `computed` another rank does its prefill: here it only keeps room.
+        """
         if not 0 <= work.cached <= work.prompt_tokens:
             raise ValueError(f"cached is {work.cached}, of {work.prompt_tokens} tokens")
         if not 0 <= work.prefill <= MOST_PREFILL:
@@ -86,6 +89,8 @@ class Bookings:
         self._picks += 1
         expires = now + self._expire_after
         booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
+        if computed:
+            booking.first_token_at = now
         self._bookings[booking.id] = booking
         self._place(booking, now)
         self._ranks[work.pod, work.rank].last_pick = booking.number

@@ -17,11 +17,11 @@ from typing import Literal, NamedTuple, Protocol
 from indexer.believed import Believed
 from indexer.rank import Rank
 from indexer.trust import Level, Trust
-from router.book import Booking, Bookings, Work
+from router.book import MOST_PREFILL, Booking, Bookings, Work
 from router.calibration import Calibration
 from router.load import LoadTable
 from router.pods import Pod
-from router.score import NOTHING, Prompt, Scorer
+from router.score import NOTHING, Form, Prompt, Scorer
 from router.sessions import Sessions
 from router.utilisation import Utilisation
 from scorer.candidate import Candidate, Ranked, Request
@@ -145,8 +145,8 @@ class Placed:
     went: tuple[str, int]
     """Where it is now: where it was picked to go unless a report said otherwise."""
     session: str = ""
-    keys: bytes = b""
-    """Of its blocks, until its first token."""
+    keys: Mapping[Form, bytes] = field(default_factory=dict)
+    """Of its blocks, as each candidate has them, until its first token."""
     booking: Booking | None = None
     decoding: Booking | None = None
     """On the rank that decodes, where that is another one."""
@@ -155,6 +155,11 @@ class Placed:
     has_told: bool = False
     """Whether a report has said what the engine found."""
     first_token_at: float | None = None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it is known where it went: of one in shadow, only once a report has said."""
+        return not self.shadow or self.booking is not None
 
     @property
     def counts_in_full(self) -> bool:
@@ -211,7 +216,7 @@ class PickSettings:
     expire_seconds: float = 600.0
     """When a pick that is never reported is over."""
     most: int = 100_000
-    """Picks that are not over; past it the oldest is."""
+    """Picks that are not over; past it the oldest is. In shadow on many ranks they are fewer."""
 
 
 class Picker:
@@ -246,6 +251,8 @@ class Picker:
         }
         self._utilisations: dict[str, Utilisation] = {}
         self._placed: OrderedDict[str, Placed] = OrderedDict()
+        self._expectations = 0
+        """What was predicted of how many candidates, over all picks that are not over."""
 
     def __len__(self) -> int:
         return len(self._placed)
@@ -364,17 +371,27 @@ class Picker:
             shadow=ask.shadow,
             went=where,
             session=ask.session,
-            keys=self._scorer.keys(ask.prompt, best.rank),
+            keys=self._scorer.keys(ask.prompt, [one.rank for one in kept]),
         )
-        if len(self._placed) >= self._settings.most:
-            self._end(next(iter(self._placed.values())), "expired", now)
-        self._placed[placed.booking_id] = placed
+        self._keep(placed, now)
         if not ask.shadow:
             self._book(placed, now, choice.decode[0] if choice.decode else None)
             self._sessions.put(ask.session, *where, now)
         for witness in self._witnesses:
             witness.picked(placed, choice)
         return placed.booking_id, choice
+
+    def _keep(self, placed: Placed, now: float) -> None:
+        """Remember a pick; where there are too many the oldest is over."""
+        most = self._settings.most
+        # In shadow each keeps as much as the fleet is large.
+        while self._placed and (
+            len(self._placed) >= most
+            or self._expectations + len(placed.predicted) > MOST_FALLBACKS * most
+        ):
+            self._end(next(iter(self._placed.values())), "expired", now)
+        self._placed[placed.booking_id] = placed
+        self._expectations += len(placed.predicted)
 
     def _room(self, option: Option) -> int:
         """Return how many blocks are believed to be on a rank at most; 0 where events tell."""
@@ -386,23 +403,23 @@ class Picker:
         """Book a pick where it goes."""
         work = self._work(placed)
         placed.booking = self._bookings.book(work, now)
-        if decode is not None:
+        if decode is not None and decode.candidate[:2] != placed.went:
             there, tokens = decode.candidate, placed.prompt_tokens
-            # What it has to do begins with the first token; till then it only has to keep room.
             after = Work(placed.model, there.pod, there.rank, tokens, tokens, 0.0)
-            placed.decoding = self._bookings.book(after, now)
-            self._bookings.first_token(placed.decoding.id, now)
+            placed.decoding = self._bookings.book(after, now, computed=True)
         self._arrive(placed, now)
 
     def _arrive(self, placed: Placed, now: float) -> None:
         """Mark a pick's blocks as arriving where it goes, and as there where no event will tell."""
         expected = placed.predicted.get(placed.went)
         seconds = expected.wait + expected.prefill if expected else 0.0
+        # A rank whose blocks are of another size than any candidate's has none of these keys.
+        keys = placed.keys.get(self._scorer.form(placed.model, *placed.went), b"")
         placed.ticket = self._believed.arrive(
-            *placed.went, placed.keys, expires=now + seconds + self._settings.arriving_seconds
+            *placed.went, keys, expires=now + seconds + self._settings.arriving_seconds
         )
         if expected and expected.room:
-            self._believed.assume(*placed.went, placed.keys, now=now, capacity=expected.room)
+            self._believed.assume(*placed.went, keys, now=now, capacity=expected.room)
 
     def _work(self, placed: Placed) -> Work:
         """Return what a pick costs the rank it goes to: a whole prefill, where nothing is known."""
@@ -415,7 +432,8 @@ class Picker:
             *placed.went,
             tokens,
             expected.cached,
-            expected.prefill,
+            # Of constants or a prompt past all measure; it is dear enough.
+            min(expected.prefill, MOST_PREFILL),
             expected.factor,
         )
 
@@ -455,7 +473,7 @@ class Picker:
         if placed.first_token_at is not None:
             return True
         placed.first_token_at = now
-        placed.keys = b""
+        placed.keys = {}
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
             if placed.counts_in_full:
@@ -489,6 +507,7 @@ class Picker:
 
     def _end(self, placed: Placed, end: End, now: float) -> None:
         del self._placed[placed.booking_id]
+        self._expectations -= len(placed.predicted)
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":
                 self._bookings.finish(booking.id, now)

@@ -29,6 +29,11 @@ NOTHING = Match((), 0)
 ASSUMED_BLOCK_SIZE = 64
 """Tokens a block, where no event has told: what was sent to a rank is remembered in these."""
 
+Form = tuple[int, bool]
+"""A block's tokens, and whether it names the token after it too (`Layout.form`)."""
+
+UNKNOWN: Form = (0, False)
+
 Held = tuple[int, int, int, str]
 """A cache group, blocks of it (first, past the last) and the tier that holds them."""
 
@@ -161,8 +166,8 @@ class Scorer:
         self._hash_seed = hash_seed
         self._believed = believed
         self._shared_tiers = shared_tiers
-        self._assumed_form = (assumed_block_size, False)
-        self._usual_form: dict[str, tuple[int, bool]] = {}
+        self._assumed_form: Form = (assumed_block_size, False)
+        self._usual_form: dict[str, Form] = {}
 
     def score(
         self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
@@ -189,33 +194,40 @@ class Scorer:
         """
         # Caches that need only a window may be held where the prompt's beginning is not.
         leading = strategy in LEADING
-        of_form: dict[tuple[int, bool], list[Rank]] = {}
+        of_form: dict[Form, list[Rank]] = {}
         for rank in ranks:
             layout = rank.layout
             leading = leading and layout.has_prefix
-            of_form.setdefault(layout.form, []).append(rank)
+            of_form.setdefault(layout.form if layout.block_size else UNKNOWN, []).append(rank)
         shared = self._shared_tiers.get(prompt.model, ())
-        unknown = of_form.pop((0, False), [])
+        unknown = of_form.pop(UNKNOWN, [])
         if of_form:
             self._usual_form[prompt.model] = max(of_form, key=lambda form: len(of_form[form]))
         if unknown and self._believed:
-            of_form.setdefault(self._form(prompt.model, (0, False)), []).extend(unknown)
+            of_form.setdefault(self._form(prompt.model, UNKNOWN), []).extend(unknown)
         matches: dict[Rank, Match] = {}
         for form, alike in of_form.items():
-            if form[0]:
-                sought = self._sought(prompt, form)
-                held = self._held(sought, leading=leading)
-                if shared:
-                    _share(held, alike, shared)
-                matches |= self._matches_of(sought, held, alike, stale_since)
+            sought = self._sought(prompt, form)
+            held = self._held(sought, leading=leading)
+            if shared:
+                _share(held, alike, shared)
+            matches |= self._matches_of(sought, held, alike, stale_since)
         return matches
 
-    def keys(self, prompt: Prompt, rank: Rank) -> bytes:
-        """Return the keys of the blocks that a prompt would have on a rank, packed."""
-        block_size, lookahead = self._form(prompt.model, rank.layout.form)
-        return packed_keys(prompt.chain(block_size, self._hash_seed, lookahead=lookahead))
+    def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
+        """Return the keys of the blocks that a prompt would have on these ranks, packed, by form."""
+        forms = {self._form(prompt.model, rank.layout.form) for rank in ranks}
+        return {
+            (size, lookahead): packed_keys(prompt.chain(size, self._hash_seed, lookahead=lookahead))
+            for size, lookahead in forms
+        }
 
-    def _form(self, model: str, form: tuple[int, bool]) -> tuple[int, bool]:
+    def form(self, model: str, pod: str, rank: int) -> Form:
+        """Return in which form a rank has prompts' blocks, or is assumed to."""
+        known = self._ingest.rank(pod, rank)
+        return self._form(model, known.layout.form if known else UNKNOWN)
+
+    def _form(self, model: str, form: Form) -> Form:
         """Return a form, or what is assumed where it is not known: that of most of the model's ranks."""
         return form if form[0] else self._usual_form.get(model, self._assumed_form)
 
@@ -228,7 +240,7 @@ class Scorer:
         assumed = self._believed.count(rank.pod, rank.number)
         return max(known, assumed * (size or self._assumed_form[0]))
 
-    def _sought(self, prompt: Prompt, form: tuple[int, bool]) -> Chain:
+    def _sought(self, prompt: Prompt, form: Form) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
         # With two look-ups the keys are better made once.
         return replace(chain, made=packed_keys(chain)) if self._believed else chain

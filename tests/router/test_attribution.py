@@ -53,6 +53,14 @@ def test_a_request_that_went_elsewhere_is_compared_with_what_was_predicted_there
     assert row(attribution, "b").requests == 0
 
 
+def test_a_shadow_that_nobody_followed_is_not_compared() -> None:
+    attribution = Attribution()
+    one = pick(attribution, shadow=True)
+    attribution.told(one, 0, None)
+    attribution.ended(one, "finished", 101.0)
+    assert row(attribution).reported_requests == 0
+
+
 def test_what_went_where_nothing_was_predicted_is_not_compared() -> None:
     attribution = Attribution()
     one = pick(attribution)

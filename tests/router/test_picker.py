@@ -94,8 +94,16 @@ class Parts:
         self.tell(rank, "exact")
         return Pod(name, f"{name}:80", "m", (rank,), role=role)
 
-    def tell(self, rank: WatchedRank, trust: str, *changes: pb.Change) -> None:
-        group = pb.Group(number=0, kind="full_attention", block_size=BLOCK)
+    def size_blocks(self, pod: int, block_size: int) -> None:
+        """Let a pod have blocks of another size."""
+        [rank] = self.pods[pod].ranks
+        assert isinstance(rank, WatchedRank)
+        self.tell(rank, "exact", block_size=block_size)
+
+    def tell(
+        self, rank: WatchedRank, trust: str, *changes: pb.Change, block_size: int = BLOCK
+    ) -> None:
+        group = pb.Group(number=0, kind="full_attention", block_size=block_size)
         state = pb.RankState(trust=trust, reason="told", groups=[group])
         rank.take_delta(pb.Delta(changes=changes, state=state))
 
@@ -383,6 +391,81 @@ def test_the_oldest_pick_is_over_where_there_are_too_many() -> None:
     assert len(parts.picker) == 3
     assert len(parts.bookings) == 3
     assert not parts.picker.ended(ids[0], "finished", parts.now)
+
+
+class SizedPrompt(KeyedPrompt):
+    """A prompt whose blocks have other keys in other sizes, as prompts have."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__((), tokens)
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        del hash_seed, lookahead
+        blocks = (self.tokens - 1) // block_size
+        keys = [1000 * block_size + block for block in range(blocks)]
+        return Chain(0, b"", block_size, blocks, (), pack_words(keys))
+
+
+def test_a_request_that_went_to_a_pod_with_larger_blocks_is_believed_there() -> None:
+    for shadow in (False, True):
+        parts = Parts(pods=2)
+        parts.size_blocks(1, 64)
+        prompt = SizedPrompt(641)
+        booking_id, choice = parts.choose(prompt=prompt, shadow=shadow)
+        other = choice.options[1].pod.id
+        parts.picker.started(booking_id, parts.now, (other, 0))
+        found = {
+            one.pod.id: one.match.arriving_tokens for one in parts.weigh(prompt=prompt).options
+        }
+        assert found == {other: 640, first(choice): 0}
+
+
+def test_room_kept_for_decoding_is_no_prefill_of_the_rank_that_decodes() -> None:
+    parts = Parts(pods=2, roles=["prefill", "both"])
+    parts.choose(prompt=KeyedPrompt(range(9000, 9900)), pods=parts.pods[1:])
+    parts.now += 0.5
+    before = parts.wait(1)
+    parts.choose(disaggregated=True)
+    assert parts.wait(1) == before
+
+
+def test_a_rank_that_prefills_and_decodes_a_request_has_it_once() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose(disaggregated=True)
+    assert parts.bookings.load("pod-0", 0, parts.now).in_flight == 1
+    parts.picker.first_token(booking_id, parts.now)
+    load = parts.bookings.load("pod-0", 0, parts.now)
+    assert (load.waiting, load.in_flight) == (0, 1)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert len(parts.bookings) == 0
+
+
+def test_a_prompt_past_all_measure_is_placed_too() -> None:
+    parts = Parts(prefill=PrefillModel(per_token=1.0))
+    booking_id, _ = parts.choose(prompt=KeyedPrompt((), tokens=1_000_000))
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+
+
+def test_a_prompt_of_which_no_token_is_known_is_placed_too() -> None:
+    parts = Parts()
+    prompt = KeyedPrompt(())
+    prompt.tokens = 0
+    booking_id, choice = parts.choose(prompt=prompt)
+    assert choice.source is None
+    assert parts.wait(int(first(choice)[-1])) > 0
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+
+
+def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None:
+    parts = Parts(pods=40, most=10)
+    ids = [parts.choose(shadow=True)[0] for _ in range(10)]
+    assert len(parts.picker) == 2
+    assert [name for name in ids if parts.picker.get(name)] == ids[-2:]
+    assert parts.picker.ended(ids[-1], "finished", parts.now)
+    assert parts.picker.ended(ids[-2], "finished", parts.now)
+    for _ in range(20):
+        parts.choose()
+    assert len(parts.picker) == 10
 
 
 class AnyReports(RuleBasedStateMachine):
