@@ -34,6 +34,7 @@ from router.follow import Follower
 from router.health import Component, Health
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
+from router.pick import Picker
 from router.picking import Picking
 from router.pods import PodTable
 from router.prompt import Limits, PromptReader
@@ -45,6 +46,7 @@ from router.window import GroupWindow
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
+EXPIRE_SECONDS = 1.0
 SWEEP_BUDGET = 20_000
 """Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
 
@@ -110,6 +112,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
         )
         picker = picking.picker(scorer)
+        expiring = watched(_expire(picker), "ending picks of which nothing is reported")
+        stack.callback(expiring.cancel)
         registry.register(PartsCollector(ingest, read, picking))
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
@@ -172,6 +176,13 @@ def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: obj
     # The loop is closed where the process is about to end.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(what, *args)
+
+
+async def _expire(picker: Picker) -> None:
+    """End what is past its time where no pick comes that would."""
+    while True:
+        picker.expire(time.monotonic())
+        await asyncio.sleep(EXPIRE_SECONDS)
 
 
 async def _tick(ingest: Ingest) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from pick_stand import QUIET, Stand, by_pod, pod, prompt, standing
+from pick_stand import QUIET, Stand, by_pod, pod, prompt, standing, until
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -75,6 +75,17 @@ async def test_a_failed_request_leaves_no_load_and_nothing_arriving(stand: Stand
     told = await stand.explain(prompt())
     assert all(not one.details.in_flight for one in told.candidates)
     assert all(not one.details.arriving_tokens for one in told.candidates)
+
+
+async def test_what_is_never_reported_expires_though_no_other_pick_comes(tmp_path: Path) -> None:
+    async with standing(tmp_path, THREE + "[booking]\nexpire-seconds = 0.01\n") as stand:
+        await stand.pick(prompt())
+
+        async def is_over() -> bool:
+            [decision] = await stand.decisions()
+            return decision.state == pb.Decision.EXPIRED
+
+        await until(is_over)
 
 
 async def test_a_report_of_an_unknown_booking_says_so(stand: Stand) -> None:
