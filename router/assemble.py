@@ -94,6 +94,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             probe=config.probe,
             credentials=_credentials(config.watch, folder),
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
+            restarted=lambda pod: _tell(loop, picking.restarted, pod),
             gone=lambda pod: _tell(loop, picking.forget, pod),
             saved=_saved(config.index, folder),
         )

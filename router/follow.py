@@ -23,8 +23,9 @@ class Follower:
     """Follows pods; close it at the end.
 
     `credentials` are for publishers; None for plain connections. `observed` is told of the engines'
-    load and `gone` of pods that are dropped, in the thread that follows. `saved` is what another
-    process knew of the ranks that engines are followed for directly.
+    load, `restarted` of pods whose engine began anew and `gone` of pods that are dropped, in the
+    thread that follows. `saved` is what another process knew of the ranks that engines are followed
+    for directly.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Follower:
         probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
         observed: Sink | None = None,
+        restarted: Callable[[Pod], None] | None = None,
         gone: Callable[[Pod], None] | None = None,
         saved: Iterable[SavedRank] = (),
     ) -> None:
@@ -45,6 +47,7 @@ class Follower:
         self._hash_seed = hash_seed
         self._credentials = credentials
         self._observed = observed
+        self._restarted = restarted
         self._gone = gone
         self._probe = probe
         self._patience = Patience(
@@ -77,6 +80,7 @@ class Follower:
                 timeout=self._probe.timeout_seconds,
                 engine=spec.engine,
                 observed=self._observed,
+                restarted=self._restarted,
             )
             works.append(prober.run())
         self._tasks[spec.id] = [

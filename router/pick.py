@@ -533,6 +533,11 @@ class Picker:
         self._bookings.expire(now)
         self._believed.expire(now)
 
+    def restarted(self, pod: Pod) -> None:
+        """Take note that a pod's engine began anew: what was sent there before is not there now."""
+        for rank in pod.ranks:
+            self._believed.forget(pod.id, rank.number)
+
     def forget(self, pod: Pod) -> None:
         """Take note that a pod is gone: nothing is booked on it or believed of it any more."""
         for rank in pod.ranks:

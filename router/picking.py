@@ -75,6 +75,11 @@ class Picking:
         )
         return self._picker
 
+    def restarted(self, pod: Pod) -> None:
+        """Take note that a pod's engine began anew."""
+        if self._picker is not None:
+            self._picker.restarted(pod)
+
     def forget(self, pod: Pod) -> None:
         """Take note that a pod is gone."""
         if self._picker is not None:

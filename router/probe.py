@@ -1,6 +1,7 @@
 """What an engine says of itself over HTTP: whether it is up, what it serves, its cache and its load."""
 
 import asyncio
+import errno
 import logging
 import re
 import time
@@ -21,6 +22,9 @@ FAILURES = 2
 REFUSES = 503
 """What /health answers where an engine itself says that it takes no requests: SGLang from SIGTERM on and
 while it starts, vLLM while it drains and when its engine is dead. That counts at once."""
+
+LOOKS = 15
+"""Looks between two questions what a pod serves: adapters are loaded while engines run."""
 
 CAPACITY = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d+)"', re.MULTILINE)
 MOST_BYTES = 8 << 20
@@ -46,7 +50,8 @@ class Prober:
     """Looks at one pod every `interval` seconds, for at most `timeout` each time, over one connection.
 
     What the metrics of an `engine` (`router.engine_load.NAMES`) say of its load goes to `observed`, on
-    the prober's event loop, with the time of the answer by `clock`.
+    the prober's event loop, with the time of the answer by `clock`. `restarted` is told when an engine
+    is well again that had ended: nobody listened, or it said itself that it takes no requests.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Prober:
         timeout: float,
         engine: str = "vllm",
         observed: Sink | None = None,
+        restarted: Callable[[Pod], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pod = pod
@@ -64,8 +70,12 @@ class Prober:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._engine = engine
         self._observed = observed
+        self._restarted = restarted
         self._clock = clock
         self._failures = 0
+        self._looks = 0
+        """Since it came up."""
+        self._has_ended = False
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -83,12 +93,18 @@ class Prober:
             status, _ = await self._answer(session, "/health")
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = str(error) or "no answer in time"
+            self._has_ended = self._has_ended or _is_refused(error)
         else:
             problem = "" if status == 200 else f"/health answers {status}"
+            self._has_ended = self._has_ended or status == REFUSES
         self._failures = self._failures + 1 if problem else 0
         if not problem:
+            self._is_well()
             page = await self._load(session)
-            well = before if before.healthy else await self._learn(session, page)
+            well = before if before.healthy else self._learn(page)
+            if not before.healthy or not self._looks % LOOKS:
+                well = replace(well, models=await self._models(session) or before.models)
+            self._looks = self._looks + 1 if before.healthy else 1
             self._pod.status = replace(well, looked_at=self._clock())
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
             self._pod.status = Status(
@@ -100,6 +116,12 @@ class Prober:
         if self._pod.status.healthy != before.healthy:
             state = "up" if self._pod.status.healthy else "down"
             log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
+
+    def _is_well(self) -> None:
+        if self._has_ended:
+            self._has_ended = False
+            if self._restarted is not None:
+                self._restarted(self._pod)
 
     async def _load(self, session: aiohttp.ClientSession) -> bytes:
         """Hand on what the engine says of its load; return the page that says it, or else the last."""
@@ -115,14 +137,14 @@ class Prober:
                 break
         return page
 
-    async def _learn(self, session: aiohttp.ClientSession, metrics: bytes) -> Status:
-        """Ask an engine that has come up what it serves, and learn the size of its cache."""
+    def _learn(self, metrics: bytes) -> Status:
+        """Learn the size of the cache of an engine that has come up."""
         found = CAPACITY.search(metrics)
         if found:
             for rank in self._pod.ranks:
                 # One is the null block, which is never cached.
                 rank.learn_capacity(int(found[1]) - 1)
-        return Status(healthy=True, reason="/health answers", models=await self._models(session))
+        return Status(healthy=True, reason="/health answers")
 
     async def _models(self, session: aiohttp.ClientSession) -> Sequence[str]:
         try:
@@ -148,3 +170,11 @@ class Prober:
                 if len(answer) > MOST_BYTES:
                     return response.status, b""
             return response.status, bytes(answer)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether nobody listens where an engine did."""
+    return (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and error.os_error.errno == errno.ECONNREFUSED
+    )

@@ -393,6 +393,17 @@ def test_the_oldest_pick_is_over_where_there_are_too_many() -> None:
     assert not parts.picker.ended(ids[0], "finished", parts.now)
 
 
+def test_an_engine_that_began_anew_holds_nothing_of_what_was_sent_before() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 0, trust="cold")
+    booking_id, _ = parts.choose()
+    parts.picker.restarted(parts.pods[0])
+    [option] = parts.weigh().options
+    assert option.match.matched_tokens == 0
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+    parts.believed.check()
+
+
 class SizedPrompt(KeyedPrompt):
     """A prompt whose blocks have other keys in other sizes, as prompts have."""
 

@@ -13,7 +13,7 @@ from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from router.engine_load import Observed
 from router.pods import Pod
-from router.probe import MOST_BYTES, Prober
+from router.probe import LOOKS, MOST_BYTES, Prober
 from tests.simworker.local_worker import LocalWorker
 
 
@@ -196,6 +196,48 @@ async def test_an_engine_that_says_that_it_takes_no_requests_is_believed_at_once
     server.health = 200
     await look(prober)
     assert pod.ready
+
+
+async def test_an_engine_that_began_anew_is_told_of_once(
+    engine: tuple[Engine, Pod, RankIngest], free_port: int
+) -> None:
+    server, pod, _ = engine
+    told: list[str] = []
+    prober = Prober(pod, interval=1, timeout=5, restarted=lambda pod: told.append(pod.id))
+    await look(prober, 2)
+    server.health = 500
+    await look(prober, 2)
+    server.health = 200
+    await look(prober)
+    assert not pod.status.refuses
+    assert told == [], "an engine that is slow to answer still has its cache"
+    server.health = 503
+    await look(prober, 2)
+    assert told == []
+    server.health = 200
+    await look(prober, 2)
+    assert told == ["p"]
+    address, pod.address = pod.address, f"127.0.0.1:{free_port}"
+    await look(prober)
+    pod.address = address
+    await look(prober, 2)
+    assert told == ["p", "p"]
+
+
+async def test_adapters_that_are_loaded_while_an_engine_runs_are_found_in_time(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    await look(prober)
+    server.models = b'{"object":"list","data":[{"id":"m","object":"model"},{"id":"later"}]}'
+    await look(prober, LOOKS - 1)
+    assert server.asked.count("/v1/models") == 1
+    await look(prober)
+    assert list(pod.status.models) == ["m", "later"]
+    server.missing.add("/v1/models")
+    await look(prober, LOOKS)
+    assert list(pod.status.models) == ["m", "later"], "what was told is kept"
 
 
 async def test_a_worker_that_drains_is_not_ready(engine: tuple[Engine, Pod, RankIngest]) -> None:
