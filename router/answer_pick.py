@@ -68,7 +68,11 @@ class PickAnswerer:
         self._observe(request.loads)
         ask = await self._ask(request, timeout, shadow=request.shadow)
         try:
-            booking_id, choice = await self._window.choose(ask)
+            if ask.unread:
+                # Nobody knows whether another is the same.
+                booking_id, choice = self._picker.choose(ask, self._clock())
+            else:
+                booking_id, choice = await self._window.choose(ask)
         except UnknownPolicyError as error:
             raise BadPromptError("policy", str(error)) from error
         response = pb.PickResponse(booking_id=booking_id, prompt_tokens=choice.prompt_tokens)
@@ -171,6 +175,7 @@ class PickAnswerer:
             shadow=shadow,
             disaggregated=request.disaggregated,
             traits=_traits(request.prompt, prompt),
+            unread=read.unread,
         )
 
     def _observe(self, loads: Sequence[pb.PodLoad]) -> None:

@@ -104,7 +104,8 @@ class Attribution:
         row.reported_prompt_tokens += placed.prompt_tokens
         row.predicted_tokens += predicted
         row.delivered_tokens += cached
-        row.evidence.told(placed.traits, placed.prompt_tokens, predicted, cached, prompt_tokens)
+        if placed.is_whole:
+            row.evidence.told(placed.traits, placed.prompt_tokens, predicted, cached, prompt_tokens)
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
         """Take note of its end; a pick in shadow that was followed counts now."""

@@ -65,8 +65,15 @@ class Ask:
     shadow: bool = False
     disaggregated: bool = False
     traits: Traits = Traits()
+    unread: int = 0
+    """Tokens, as estimated, that the prompt has besides: of a text that was not tokenised in time."""
     beside: tuple[str, int] | None = None
     """The pod and rank where its group goes: it goes there too if it may, whatever that costs."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens, known or estimated."""
+        return self.prompt.tokens + self.unread
 
 
 class Option(NamedTuple):
@@ -145,6 +152,8 @@ class Placed:
     went: tuple[str, int]
     """Where it is now: where it was picked to go unless a report said otherwise."""
     session: str = ""
+    is_whole: bool = True
+    """Whether all of its tokens were known, not estimated."""
     keys: Mapping[Form, bytes] = field(default_factory=dict)
     """Of its blocks, as each candidate has them, until its first token."""
     booking: Booking | None = None
@@ -163,12 +172,12 @@ class Placed:
 
     @property
     def counts_in_full(self) -> bool:
-        """Whether all that is held where it went was counted on.
+        """Whether all of it, and all that is held of it where it went, was counted on.
 
         Where less was, a first token that comes early says nothing of the engine's speed.
         """
         expected = self.predicted.get(self.went)
-        return expected is not None and expected.held == expected.cached
+        return self.is_whole and expected is not None and expected.held == expected.cached
 
     @property
     def captured(self) -> int:
@@ -280,14 +289,14 @@ class Picker:
         second = [weighed[rank] for _, rank in decoding]
         busy = sum(one.candidate.load.waiting > 0 for one in first) / len(first)
         utilisation = self._utilisation(ask.prompt.model).after(busy, now)
-        request = Request(ask.prompt.tokens, utilisation, ask.session)
+        request = Request(ask.tokens, utilisation, ask.session)
         options = _ordered(first, policy.rank(request, _candidates(first), self._rng))
         best = options[0]
         if ask.beside is not None:
             options.sort(key=lambda one: one.candidate[:2] != ask.beside)
         return Choice(
             policy=ask.policy or self._settings.policy,
-            prompt_tokens=ask.prompt.tokens,
+            prompt_tokens=ask.tokens,
             utilisation=utilisation,
             busy=busy,
             options=options,
@@ -311,7 +320,7 @@ class Picker:
     def _weighed(
         self, ask: Ask, ranks: Sequence[tuple[Pod, Rank]], now: float, *, needs_known: bool
     ) -> dict[Rank, Option]:
-        settings, tokens = self._settings, ask.prompt.tokens
+        settings, tokens = self._settings, ask.tokens
         pod_of = {rank: pod for pod, rank in ranks}
         matches = self._scorer.matches(
             ask.prompt,
@@ -371,6 +380,7 @@ class Picker:
             shadow=ask.shadow,
             went=where,
             session=ask.session,
+            is_whole=not ask.unread,
             keys=self._scorer.keys(ask.prompt, [one.rank for one in kept]),
         )
         self._keep(placed, now)

@@ -45,6 +45,8 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     covered_chars: int
     """Characters of the text that the tokens cover; 0 for token ids, and for a chat that the engine
     rendered."""
+    unread: int = 0
+    """Tokens, as estimated, of what is left of a text that was not tokenised in time."""
 
 
 class PromptReader:
@@ -98,6 +100,7 @@ class PromptReader:
                 memo=found.memo,
             ),
             found.covered_chars,
+            found.unread,
         )
 
     def _form(self, message: AnyPrompt) -> str:

@@ -26,6 +26,12 @@ class Ids(NamedTuple):
     covered_chars: int = 0
     """Characters of the text that they stand for; 0 where there is no text of ours."""
     memo: KeyMemo | None = None
+    unread: int = 0
+    """Tokens, as estimated, of what is left of the text where the time was over before its end."""
+
+
+CHARS_PER_TOKEN = 4
+"""Of English text, roughly: of a text of which nothing is known its length has to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Tokeniser:
             )
         tokenizer = await self._tokenizer(asked)
         if tokenizer is None:
-            return Ids(b"")
+            return Ids(b"", unread=_unread(text, 0))
         try:
             found = await self._encode(
                 model.tokenizer, tokenizer, text, field, asked, special=special
@@ -87,7 +93,8 @@ class Tokeniser:
         except TokenizerUnavailableError as error:
             raise _unavailable(model, error) from error
         asked.tokenised(text, found)
-        return Ids(found.ids, found.covered_chars, found.memo)
+        unread = _unread(text, found.covered_chars)
+        return Ids(found.ids, found.covered_chars, found.memo, unread)
 
     async def chat(self, content: ChatBody, asked: Asked) -> Ids:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
@@ -95,7 +102,7 @@ class Tokeniser:
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
             if tokenizer is None:
-                return Ids(b"")
+                return Ids(b"", unread=_unread(chat_text(content.request()), 0))
             if isinstance(tokenizer, ChatEncoder):
                 try:
                     # Beside the model's texts, and no text can be taken for a chat.
@@ -104,7 +111,7 @@ class Tokeniser:
                         name, tokenizer.chats, text, field, asked, special=False
                     )
                     asked.tokenised("", found)
-                    return Ids(found.ids, 0, found.memo)
+                    return Ids(found.ids, 0, found.memo, _unread(text, found.covered_chars))
                 except InvalidTextError as error:
                     raise BadPromptError(field, str(error)) from error
                 except TokenizerUnavailableError as error:
@@ -161,6 +168,10 @@ class Tokeniser:
         asked.step("tokenise")
         self._count(len(found.ids) // TOKEN_BYTES, field)
         return found
+
+
+def _unread(text: str, covered_chars: int) -> int:
+    return -(-(len(text) - covered_chars) // CHARS_PER_TOKEN)
 
 
 def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:

@@ -61,6 +61,15 @@ def test_a_shadow_that_nobody_followed_is_not_compared() -> None:
     assert row(attribution).reported_requests == 0
 
 
+def test_a_text_that_was_not_tokenised_in_time_is_no_evidence_of_a_fault() -> None:
+    attribution = Attribution()
+    one = pick(attribution)
+    one.is_whole = False
+    attribution.told(one, 0, None)
+    assert row(attribution).delivered_tokens == 0
+    assert row(attribution).evidence.of(lambda _: True).reports == 0
+
+
 def test_what_went_where_nothing_was_predicted_is_not_compared() -> None:
     attribution = Attribution()
     one = pick(attribution)

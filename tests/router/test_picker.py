@@ -467,6 +467,20 @@ def test_a_prompt_of_which_no_token_is_known_is_placed_too() -> None:
     assert parts.picker.ended(booking_id, "finished", parts.now)
 
 
+def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 100)
+    booking_id, choice = parts.choose(unread=5000)
+    assert choice.prompt_tokens == PROMPT.tokens + 5000
+    assert parts.wait(0) == pytest.approx(PrefillModel().seconds(5001, 1600))
+    parts.now += 9.0
+    for _ in range(20):
+        parts.picker.first_token(booking_id, parts.now)
+        booking_id, _ = parts.choose(unread=5000)
+        parts.now += 9.0
+    assert parts.calibration.factor("pod-0", 0) == 1.0
+
+
 def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None:
     parts = Parts(pods=40, most=10)
     ids = [parts.choose(shadow=True)[0] for _ in range(10)]

@@ -226,6 +226,35 @@ async def test_while_a_tokenizer_is_being_loaded_texts_are_not_covered_and_ids_a
             await asyncio.sleep(0)
 
 
+async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_length(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    serve = hub.answer
+
+    def slow(asked: Asked) -> Answer:
+        assert hub.gate.wait(60)
+        return serve(asked)
+
+    hub.answer = slow
+    tables = (
+        "[limits]\ntokenize-seconds = 0.05\n[pick]\ngroup-seconds = 0.2\n"
+        "[probe]\ninterval-seconds = 0\n"
+    )
+    pods = "".join(f'[[pods]]\nid = "{one}"\nmodel = "m"\naddress = "{one}:80"\n' for one in "ab")
+    async with routing(
+        tmp_path, f'{tables}{pods}[[models]]\nname = "m"\n{hub_table(hub)}'
+    ) as router:
+        picked = await asyncio.gather(
+            *(
+                router.stub.Pick(pb.PickRequest(prompt=pb.Prompt(model="m", text=text)), timeout=30)
+                for text in (TEXT * 100, "Another. " * 1000)
+            )
+        )
+        assert [one.prompt_tokens for one in picked] == [len(TEXT) * 25, 2250]
+        assert {one.candidates[0].pod for one in picked} == {"a", "b"}, "they are no group"
+        hub.gate.set()
+
+
 async def test_texts_and_chats_are_what_a_real_worker_says_they_are(
     tmp_path: Path, model_folder: Path
 ) -> None:
