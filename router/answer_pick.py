@@ -138,7 +138,7 @@ class PickAnswerer:
             self._picker.told(name, request.cached_tokens, tokens)
         if event == pb.ReportRequest.FIRST_TOKEN:
             return self._picker.first_token(name, now)
-        return self._picker.ended(name, ENDS[event], now)
+        return self._picker.ended(name, ENDS[event], now, output_tokens=request.output_tokens)
 
     def _check_rank(self, pod_id: str, number: int) -> None:
         pod = next((pod for pod in self._pods if pod.id == pod_id), None)

@@ -27,10 +27,12 @@ class Row:
     captured_tokens: int = 0
     """Held by the pod."""
     reported_requests: int = 0
-    """Those whose report says what the engine found; the rest is of these."""
+    """Those whose report says what the engine found; all but output is of these."""
     reported_prompt_tokens: int = 0
     predicted_tokens: int = 0
     delivered_tokens: int = 0
+    output_tokens: int = 0
+    """Of all answers whose report tells of them."""
     evidence: Evidence = field(default_factory=Evidence)
 
 
@@ -118,6 +120,7 @@ class Attribution:
             if row is not None:
                 self._count(placed)
         if row is not None:
+            row.output_tokens += placed.output_tokens
             row.evidence.over(end)
 
     def _seen(self, placed: Placed, pod: str) -> Row:

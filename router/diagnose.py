@@ -72,6 +72,7 @@ def _attribution(row: Row) -> pb.Attribution:
         reported_prompt_tokens=row.reported_prompt_tokens,
         predicted_tokens=row.predicted_tokens,
         delivered_tokens=row.delivered_tokens,
+        output_tokens=row.output_tokens,
     )
 
 

@@ -162,6 +162,7 @@ class PartsCollector(Collector):
             ("reported_requests", "Picks whose report says what the engine found cached."),
             ("predicted_tokens", "Cached tokens that were predicted for them."),
             ("delivered_tokens", "Cached tokens that the engine found for them."),
+            ("output_tokens", "Tokens of the answers, as reported."),
         ):
             metric = CounterMetricFamily(
                 f"warmpath_pick_{name}", help_text, labels=["pod", "model"]

@@ -164,6 +164,8 @@ class Placed:
     has_told: bool = False
     """Whether a report has said what the engine found."""
     first_token_at: float | None = None
+    output_tokens: int = 0
+    """Of its answer, as reported with its end."""
 
     @property
     def is_placed(self) -> bool:
@@ -507,11 +509,12 @@ class Picker:
         for witness in self._witnesses:
             witness.told(placed, cached, prompt_tokens)
 
-    def ended(self, booking_id: str, end: End, now: float) -> bool:
-        """Take note of a pick's end; False where it is unknown."""
+    def ended(self, booking_id: str, end: End, now: float, *, output_tokens: int = 0) -> bool:
+        """Take note of a pick's end, and its answer's tokens; False where it is unknown."""
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
+        placed.output_tokens = output_tokens
         self._end(placed, end, now)
         return True
 

@@ -305,13 +305,15 @@ async def test_attribution_counts_what_was_there_caught_foretold_and_found(stand
     for cached in (0, 900):
         answer = await stand.pick(prompt(1000))
         await stand.report(answer.booking_id, "FIRST_TOKEN")
-        await stand.report(answer.booking_id, "FINISHED", cached_tokens=cached, prompt_tokens=1000)
+        counts = {"cached_tokens": cached, "prompt_tokens": 1000, "output_tokens": 50}
+        await stand.report(answer.booking_id, "FINISHED", **counts)
     [row] = (await stand.diagnose()).attributions
     assert row.pod == answer.candidates[0].pod
     assert (row.requests, row.prompt_tokens) == (2, 2000)
     assert (row.available_tokens, row.captured_tokens) == (960, 960)
     assert (row.reported_requests, row.reported_prompt_tokens) == (2, 2000)
     assert (row.predicted_tokens, row.delivered_tokens) == (960, 900)
+    assert row.output_tokens == 100
 
 
 async def test_prefill_and_decoding_are_placed_apart_by_role(tmp_path: Path) -> None:

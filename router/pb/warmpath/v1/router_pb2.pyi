@@ -857,6 +857,7 @@ class ReportRequest(_message.Message):
     cached_tokens: _builtins.int
     """What the engine said it had cached (usage.prompt_tokens_details.cached_tokens), where known."""
     output_tokens: _builtins.int
+    """With FINISHED or FAILED: the tokens of the answer, where known."""
     pod: _builtins.str
     """With STARTED: where it went, if not to the first candidate."""
     rank: _builtins.int
@@ -1205,6 +1206,7 @@ class Attribution(_message.Message):
     REPORTED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
     DELIVERED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
     model: _builtins.str
     requests: _builtins.int
@@ -1218,6 +1220,8 @@ class Attribution(_message.Message):
     reported_prompt_tokens: _builtins.int
     predicted_tokens: _builtins.int
     delivered_tokens: _builtins.int
+    output_tokens: _builtins.int
+    """Of the answers, as reported."""
     def __init__(
         self,
         *,
@@ -1231,10 +1235,11 @@ class Attribution(_message.Message):
         reported_prompt_tokens: _builtins.int = ...,
         predicted_tokens: _builtins.int = ...,
         delivered_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "delivered_tokens", b"delivered_tokens", "model", b"model", "pod", b"pod", "predicted_tokens", b"predicted_tokens", "prompt_tokens", b"prompt_tokens", "reported_prompt_tokens", b"reported_prompt_tokens", "reported_requests", b"reported_requests", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "delivered_tokens", b"delivered_tokens", "model", b"model", "output_tokens", b"output_tokens", "pod", b"pod", "predicted_tokens", b"predicted_tokens", "prompt_tokens", b"prompt_tokens", "reported_prompt_tokens", b"reported_prompt_tokens", "reported_requests", b"reported_requests", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
