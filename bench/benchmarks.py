@@ -8,7 +8,18 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from bench import index, ingest, memory, peer, pick, recover, score, simworker, tokenize
+from bench import (
+    index,
+    ingest,
+    memory,
+    peer,
+    pick,
+    policy_bars,
+    recover,
+    score,
+    simworker,
+    tokenize,
+)
 
 BENCHMARKS = {
     "index": index.measure,
@@ -19,7 +30,11 @@ BENCHMARKS = {
     "recover": recover.measure,
     "simworker": simworker.measure,
     "pick": pick.measure,
+    "policy": policy_bars.measure,
 }
+
+BY_NAME_ONLY = frozenset({"policy"})
+"""An hour on two cores."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="Ratios to the peer are printed where it is installed; `make bench` installs it.",
     )
     names = list(BENCHMARKS)
-    parser.add_argument("which", nargs="*", help=f"of {', '.join(names)}; all by default")
+    usual = [name for name in names if name not in BY_NAME_ONLY]
+    parser.add_argument(
+        "which",
+        nargs="*",
+        help=f"of {', '.join(names)}; all but {', '.join(BY_NAME_ONLY)} by default",
+    )
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -42,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"which: no benchmark {', '.join(unknown)}; known: {', '.join(names)}")
     figures = [
-        figure for name in args.which or names for figure in BENCHMARKS[name](quick=args.quick)
+        figure for name in args.which or usual for figure in BENCHMARKS[name](quick=args.quick)
     ]
     if args.json:
         print(json.dumps([asdict(figure) for figure in figures]))
