@@ -351,7 +351,7 @@ class Picker:
                 warm.cached,
                 warm.prefill * factor,
                 load,
-                self._scorer.held_tokens(rank) if needs_known else 0,
+                self._scorer.held_tokens(ask.prompt.model, rank) if needs_known else 0,
                 last == (name, number),
             )
             options[rank] = Option(pod, rank, match, trust, candidate, 0.0, (), factor)

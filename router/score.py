@@ -231,14 +231,12 @@ class Scorer:
         """Return a form, or what is assumed where it is not known: that of most of the model's ranks."""
         return form if form[0] else self._usual_form.get(model, self._assumed_form)
 
-    def held_tokens(self, rank: Rank) -> int:
-        """Return how many tokens a rank is known or assumed to hold altogether."""
-        size = rank.layout.block_size
-        known = sum(rank.blocks().values()) * size
-        if self._believed is None or rank.trust.level is Level.EXACT:
-            return known
-        assumed = self._believed.count(rank.pod, rank.number)
-        return max(known, assumed * (size or self._assumed_form[0]))
+    def held_tokens(self, model: str, rank: Rank) -> int:
+        """Return how many tokens a model's rank is known or assumed to hold altogether."""
+        blocks = sum(rank.blocks().values())
+        if self._believed is not None and rank.trust.level is not Level.EXACT:
+            blocks = max(blocks, self._believed.count(rank.pod, rank.number))
+        return blocks * self._form(model, rank.layout.form)[0]
 
     def _sought(self, prompt: Prompt, form: Form) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])

@@ -393,6 +393,17 @@ def test_the_oldest_pick_is_over_where_there_are_too_many() -> None:
     assert not parts.picker.ended(ids[0], "finished", parts.now)
 
 
+def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model() -> None:
+    parts = Parts(pods=2)
+    for number in range(2):
+        parts.size_blocks(number, 64)
+    blind = Pod("blind", "blind:80", "m", (parts.ingest.add_blind("blind", 0),), has_events=False)
+    parts.weigh(pods=[*parts.pods, blind])
+    parts.choose(prompt=SizedPrompt(641), pods=[blind])
+    [told] = parts.weigh(policy="sglang", pods=[blind]).options
+    assert told.candidate.known_tokens == 640
+
+
 def test_an_engine_that_began_anew_holds_nothing_of_what_was_sent_before() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 0, trust="cold")
