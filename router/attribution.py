@@ -82,7 +82,9 @@ class Attribution:
         """Count a pick; one in shadow counts once it is known where it went."""
         evidence = self._seen(placed, placed.picked[0]).evidence
         best = choice.options[0]
-        evidence.block_size = best.rank.layout.block_size
+        # Of a rank without events it is known from what is believed to be there.
+        size = best.rank.layout.block_size or best.match.block_size
+        evidence.block_size = size or evidence.block_size
         evidence.factors[best.rank.number] = best.calibration
         if not placed.shadow:
             self._count(placed)

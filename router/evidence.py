@@ -94,7 +94,7 @@ class Evidence:
         self.hits: deque[int] = deque(maxlen=MOST_HITS)
         """What engines found cached, where that was anything: multiples of a block, mostly."""
         self.block_size = 0
-        """Tokens a block, when a request was last sent there; 0: no event had told."""
+        """Tokens a block, as told by events or else assumed of what was sent there; 0: neither yet."""
         self.factors: dict[int, float] = {}
         """By rank: its calibration when it was last picked."""
         self.ends = 0

@@ -71,12 +71,13 @@ def _block_size(facts: PodFacts) -> Iterator[Finding]:
             )
     elif facts.has_events:
         yield Finding("block-size", f"{unlike}, but no event has told the size of a block")
-    elif found % ASSUMED_BLOCK_SIZE and _is_off(evidence.of(lambda _: True)):
-        yield Finding(
-            "block-size",
-            f"{unlike}; without events what was sent there counts in blocks of "
-            f"{ASSUMED_BLOCK_SIZE}",
-        )
+    else:
+        assumed = evidence.block_size or ASSUMED_BLOCK_SIZE
+        if found % assumed and _is_off(evidence.of(lambda _: True)):
+            yield Finding(
+                "block-size",
+                f"{unlike}; without events what was sent there counts in blocks of {assumed}",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from weighed import TOKENS, choice, follow, option, placed
+from weighed import BLOCK, TOKENS, choice, follow, option, placed
 
+from indexer.group import Layout
 from router.attribution import Attribution, Row, ShadowRow
 from router.pick import Placed
 
@@ -32,6 +33,15 @@ def test_a_pick_counts_what_was_available_and_what_it_captured() -> None:
     assert (counted.available_tokens, counted.captured_tokens) == (2 * 960, 2 * 800)
     assert counted.reported_requests == 0
     assert attribution.row("b", "m") is None
+
+
+def test_the_block_size_of_a_rank_without_events_is_the_one_assumed() -> None:
+    attribution = Attribution()
+    blind = option("a", 800)
+    blind.rank.layout = Layout()  # type: ignore[misc]
+    made = choice(blind)
+    attribution.picked(placed(made), made)
+    assert row(attribution).evidence.block_size == BLOCK
 
 
 def test_a_report_counts_what_was_predicted_and_delivered() -> None:

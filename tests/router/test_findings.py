@@ -221,6 +221,10 @@ def test_a_pod_without_events_is_told_that_what_was_sent_there_is_not_there() ->
     )
     assert Stream().run(TEXT, finds=0.3, block=64).kinds(blind, has_events=False) == ["no-events"]
     assert Stream().run(TEXT, block=64).kinds(blind, has_events=False) == []
+    of_model = Stream().run(TEXT, finds=0.3, block=16)
+    assert of_model.kinds(blind, has_events=False) == ["no-events"]
+    of_model.evidence.block_size = 0
+    assert "counts in blocks of 64" in of_model.text(blind, has_events=False)
 
 
 def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions() -> None:
