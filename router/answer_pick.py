@@ -20,7 +20,6 @@ from router.prompt import PromptReader
 from router.score import TokenPrompt
 from router.window import GroupWindow
 from scorer.policy import UnknownPolicyError
-from scorer.reason import reason
 
 ENDS: dict[int, Literal["finished", "failed"]] = {
     pb.ReportRequest.FINISHED: "finished",
@@ -99,7 +98,7 @@ class PickAnswerer:
             prompt_tokens=choice.prompt_tokens,
             policy=choice.policy,
             utilisation=choice.utilisation,
-            reason=reason(choice.prompt_tokens, choice.options, choice.policy),
+            reason=choice.reason,
         )
         for told, options in (
             (response.candidates, choice.options),

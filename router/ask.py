@@ -201,7 +201,7 @@ def _score_table(response: pb.ScoreResponse) -> Table:
 
 def _pods_table(response: pb.ListPodsResponse) -> Table:
     table = Table(
-        caption="ready: an event stream is connected, and /health does not say otherwise",
+        caption="ready: an event stream is connected, if it has one, and /health does not say otherwise",
         caption_justify="left",
     )
     for name in ("pod", "address", "model", "ready", "rank", "blocks", "block size", "trust"):

@@ -137,7 +137,7 @@ def _load(details: pb.CandidateDetails) -> str:
 
 def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
     if not response.decisions:
-        return Text("no picks are kept")
+        return Text("no such picks are kept")
     table = Table(caption="cached, first token: predicted / reported", caption_justify="left")
     for name in ("at (UTC)", "model", "tokens", "pod", "cached", "first token", "state", "why"):
         numeric = name in ("tokens", "cached", "first token")

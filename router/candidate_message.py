@@ -28,6 +28,7 @@ class Weighed(NamedTuple):
     cost: float
     terms: tuple[tuple[str, float], ...]
     calibration: float
+    serves: bool
 
 
 def weighed(option: Option) -> Weighed:
@@ -40,6 +41,7 @@ def weighed(option: Option) -> Weighed:
         option.cost,
         option.terms,
         option.calibration,
+        option.pod.serves,
     )
 
 
@@ -63,6 +65,7 @@ def candidate_message(
         cost=one.cost,
         predicted_ttft=load.wait + candidate.prefill,
         trust=trust_message(one.trust, wall_offset),
+        ready=one.serves,
         details=None if parts is None else _details(one, parts),
     )
 

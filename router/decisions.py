@@ -8,7 +8,6 @@ from indexer.index import BrokenInvariantError
 from router.candidate_message import Weighed, candidate_message, weighed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick import Choice, End, Placed
-from scorer.reason import reason
 
 MOST_CANDIDATES = 4
 """Candidates that are kept of a decision: the pick and the fall-backs that are ever tried."""
@@ -66,7 +65,7 @@ class Decisions:
             choice.prompt_tokens,
             placed.at,
             [weighed(one) for one in choice.options[:MOST_CANDIDATES]],
-            reason(choice.prompt_tokens, choice.options, choice.policy, is_beside=choice.is_beside),
+            choice.reason,
             shadow=placed.shadow,
             went=placed.went,
         )

@@ -30,6 +30,7 @@ from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
 from scorer.policy import DEFAULT, Policy, make_policy
 from scorer.prefill import PrefillModel
+from scorer.reason import reason
 from scorer.warmth import Warmth, warmth
 
 MOST_FALLBACKS = 8
@@ -108,6 +109,14 @@ class Choice:
     """Of a disaggregated request: where to decode; `options` are for the prefill."""
     is_beside: bool = False
     """Whether the first is not the best, but where the request's group goes."""
+
+    @property
+    def reason(self) -> str:
+        """The sentence why the first one won."""
+        text = reason(self.prompt_tokens, self.options, self.policy, is_beside=self.is_beside)
+        if self.options[0].pod.serves:
+            return text
+        return f"{text} It is not known to be well, and no other is."
 
     @property
     def source(self) -> Option | None:

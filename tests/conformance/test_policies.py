@@ -73,7 +73,10 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
 
 
 def test_a_prompt_of_which_no_token_is_known_is_placed_too(policy: Policy) -> None:
-    candidates = [Candidate("a", 0, 0, 0.02), Candidate("b", 0, 0, 0.02, Load(1.0, 2, 3, 500, 1000))]
+    candidates = [
+        Candidate("a", 0, 0, 0.02),
+        Candidate("b", 0, 0, 0.02, Load(1.0, 2, 3, 500, 1000)),
+    ]
     assert len(policy.rank(Request(0, 0.5), candidates, Random(1))) == 2
 
 

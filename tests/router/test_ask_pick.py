@@ -221,7 +221,7 @@ async def test_no_decisions_are_said_to_be_none(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await run(ask_pick.decisions_main, router[1]) == 0
-    assert capsys.readouterr().out == "no picks are kept\n"
+    assert capsys.readouterr().out == "no such picks are kept\n"
     assert await run(ask_pick.decisions_main, router[1], "--limit=-1") == 2
 
 

@@ -22,7 +22,7 @@ from router.calibration import Calibration
 from router.engine_load import Observed
 from router.load import LoadTable
 from router.pick import Ask, Choice, NoPodError, Picker, PickSettings, Placed
-from router.pods import Pod, Role
+from router.pods import Pod, Role, Status
 from router.score import Scorer
 from router.sessions import Sessions
 from scorer.policy import UnknownPolicyError
@@ -378,6 +378,17 @@ def test_an_engine_that_has_more_to_do_than_we_know_is_passed_over() -> None:
     assert first(parts.weigh()) == "pod-1"
     parts.now += 6
     assert {first(parts.weigh()) for _ in range(30)} == {"pod-0", "pod-1"}
+
+
+def test_a_pod_that_is_picked_for_want_of_a_better_one_is_said_to_be_none() -> None:
+    parts = Parts(pods=1)
+    assert "not known to be well" not in parts.weigh().reason
+    parts.pods[0].status = Status(healthy=False, reason="no answer")
+    assert parts.weigh().reason.endswith("It is not known to be well, and no other is.")
+
+
+def test_an_idle_fleet_that_was_never_asked_is_not_taken_for_a_busy_one() -> None:
+    assert Parts().weigh().utilisation == 0
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:

@@ -668,6 +668,7 @@ class Candidate(_message.Message):
     BELIEVED_TOKENS_FIELD_NUMBER: _builtins.int
     PREDICTED_TTFT_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
     rank: _builtins.int
     address: _builtins.str
@@ -682,6 +683,8 @@ class Candidate(_message.Message):
     """Of `matched_tokens`, those that no event has told of (see PodScore)."""
     predicted_ttft: _builtins.float
     """Seconds until its first token, as predicted: the wait and the prefill."""
+    ready: _builtins.bool
+    """False where the pod is not known to be well: it is here because no other is."""
     @_builtins.property
     def trust(self) -> Global___Trust: ...
     @_builtins.property
@@ -701,10 +704,11 @@ class Candidate(_message.Message):
         believed_tokens: _builtins.int = ...,
         predicted_ttft: _builtins.float = ...,
         details: Global___CandidateDetails | None = ...,
+        ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "trust", b"trust"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "believed_tokens", b"believed_tokens", "cost", b"cost", "details", b"details", "matched_tokens", b"matched_tokens", "outstanding_tokens", b"outstanding_tokens", "pod", b"pod", "predicted_ttft", b"predicted_ttft", "rank", b"rank", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "believed_tokens", b"believed_tokens", "cost", b"cost", "details", b"details", "matched_tokens", b"matched_tokens", "outstanding_tokens", b"outstanding_tokens", "pod", b"pod", "predicted_ttft", b"predicted_ttft", "rank", b"rank", "ready", b"ready", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
