@@ -46,11 +46,11 @@ class Calibration:
     def __init__(self) -> None:
         self._averages: dict[tuple[str, int], Average] = {}
 
-    def first_token(self, booking: Booking) -> None:
-        """Learn from a booking whose first token was just reported; once, and where it says something.
+    def learn(self, booking: Booking) -> None:
+        """Learn from a booking whose first token was reported; once, and where it says something.
 
-        It says nothing where it was given up before, or where it is told that the engine found more
-        or less cached than was predicted.
+        It says nothing where it was given up before, or where it was told that the engine found
+        more or less cached than was predicted.
         """
         work = booking.work
         predicted = work.prefill / work.factor

@@ -489,8 +489,6 @@ class Picker:
         placed.keys = {}
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
-            if placed.counts_in_full:
-                self._calibration.first_token(placed.booking)
             if placed.decoding is not None:
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
@@ -522,6 +520,10 @@ class Picker:
     def _end(self, placed: Placed, end: End, now: float) -> None:
         del self._placed[placed.booking_id]
         self._expectations -= len(placed.predicted)
+        # Only now is it known what the engine found cached.
+        is_timed = placed.first_token_at is not None and end == "finished"
+        if placed.booking is not None and is_timed and placed.counts_in_full:
+            self._calibration.learn(placed.booking)
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":
                 self._bookings.finish(booking.id, now)

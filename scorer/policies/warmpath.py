@@ -31,8 +31,9 @@ class Warmpath:
     """
 
     kappa: float = 2.0
-    g: float = 0.3
-    """0: only the fleet's utilisation counts; more keeps short prompts off crowded ranks."""
+    g: float = 0.2
+    """0: only the fleet's utilisation counts, best for the longest waits (p99); more keeps long prompts
+    off crowded ranks, so that most wait less (p90)."""
     mu: float = 0.002
     """Seconds for a request in flight."""
     session_margin: float = 0.1

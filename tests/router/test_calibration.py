@@ -28,7 +28,7 @@ class Rank:
 
     def computed(self, booking: Booking) -> None:
         self.bookings.first_token(booking.id, self.now)
-        self.calibration.first_token(booking)
+        self.calibration.learn(booking)
         self.calibration.check()
 
     def run(self, *seconds: float) -> None:
@@ -139,9 +139,9 @@ def test_what_has_no_first_token_says_nothing() -> None:
     rank = Rank()
     for _ in range(20):
         booking = rank.book()
-        rank.calibration.first_token(booking)
+        rank.calibration.learn(booking)
         rank.bookings.finish(booking.id, rank.now)
-        rank.calibration.first_token(booking)
+        rank.calibration.learn(booking)
     assert rank.factor == 1.0
 
 
