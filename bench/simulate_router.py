@@ -280,6 +280,7 @@ class SimulatedRouter:
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
         self._ingest.check()
+        self._picker.check()
         self._believed.check()
         self._bookings.check()
         self._loads.check()

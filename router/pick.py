@@ -15,6 +15,7 @@ from random import Random
 from typing import Literal, NamedTuple, Protocol
 
 from indexer.believed import Believed
+from indexer.index import BrokenInvariantError
 from indexer.rank import Rank
 from indexer.trust import Level, Trust
 from router.book import MOST_PREFILL, Booking, Bookings, Work
@@ -570,6 +571,18 @@ class Picker:
             self._believed.forget(pod.id, rank.number)
             self._calibration.forget(pod.id, rank.number)
         self._sessions.forget(pod.id)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a booking is no pick's, or too much is kept."""
+        kept = self._placed.values()
+        ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
+        for rank, book in self._bookings.ranks().items():
+            if not ours.issuperset(book.in_flight):
+                raise BrokenInvariantError(f"a booking on {rank} outlives its pick")
+        if self._expectations != sum(len(placed.predicted) for placed in kept):
+            raise BrokenInvariantError("the predictions that are kept do not add up")
+        if len(kept) > self._settings.most:
+            raise BrokenInvariantError(f"{len(kept)} picks, of at most {self._settings.most}")
 
 
 def _ranks(pods: Sequence[Pod], roles: set[str] | None) -> list[tuple[Pod, Rank]]:

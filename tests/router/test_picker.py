@@ -38,13 +38,14 @@ class KeyedPrompt:
 
     def __init__(self, keys: Sequence[int], tokens: int = 0) -> None:
         self.tokens = tokens or len(keys) * BLOCK + 1
-        self._keys = pack_words(list(keys))
+        self._keys = list(keys)
 
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
         del hash_seed, lookahead
         # Blocks of another size have other keys.
-        keys = self._keys if block_size == BLOCK else bytes(reversed(self._keys))
-        return Chain(0, b"", block_size, len(keys) // 8, (), keys)
+        offset = 0 if block_size == BLOCK else block_size << 32
+        keys = pack_words([key + offset for key in self._keys])
+        return Chain(0, b"", block_size, len(self._keys), (), keys)
 
 
 PROMPT = KeyedPrompt(range(1, 101))
@@ -580,6 +581,14 @@ class AnyReports(RuleBasedStateMachine):
     def a_pod_goes(self, pod: int) -> None:
         self.parts.picker.forget(self.parts.pods[pod])
 
+    @rule(pod=st.integers(0, 2))
+    def an_engine_begins_anew(self, pod: int) -> None:
+        self.parts.picker.restarted(self.parts.pods[pod])
+
+    @rule(pod=st.integers(0, 2), size=st.sampled_from([BLOCK, 64]))
+    def blocks_are_of_another_size(self, pod: int, size: int) -> None:
+        self.parts.size_blocks(pod, size)
+
     @rule(pod=st.integers(0, 2), blocks=st.integers(0, 5), trust=st.sampled_from(["exact", "cold"]))
     def events_come(self, pod: int, blocks: int, trust: str) -> None:
         self.parts.warm(pod, blocks, trust=trust)
@@ -603,6 +612,7 @@ class AnyReports(RuleBasedStateMachine):
     @invariant()
     def nothing_contradicts_itself(self) -> None:
         parts = self.parts
+        parts.picker.check()
         parts.bookings.check()
         parts.loads.check()
         parts.believed.check()
