@@ -20,6 +20,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from bench import bad_line
 from indexer.key import Keyspace, chain
 from indexer.token import TOKEN_BYTES, pack_tokens
 from indexer.word import pack_words
@@ -33,6 +34,9 @@ CHARACTERS_PER_TOKEN = 4.0
 MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000
 """Of all requests together; a block takes some 100 bytes."""
+
+PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
+"""Of which a line of a log has one."""
 
 GZIP = b"\x1f\x8b"
 
@@ -179,7 +183,7 @@ def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, Li
             try:
                 yield where, decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ValueError(f"{where}: {error}") from error
+                raise ValueError(f"{where}: {bad_line.told(line, error)}") from error
 
 
 def _mooncake(path: Path, most: int) -> Traffic:
@@ -226,12 +230,15 @@ def _log(path: Path, most: int) -> Traffic:
 
 def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ...]]:
     """Return how many tokens a line's prompt has, and its blocks' keys."""
+    given = [name for name in PROMPT_FIELDS if getattr(line, name) is not None]
+    if len(given) > 1:
+        raise ValueError(f"{where}: {', '.join(given)}: only one of these may be given")
     root = Keyspace(line.model, size).root()
     names, words = line.names, line.words
     if names is not None:
         if not line.input_tokens:
             raise ValueError(f"{where}: input_tokens is missing or 0")
-        _check_count(where, "prompt_hashes", len(names), line.input_tokens, size)
+        _check_count(where, given[0], len(names), line.input_tokens, size)
         return line.input_tokens, _chained(root, names)
     if line.token_ids:
         packed = pack_tokens(line.token_ids)
@@ -246,7 +253,7 @@ def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, t
         # The last piece is as full as its share of the characters.
         tokens = (len(pieces) - 1) * size + max(1, round(len(pieces[-1]) / cut * size))
         return tokens, _chained(root, pieces)
-    wanted = "prompt_hashes, hash_ids, token_ids, text, prompt or messages"
+    wanted = f"{', '.join(PROMPT_FIELDS[:-1])} or {PROMPT_FIELDS[-1]}"
     raise ValueError(f"{where}: one of {wanted} is needed, and not empty")
 
 
@@ -290,7 +297,8 @@ def _seconds(where: str, stamp: float | str) -> float:
         try:
             when = datetime.fromisoformat(stamp)
         except ValueError as error:
-            raise ValueError(f"{where}: timestamp: neither seconds nor ISO 8601") from error
+            told = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
+            raise ValueError(f"{where}: {told}") from error
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if not math.isfinite(stamp):
         raise ValueError(f"{where}: timestamp is {stamp}, not finite")

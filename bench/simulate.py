@@ -29,6 +29,9 @@ from bench.traffic import KINDS, Generated
 from scorer.policy import DEFAULT, policy_names
 from simworker.presets import DEFAULT_PRESET, PRESETS
 
+GRID = {"pods": 8, "blocks_per_pod": 1500, "load": 0.5}
+"""What --matrix takes the place of, and the defaults."""
+
 NumberT = TypeVar("NumberT", int, float)
 
 
@@ -45,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if write_report is not None:
             console.print(f"report: {write_report(args.report / 'report.html', rows)}")
     except (OSError, ValueError) as error:
-        print(f"warmpath simulate: {error}", file=sys.stderr)
+        of_file = isinstance(error, OSError) and error.filename is not None
+        told = f"{error.filename}: {error.strerror}" if of_file else error
+        print(f"warmpath simulate: {told}", file=sys.stderr)
         return 1
     if args.json:
         found = [asdict(row) for row in rows]
@@ -77,14 +82,25 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT,
         help="NAME[@option=value...], several with commas; `published`: those of the study; `all`",
     )
-    add("--pods", type=_list(int), default="8", help="how many; a list runs each")
-    add(
+    # Without a default here, so that --matrix can tell what was given.
+    grid = parser.add_argument_group(
+        "fleet and load", argument_default=argparse.SUPPRESS, description="A list runs each."
+    )
+    grid.add_argument("--pods", type=_list(int), help="how many, at most 1,024 (default: 8)")
+    grid.add_argument(
         "--blocks-per-pod",
         type=_list(int),
-        default="1500",
-        help="KV cache of a pod, in blocks of the trace (512 tokens in Mooncake's); a list runs each",
+        help="KV cache, in blocks of the trace, 512 tokens in Mooncake's (default: 1500)",
     )
-    add("--load", type=_list(float), default="0.5", help="prefill work over pods x time; or a list")
+    grid.add_argument(
+        "--load", type=_list(float), help="prefill work over pods x time (default: 0.5)"
+    )
+    grid.add_argument(
+        "--matrix",
+        action="store_true",
+        default=False,
+        help="instead of these the study's 12 cells",
+    )
     add("--requests", type=int, default=0, help="the first so many; 0: all (6,000 of --traffic)")
     add("--seed", type=_list(int), default="1", help="of ties; of a list tables show medians")
     add("--engine", choices=ENGINE_KINDS, default="serial", help="the study's, or vLLM's scheduler")
@@ -94,7 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-events-share", type=float, default=0.0, help="of the pods, whose events never come")
     add("--estimate-factor", type=float, default=1.0, help="by which the router's costs are off")
     add("--raw-bursts", action="store_true", help="do not spread requests of one time stamp")
-    add("--matrix", action="store_true", help="the study's 12 cells: pods, blocks and loads")
     add("--processes", type=int, default=2, help="runs at once")
     add("--report", type=Path, help="a folder for a page of plots, and the results as JSON lines")
     add("--json", action="store_true", help="print one object, or a list where there are several")
@@ -113,9 +128,16 @@ def _list(kind: Callable[[str], NumberT]) -> Callable[[str], list[NumberT]]:
 def _cells(args: argparse.Namespace) -> list[Cell]:
     if args.processes < 1:
         raise ValueError(f"--processes is {args.processes}, less than 1")
+    if args.trace and not args.trace.is_file():
+        raise ValueError(f"--trace: there is no file {args.trace}")
     source = args.trace or Generated(args.traffic, args.traffic_seed)
-    pods, blocks, loads = args.pods, args.blocks_per_pod, args.load
+    given = vars(args)
+    pods, blocks, loads = (given.get(name, [value]) for name, value in GRID.items())
     if args.matrix:
+        for name in GRID:
+            if name in given:
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} and --matrix, which has its own: give only one")
         pods, blocks, loads = MATRIX_PODS, MATRIX_BLOCKS, MATRIX_LOADS
     return [
         Cell(

@@ -30,6 +30,7 @@ from simworker.presets import DEFAULT_PRESET, PRESETS
 from simworker.trace import TraceLine, spread
 
 INDEX_BYTES = 64 << 20
+MOST_PODS = 1024
 CURVE = 200
 """Points of a curve of quantiles."""
 
@@ -66,6 +67,8 @@ class Cell:
         ):
             if not value >= lowest:
                 raise ValueError(f"{name} is {value}, less than {lowest}")
+        if self.pods > MOST_PODS:
+            raise ValueError(f"--pods is {self.pods}, more than {MOST_PODS}")
         for name, factor in (("--load", self.load), ("--estimate-factor", self.estimate_factor)):
             if not 0 < factor <= 1000:
                 raise ValueError(f"{name} is {factor}, not above 0 and at most 1000")
@@ -97,7 +100,7 @@ class Figures:
     ceiling: float
     """The same of one LRU cache as large as all together."""
     hit_share: float
-    """The first as a share of the second."""
+    """The first as a share of the second; 1 where that is 0."""
     ttft_mean_s: float
     ttft_p50_s: float
     ttft_p90_s: float
@@ -208,7 +211,11 @@ def _speed(
     ceiling, work = pooled(requests, cell.pods * cell.blocks_per_pod, block_size, latency)
     span = requests[-1].at - requests[0].at
     if not span > 0:
-        raise ValueError("--trace: its requests come all at once, which has no speed")
+        source = cell.trace.name if isinstance(cell.trace, Generated) else cell.trace
+        raise ValueError(
+            f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), which "
+            "has no speed; two that differ are needed"
+        )
     return ceiling, cell.load * cell.pods * span / work
 
 

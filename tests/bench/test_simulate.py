@@ -240,7 +240,13 @@ def test_the_report_is_one_page_and_the_rows(
         (["--policy", "warmpath@arriving=2"], "arriving is 2, not 0 or 1"),
         (["--policy", "pooled@g=1"], "the bound has no options"),
         (["--policy", "pooled", "--engine", "vllm"], "pooled: only engine serial"),
-        (["--trace", "/nowhere"], "No such file"),
+        (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
+        (["--trace", "/tmp"], "--trace: there is no file /tmp"),
+        (["--report", "/dev/null/out"], "/dev/null/out: Not a directory"),
+        (["--pods", "8,1025"], "--pods is 1025, more than 1024"),
+        (["--matrix", "--pods", "8"], "--pods and --matrix, which has its own: give only one"),
+        (["--matrix", "--blocks-per-pod", "9"], "--blocks-per-pod and --matrix"),
+        (["--matrix", "--load", "0.5"], "--load and --matrix"),
     ],
 )
 def test_options_without_sense_are_refused(
@@ -253,9 +259,20 @@ def test_options_without_sense_are_refused(
         raise AssertionError(told)
 
 
+def test_what_is_run_where_nothing_is_said_is_in_the_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = simulate(capsys)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    for name in ("pods", "blocks_per_pod", "load"):
+        assert f"(default: {one[name]:g})" in " ".join(told.split())
+
+
 def test_requests_that_come_all_at_once_have_no_speed(tmp_path: Path) -> None:
     path = write(tmp_path, (0, 512, 1, [1]))
-    with pytest.raises(ValueError, match="all at once"):
+    with pytest.raises(ValueError, match=r"trace.jsonl: timestamp: it is the same in all"):
         run(Cell(path, "warmpath", pods=1, blocks_per_pod=100, load=0.5))
 
 
