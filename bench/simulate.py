@@ -2,9 +2,9 @@
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,6 +38,21 @@ NumberT = TypeVar("NumberT", int, float)
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve recorded or generated traffic with simulated pods under one policy or many, and compare."""
     args = _parser().parse_args(argv)
+    # `timeout` and supervisors say SIGTERM; runs in other processes end with it as after Ctrl-C.
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _main(args)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def _main(args: argparse.Namespace) -> int:
     console = Console(stderr=args.json, width=None if sys.stdout.isatty() else 150)
     try:
         cells = _cells(args)
@@ -48,9 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if write_report is not None:
             console.print(f"report: {write_report(args.report / 'report.html', rows)}")
     except (OSError, ValueError) as error:
-        of_file = isinstance(error, OSError) and error.filename is not None
-        told = f"{error.filename}: {error.strerror}" if of_file else error
-        print(f"warmpath simulate: {told}", file=sys.stderr)
+        print(f"warmpath simulate: {_told(error)}", file=sys.stderr)
         return 1
     if args.json:
         found = [asdict(row) for row in rows]
@@ -58,6 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         _present(rows, console)
     return 0
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,9 +219,9 @@ def _run(cells: Sequence[Cell], processes: int, console: Console) -> Iterator[Fi
                 yield run(cell)
                 progress.advance(task)
             return
-        # Not forked: the progress bar has a thread.
-        with ProcessPoolExecutor(min(processes, len(cells)), get_context("spawn")) as pool:
-            for figures in pool.map(run, cells):
+        # Not forked: the progress bar has a thread. Leaving a pool of this kind ends what it runs.
+        with get_context("spawn").Pool(min(processes, len(cells))) as pool:
+            for figures in pool.imap(run, cells):
                 progress.update(task, description=f"{figures.policy}, {figures.pods} pods")
                 yield figures
                 progress.advance(task)
