@@ -4,10 +4,12 @@ import html
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bench.measure import Served
 
@@ -76,20 +78,40 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def plot(title: str, draw: Callable[[Axes], None], *, height: float = 3.2) -> str:
+def plot(title: str, draw: Callable[[Axes], None], *, height: float = 3.8) -> str:
     """Return a plot as SVG; `height` is in inches. The same numbers make the same plot."""
     mpl.rcParams["svg.hashsalt"] = "warmpath"
     figure = Figure(figsize=(8, height), layout="constrained")
+    # Of the figure, not of the axes: beside long names these begin far to the right.
+    figure.suptitle(title)
     axes = figure.add_subplot()
-    axes.set_title(title)
     axes.grid(alpha=0.3)
+    axes.set_axisbelow(True)
     draw(axes)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, its numbers plain: 0.5, 1, 2, 5, 10."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.12g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def pod_bars(axes: Axes, pods: Mapping[str, Sequence[float]]) -> None:
+    """Draw a number of each pod, for each policy, beside each other above the pod's tick."""
+    width = 0.8 / max(len(pods), 1)
+    for position, (name, numbers) in enumerate(pods.items()):
+        offset = (position - (len(pods) - 1) / 2) * width
+        axes.bar([pod + offset for pod in range(len(numbers))], numbers, width, label=name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _ttft(axes: Axes, served: Mapping[str, Sequence[Served]]) -> None:
@@ -97,7 +119,7 @@ def _ttft(axes: Axes, served: Mapping[str, Sequence[Served]]) -> None:
         times = sorted(one.first_token for one in answers)
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
         axes.step(times, shares, where="post", label=name)
-    axes.set_xscale("log")
+    logarithmic(axes, "x")
     axes.set_ylabel("share of requests")
 
 
@@ -115,11 +137,9 @@ def _hits(axes: Axes, served: Mapping[str, Sequence[Served]]) -> None:
 
 
 def _pods(axes: Axes, served: Mapping[str, Sequence[Served]], pods: int) -> None:
-    width = 0.8 / max(len(served), 1)
-    for position, (name, answers) in enumerate(served.items()):
-        computed = [0] * pods
+    found = {name: [0] * pods for name in served}
+    for name, answers in served.items():
         for one in answers:
-            computed[one.pod] += one.prompt_tokens - one.cached_tokens
-        axes.bar([pod + position * width for pod in range(pods)], computed, width, label=name)
-    axes.set_xticks([pod + 0.4 - width / 2 for pod in range(pods)])
-    axes.set_xticklabels([f"pod-{pod + 1}" for pod in range(pods)])
+            found[name][one.pod] += one.prompt_tokens - one.cached_tokens
+    pod_bars(axes, found)
+    axes.set_xticks(range(pods), [f"pod-{pod + 1}" for pod in range(pods)])

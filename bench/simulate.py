@@ -18,7 +18,6 @@ from bench import simulate_summary as summary
 from bench.simulate_cell import Cell, Figures, run
 from bench.simulate_fleet import ENGINE_KINDS
 from bench.study import (
-    BEST_PUBLISHED,
     MATRIX_BLOCKS,
     MATRIX_LOADS,
     MATRIX_PODS,
@@ -241,7 +240,7 @@ def _present(rows: Sequence[Figures], console: Console) -> None:
     if len(cells) > 1:
         found = summary.standings(cells)
         _table(console, "all cells", summary.STANDING_HEAD, summary.standing_rows(found))
-    console.print(f"Ratios are to {BEST_PUBLISHED}, over cells their geometric mean.")
+    console.print(summary.ratios_to(rows))
     names = {row.policy: STUDY_NAMES[row.policy] for row in rows if row.policy in STUDY_NAMES}
     others = [f"{ours} = {theirs}" for ours, theirs in names.items() if ours != theirs]
     if others:

@@ -39,6 +39,18 @@ def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> 
     return median(policies[policy], name) / base if base else None
 
 
+def ratios_to(rows: Iterable[Figures]) -> str:
+    """Return a sentence: what ratios are to."""
+    if any(row.policy == BEST_PUBLISHED for row in rows):
+        return f"Ratios are to {BEST_PUBLISHED}, over cells their geometric mean."
+    return f"Ratios would be to {BEST_PUBLISHED}, which did not run."
+
+
+def hit_share(rows: Sequence[Figures]) -> float | None:
+    """Return the median share of the ceiling; None where that is 0."""
+    return median(rows, "hit_share") if rows[0].ceiling else None
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One policy over all cells in which it ran. Of ratios the geometric mean."""
@@ -52,9 +64,9 @@ class Standing:
     """Of p90 to the best published policy of each cell, among those that ran."""
     worst_ratio: float | None
     """The largest of these."""
-    hit_share: float
+    hit_share: float | None
     """The mean."""
-    least_hit_share: float
+    least_hit_share: float | None
 
 
 def standings(cells: Mapping[Place, Mapping[str, Sequence[Figures]]]) -> list[Standing]:
@@ -67,7 +79,7 @@ def standings(cells: Mapping[Place, Mapping[str, Sequence[Figures]]]) -> list[St
 
 
 def _standing(policy: str, cells: Sequence[Mapping[str, Sequence[Figures]]]) -> Standing:
-    shares = [median(cell[policy], "hit_share") for cell in cells]
+    shares = [found for cell in cells if (found := hit_share(cell[policy])) is not None]
     to_best = [found for cell in cells if (found := _to_best(cell, policy)) is not None]
     return Standing(
         policy,
@@ -76,8 +88,8 @@ def _standing(policy: str, cells: Sequence[Mapping[str, Sequence[Figures]]]) -> 
         p99_ratio=_mean(ratio(cell, policy, "ttft_p99_s") for cell in cells),
         best_ratio=_mean(to_best),
         worst_ratio=max(to_best, default=None),
-        hit_share=statistics.fmean(shares),
-        least_hit_share=min(shares),
+        hit_share=statistics.fmean(shares) if shares else None,
+        least_hit_share=min(shares, default=None),
     )
 
 
@@ -95,8 +107,8 @@ def _mean(ratios: Iterable[float | None]) -> float | None:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
-    """Return a number for a table; nothing where there is none."""
-    return "" if value is None else f"{value:.{digits}f}"
+    """Return a number for a table; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 CELL_HEAD = (
@@ -119,7 +131,7 @@ def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]
                 shown(median(rows, "ttft_p99_s")),
                 shown(ratio(policies, policy, "ttft_p90_s")),
                 shown(median(rows, "token_hit_ratio"), 3),
-                shown(median(rows, "hit_share"), 3),
+                shown(hit_share(rows), 3),
                 shown(median(rows, "tpot_p90_ms"), 1),
                 shown(median(rows, "e2e_p90_s"), 1),
                 shown(median(rows, "output_tokens_per_s"), 0),

@@ -1,0 +1,130 @@
+"""The tables and the page of `warmpath simulate`, for rows made up here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bench import report, simulate_report
+from bench import simulate_summary as summary
+from bench.simulate_cell import Figures
+from bench.study import BEST_PUBLISHED
+from scorer.policy import DEFAULT
+
+ROW = Figures(
+    trace="a-trace", policy=DEFAULT, pods=4, blocks_per_pod=100, load=0.5, engine="serial", seed=1,
+    requests=1000, refused=0, token_hit_ratio=0.2, ceiling=0.4, hit_share=0.5, ttft_mean_s=1.0,
+    ttft_p50_s=0.5, ttft_p90_s=2.0, ttft_p99_s=5.0, tpot_p90_ms=50.0, e2e_p90_s=20.0,
+    output_tokens_per_s=700.0, imbalance=1.1, utilisation=0.5, makespan_s=60.0, speed=2.0,
+    seconds=1.0, pod_prefill_s=[30.0, 31.0, 32.0, 33.0], ttft_curve_s=[0.1, 0.5, 5.0],
+    settings={
+        "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
+        "estimate_factor": 1.0, "raw_bursts": False,
+    },
+)  # fmt: skip
+
+
+def page(tmp_path: Path, *rows: Figures) -> str:
+    return simulate_report.write_report(tmp_path / "report.html", rows).read_text()
+
+
+def many(count: int) -> list[Figures]:
+    return [
+        replace(ROW, policy=f"policy-{number}", ttft_p90_s=1.0 + number) for number in range(count)
+    ]
+
+
+def test_a_share_of_no_ceiling_is_a_dash(tmp_path: Path) -> None:
+    nothing = replace(ROW, ceiling=0.0, token_hit_ratio=0.0, hit_share=1.0)
+    column = summary.CELL_HEAD.index("of ceiling")
+    assert summary.cell_rows({DEFAULT: [ROW]})[0][column] == "0.500"
+    assert summary.cell_rows({DEFAULT: [nothing]})[0][column] == "-"
+    cells = summary.by_cell([nothing, replace(nothing, pods=8)])
+    assert summary.standing_rows(summary.standings(cells))[0][-2:] == ("-", "-")
+    # A cell without a ceiling says nothing of the others.
+    [one] = summary.standings(summary.by_cell([ROW, replace(nothing, pods=8)]))
+    assert (one.hit_share, one.least_hit_share) == (0.5, 0.5)
+    assert "<td>-</td>" in page(tmp_path, nothing)
+
+
+def test_ratios_are_told_of_only_where_there_are_some() -> None:
+    assert summary.ratios_to([ROW]) == f"Ratios would be to {BEST_PUBLISHED}, which did not run."
+    theirs = replace(ROW, policy=BEST_PUBLISHED)
+    assert summary.ratios_to([ROW, theirs]).startswith(f"Ratios are to {BEST_PUBLISHED}, ")
+
+
+def test_settings_are_sentences(tmp_path: Path) -> None:
+    plain = page(tmp_path, ROW)
+    assert "Cache events reach the router 0.05 s late" in plain
+    assert "Ties are broken by seed 1 alone." in plain
+    assert "of the pods no event" not in plain
+    settings = {
+        **ROW.settings, "no_events_share": 0.25, "estimate_factor": 3.0, "raw_bursts": True
+    }  # fmt: skip
+    told = page(tmp_path, *(replace(ROW, seed=seed, settings=settings) for seed in (1, 2, 3)))
+    assert "Of 25% of the pods no event ever comes." in told
+    assert "The router takes prefill to last 3 times as long as it does." in told
+    assert "Requests of one time stamp come at once." in told
+    assert "Figures are medians over 3 seeds." in told
+    assert not any(name in told for name in settings if "_" in name)
+
+
+def test_the_best_few_and_the_default_are_named_and_it_is_said(tmp_path: Path) -> None:
+    slow = replace(ROW, ttft_p90_s=99.0)
+    told = page(tmp_path, *many(9), slow)
+    assert f"Named are the 5 policies with the least p90, and {DEFAULT}; " in told
+    assert "the 4 others" in told
+    few = page(tmp_path, *many(3), slow)
+    assert "Named are" not in few
+
+
+def test_a_pods_bars_stand_around_its_tick() -> None:
+    axes = Figure().add_subplot()
+    report.pod_bars(axes, {"one": [1.0, 2.0], "two": [3.0, 4.0], "three": [5.0, 6.0]})
+    centres = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    for pod in range(2):
+        assert sum(centres[pod::2]) / 3 == pytest.approx(pod)
+    assert all(place == round(place) for place in axes.get_xticks())
+
+
+def test_logarithmic_axes_have_plain_numbers() -> None:
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot([0.3, 30.0], [0, 1])
+    report.logarithmic(axes, "x")
+    figure.canvas.draw()
+    shown = [label.get_text() for label in axes.get_xticklabels()]
+    assert [text for text in shown if 0.3 <= float(text) <= 30] == [
+        "0.5",
+        "1",
+        "2",
+        "5",
+        "10",
+        "20",
+    ]
+
+
+def test_a_title_beside_long_names_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def remember(self: Figure, *args: object, **options: object) -> None:
+        drawn.append(self)
+        save(self, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    rows = [replace(one, pods=pods) for one in many(3) for pods in (4, 8)]
+    rows = [replace(one, policy=f"{one.policy}@a-long-option=1@another=1") for one in rows]
+    rows += [replace(ROW, policy=BEST_PUBLISHED, pods=pods) for pods in (4, 8)]
+    cells = summary.by_cell(rows)
+    simulate_report._standing_plot(summary.standings(cells), cells)
+    [figure] = drawn
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    [title] = figure.texts
+    assert title.get_text().startswith(f"TTFT p90 as a ratio to {BEST_PUBLISHED}")
+    extent = title.get_window_extent(canvas.get_renderer())
+    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
