@@ -35,6 +35,7 @@ class Ingest:
         self._stale_after = stale_after
         self._clock = clock
         self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank] = {}
+        self._slots_of: dict[tuple[str, int], RankSlots] = {}
 
     def __iter__(self) -> Iterator[Rank]:
         # Copied at once, for readers in other threads.
@@ -43,6 +44,14 @@ class Ingest:
     def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get((pod, rank))
+
+    def life(self, pod: str, rank: int) -> int:
+        """Return a number that changes when a rank's cache begins anew: a restart, or a clear.
+
+        May be called from any thread.
+        """
+        slots = self._slots_of.get((pod, rank))
+        return slots.epoch if slots else 0
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
         """Return who holds which blocks of a prompt: places, first blocks, past the last ones.
@@ -64,12 +73,13 @@ class Ingest:
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""
         name = self._free_name(source.pod, source.rank)
+        slots = self._slots_of[name] = RankSlots(*name, self.index, self.slots)
         rank = self._ranks[name] = RankIngest(
             source,
             new_state(
                 source,
                 self.index,
-                RankSlots(source.pod, source.rank, self.index, self.slots),
+                slots,
                 hash_seed=self._hash_seed,
                 orphan_bytes=self._orphan_bytes,
             ),
@@ -82,7 +92,7 @@ class Ingest:
     def watch(self, pod: str, rank: int) -> WatchedRank:
         """Begin to follow a rank that a publisher follows. Raises ValueError like `add`."""
         name = self._free_name(pod, rank)
-        slots = RankSlots(pod, rank, self.index, self.slots)
+        slots = self._slots_of[name] = RankSlots(pod, rank, self.index, self.slots)
         watched = self._ranks[name] = WatchedRank(
             pod, rank, slots, stale_after=self._stale_after, clock=self._clock
         )
@@ -106,6 +116,7 @@ class Ingest:
     def remove(self, pod: str, rank: int) -> None:
         """Stop following a rank; it holds nothing from here on."""
         self._ranks.pop((pod, rank)).close()
+        self._slots_of.pop((pod, rank), None)
 
     def tick(self, sweep_budget: int) -> None:
         """Let time pass, and sweep up to `sweep_budget` keys of dropped slots."""

@@ -23,6 +23,11 @@ class RankSlots:
         self.doubted: dict[Spot, int] = {}
         """What was held when something was missed, where that is kept apart (`indexer.compiled`)."""
 
+    @property
+    def epoch(self) -> int:
+        """The number of the rank's present life."""
+        return self._epoch
+
     def apply(self, change: Change) -> None:
         """Apply one change."""
         if isinstance(change, Added):

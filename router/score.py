@@ -26,6 +26,9 @@ from scorer.strategy import LEADING, Strategy
 
 NOTHING = Match((), 0)
 
+MOST_LIVES = 100_000
+"""Ranks of which the life is remembered, those that are gone among them."""
+
 ASSUMED_BLOCK_SIZE = 64
 """Tokens a block, where no event has told: what was sent to a rank is remembered in these."""
 
@@ -168,6 +171,8 @@ class Scorer:
         self._shared_tiers = shared_tiers
         self._assumed_form: Form = (assumed_block_size, False)
         self._usual_form: dict[str, Form] = {}
+        self._lives: dict[tuple[str, int], int] = {}
+        """Of the ranks about which something may be believed."""
 
     def score(
         self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
@@ -192,6 +197,7 @@ class Scorer:
         among the ranks. A rank whose stream is gone since before `stale_since` (the ingest's clock)
         is known to hold nothing: what it held says nothing of what it holds.
         """
+        self._forget_old_lives(ranks)
         # Caches that need only a window may be held where the prompt's beginning is not.
         leading = strategy in LEADING
         of_form: dict[Form, list[Rank]] = {}
@@ -292,6 +298,19 @@ class Scorer:
                     assumed_tokens=assumed * size,
                 )
         return matches
+
+    def _forget_old_lives(self, ranks: Sequence[Rank]) -> None:
+        """Believe nothing of ranks whose caches have begun anew: what was sent there before is gone."""
+        if self._believed is None:
+            return
+        if len(self._lives) > MOST_LIVES:
+            self._lives.clear()
+        for rank in ranks:
+            name = (rank.pod, rank.number)
+            life = self._ingest.life(*name)
+            if self._lives.setdefault(name, life) != life:
+                self._lives[name] = life
+                self._believed.forget(*name)
 
     def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
         """Return how many leading blocks are believed to be on each rank: arriving, assumed."""

@@ -323,6 +323,18 @@ def test_what_is_on_its_way_to_a_pod_without_events_yet_is_still_believed_when_t
     assert found["fresh"] == 1600
 
 
+def test_what_is_on_its_way_to_an_engine_that_begins_anew_is_not_believed_any_more() -> None:
+    parts = Parts(pods=1)
+    parts.choose()
+    assert parts.weigh().options[0].match.arriving_tokens == 1600
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    parts.tell(rank, "exact", pb.Change(emptied=pb.Emptied()))
+    assert parts.weigh().options[0].match.arriving_tokens == 0
+    parts.choose()
+    assert parts.weigh().options[0].match.arriving_tokens == 1600
+
+
 def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 100)
