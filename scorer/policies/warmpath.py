@@ -31,7 +31,7 @@ class Warmpath:
     """
 
     kappa: float = 2.0
-    g: float = 0.2
+    g: float = 0.3
     """0: only the fleet's utilisation counts, best for the longest waits (p99); more keeps long prompts
     off crowded ranks, so that most wait less (p90)."""
     mu: float = 0.002
