@@ -2,6 +2,7 @@
 
 import logging
 import time
+from functools import cache
 
 from indexer.index import Index
 from indexer.memory import MemoryIndex
@@ -17,18 +18,27 @@ log = logging.getLogger(__name__)
 def embedded_index(max_bytes: int) -> Index:
     """Return an empty index of at most `max_bytes`, compiled where Numba can be had.
 
-    Takes the time that compiling takes: half a second where it was done before, else up to a minute.
+    The first of a process takes the time that compiling takes: half a second where it was done before,
+    else up to a minute.
     """
     try:
         from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
-        from indexer.compiled.warm_up import warm_up  # noqa: PLC0415
     except ImportError as error:
         log.warning("the index runs in pure Python, about six times slower: %s", error)
         return MemoryIndex(max_bytes)
+    _warm_up()
+    return ArrayIndex(max_bytes)
+
+
+@cache
+def _warm_up() -> None:
+    """Compile what runs while serving, or load it; once a process."""
+    from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
+    from indexer.compiled.warm_up import warm_up  # noqa: PLC0415
+
     begun = time.monotonic()
     warm_up(ArrayIndex(1 << 20))
     log.info("the compiled index was ready after %.1f s", time.monotonic() - begun)
-    return ArrayIndex(max_bytes)
 
 
 def new_state(

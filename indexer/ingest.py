@@ -10,12 +10,18 @@ from indexer.rank import Rank
 from indexer.rank_ingest import ORPHAN_BYTES, Clock, RankIngest, SavedRank
 from indexer.rank_slots import RankSlots
 from indexer.rank_source import RankSource
+from indexer.shared.remote import RemoteIndex
+from indexer.shared.remote_rank import RemoteRank
 from indexer.slot import Place, SlotTable
 from indexer.watched import WatchedRank
 
 
 class Ingest:
-    """Every rank's ingestion into one index."""
+    """Every rank's ingestion into one index.
+
+    `remote` is where ranks are looked up that are in the shared index only (`add_shared`); None where
+    there are none.
+    """
 
     def __init__(
         self,
@@ -26,15 +32,17 @@ class Ingest:
         orphan_bytes: int = ORPHAN_BYTES,
         stale_after: float,
         clock: Clock,
+        remote: RemoteIndex | None = None,
     ) -> None:
         self.index = index
+        self.remote = remote
         self.slots = SlotTable()
         self._hash_seed = hash_seed
         self._pending_bytes = pending_bytes
         self._orphan_bytes = orphan_bytes
         self._stale_after = stale_after
         self._clock = clock
-        self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank] = {}
+        self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
         self._slots_of: dict[tuple[str, int], RankSlots] = {}
 
     def __iter__(self) -> Iterator[Rank]:
@@ -51,12 +59,15 @@ class Ingest:
         May be called from any thread.
         """
         slots = self._slots_of.get((pod, rank))
-        return slots.epoch if slots else 0
+        if slots:
+            return slots.epoch
+        return self.remote.life(pod, rank) if self.remote else 0
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
         """Return who holds which blocks of a prompt: places, first blocks, past the last ones.
 
-        `leading` is as in `Index.match`. May be called from any thread.
+        `leading` is as in `Index.match`. May be called from any thread where there is no `remote`, which
+        is of one loop.
         """
         place_of = self.slots.place
         while True:
@@ -67,8 +78,9 @@ class Ingest:
                 if (place := place_of(slot)) is not None
             ]
             if self.slots.reused == reused:
-                return found
+                break
             # A number may stand for another place by now than when it was looked up.
+        return found if self.remote is None else found + self.remote.match(chain, leading=leading)
 
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""
@@ -89,12 +101,19 @@ class Ingest:
         )
         return rank
 
-    def watch(self, pod: str, rank: int) -> WatchedRank:
-        """Begin to follow a rank that a publisher follows. Raises ValueError like `add`."""
+    def watch(self, pod: str, rank: int, *, stale_after: float | None = None) -> WatchedRank:
+        """Begin to follow a rank that a publisher follows. Raises ValueError like `add`.
+
+        `stale_after` takes the place of the ingest's own.
+        """
         name = self._free_name(pod, rank)
         slots = self._slots_of[name] = RankSlots(pod, rank, self.index, self.slots)
         watched = self._ranks[name] = WatchedRank(
-            pod, rank, slots, stale_after=self._stale_after, clock=self._clock
+            pod,
+            rank,
+            slots,
+            stale_after=self._stale_after if stale_after is None else stale_after,
+            clock=self._clock,
         )
         return watched
 
@@ -103,6 +122,16 @@ class Ingest:
         name = self._free_name(pod, rank)
         blind = self._ranks[name] = BlindRank(pod, rank, self._clock())
         return blind
+
+    def add_shared(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
+        """Begin to look a rank up in the shared index. Raises ValueError like `add`.
+
+        `keyspace` and `ranks` are as in `indexer.shared.registry.SharedRank`.
+        """
+        assert self.remote is not None
+        name = self._free_name(pod, rank)
+        added = self._ranks[name] = self.remote.add(pod, rank, keyspace=keyspace, ranks=ranks)
+        return added
 
     def _free_name(self, pod: str, rank: int) -> tuple[str, int]:
         if (pod, rank) in self._ranks:

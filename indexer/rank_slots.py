@@ -54,6 +54,17 @@ class RankSlots:
         self._table.change(slot, replace(self._place(spot), doubted=True))
         self.slot(spot)
 
+    def set_aside(self) -> None:
+        """Keep what is held as in doubt and begin every place anew.
+
+        Where something is set aside already, what was begun since is let go.
+        """
+        for spot in list(self.certain):
+            if spot in self.doubted:
+                self._drop(self.certain.pop(spot))
+            else:
+                self.doubt(spot)
+
     def drop_doubted(self) -> None:
         """Let go of what is still in doubt."""
         for slot in self.doubted.values():

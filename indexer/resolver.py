@@ -26,6 +26,7 @@ from indexer.index import BrokenInvariantError
 from indexer.key import Keyspace, chain
 from indexer.orphans import Orphans
 from indexer.saved import SavedHolding, SavedResolver
+from indexer.shared.segment import Segments
 
 ROOTS = 4096
 """Roots remembered (adapters times salts); past it they are computed anew."""
@@ -40,6 +41,8 @@ class Added:
 
     spot: Spot
     keys: list[int]
+    segments: Sequence[int] = ()
+    """The segment of each, where segments are kept (`Resolver.segments`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Gone:
 
     spot: Spot
     keys: list[int]
+    segments: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,17 @@ class ResolverCounts:
 
 
 class Resolver:
-    """Follows one rank's names. `model` and `hash_seed` seed the keys (`indexer.key`)."""
+    """Follows one rank's names. `model` and `hash_seed` seed the keys (`indexer.key`).
 
-    def __init__(self, model: str, hash_seed: str, *, orphan_bytes: int) -> None:
+    `segments` is told every chain, and knows the segment of every key that is held
+    (`indexer.shared.segment`); None where nobody asks for it.
+    """
+
+    def __init__(
+        self, model: str, hash_seed: str, *, orphan_bytes: int, segments: Segments | None = None
+    ) -> None:
         self.counts = ResolverCounts()
+        self.segments = segments
         self.layout = Layout()
         """The cache groups seen in this life."""
         self.orphans = Orphans(orphan_bytes)
@@ -131,6 +142,8 @@ class Resolver:
         self._holdings.clear()
         self.orphans.clear()
         self.stored_since_doubt = 0
+        if self.segments is not None:
+            self.segments.clear()
         return [Emptied()]
 
     def forget(self) -> list[Change]:
@@ -181,11 +194,15 @@ class Resolver:
         """Hold a store whose parent is known, and whatever waited for any of its blocks."""
         assert event.tokens is not None
         changes: list[Change] = []
+        chained: list[int] = []
         waiting = [(event, parent, frozenset[int]())]
         while waiting:
             stored, above, gone = waiting.pop()
             assert stored.tokens is not None
             keys = chain(above, stored.tokens, size, stored.extras)
+            if self.segments is not None:
+                self.segments.chained(above, keys)
+                chained += keys
             ratio = stored.block_size // size
             changes += self._hold_chain(stored, keys, ratio, gone)
             if self.orphans:
@@ -194,7 +211,20 @@ class Resolver:
                     for orphan in self.orphans.of(name):
                         self.counts.adopted += len(orphan.event.hashes) - len(orphan.gone)
                         waiting.append((orphan.event, last, frozenset(orphan.gone)))
+        # Of blocks that were removed while they waited, only what is chained to them is held.
+        self._forget_unheld_keys(chained)
         return changes
+
+    def _forget_unheld_keys(self, keys: Iterable[int]) -> None:
+        """Forget the segments of those keys that no place holds."""
+        if self.segments is None:
+            return
+        for key in keys:
+            if not any(key in holding.names for holding in self._holdings.values()):
+                self.segments.forget(key)
+
+    def _segments_of(self, keys: Collection[int]) -> Sequence[int]:
+        return () if self.segments is None else self.segments.of_all(keys)
 
     def _hold_chain(
         self, event: Stored, keys: list[int], ratio: int, gone: frozenset[int]
@@ -270,7 +300,7 @@ class Resolver:
         self.counts.stored_blocks += len(held)
         if spot[0] is Tier.GPU:
             self.stored_since_doubt += len(held)
-        return [Added(spot, fresh)] if fresh else []
+        return [Added(spot, fresh, self._segments_of(fresh))] if fresh else []
 
     def _remove(self, event: Removed) -> list[Change]:
         self.counts.removed_blocks += len(event.hashes)
@@ -296,7 +326,14 @@ class Resolver:
                     self._forget_unheld(name)
             elif not self.orphans.remove(name, *spot):
                 self.counts.unknown_removals += 1
-        return [Gone(spot, gone)] if gone else []
+        return self._gone(spot, gone)
+
+    def _gone(self, spot: Spot, gone: list[int]) -> list[Change]:
+        if not gone:
+            return []
+        change = Gone(spot, gone, self._segments_of(gone))
+        self._forget_unheld_keys(gone)
+        return [change]
 
     def _forget_unheld(self, name: EngineHash) -> None:
         if not any(name in holding.copies for holding in self._holdings.values()):
@@ -347,8 +384,7 @@ class Resolver:
             for name in list(holding.doubted):
                 gone += holding.drop(name, self._keys_of(name))
                 self._forget_unheld(name)
-            if gone:
-                changes.append(Gone(spot, gone))
+            changes += self._gone(spot, gone)
         return changes
 
     def save(self) -> SavedResolver:
@@ -365,10 +401,18 @@ class Resolver:
                 SavedHolding(tier, group, holding.copies, list(holding.doubted))
                 for (tier, group), holding in self._holdings.items()
             ],
+            segments=None if self.segments is None else self.segments.save(),
         )
 
     def restore(self, saved: SavedResolver) -> list[Change]:
-        """Go on from what another process saved; return what is held then."""
+        """Go on from what another process saved; return what is held then.
+
+        Raises ValueError where segments are to be known, and it did not know them.
+        """
+        if self.segments is not None:
+            if saved.segments is None:
+                raise ValueError("the names were saved without the segments of their keys")
+            self.segments.restore(saved.segments)
         saved = saved.one_by_one()
         self.layout = Layout(saved.groups, saved.lookahead)
         self._firm = set(saved.firm)
@@ -383,7 +427,8 @@ class Resolver:
                 one.copies, one.doubted, chain_of(last, chain_of.from_iterable(earlier))
             )
             if holding.names:
-                changes.append(Added((one.tier, one.group), list(holding.names)))
+                keys = list(holding.names)
+                changes.append(Added((one.tier, one.group), keys, self._segments_of(keys)))
         return changes
 
     def places(self) -> dict[Spot, Collection[int]]:
@@ -405,3 +450,5 @@ class Resolver:
         keys = {name: self._keys_of(name) for name in live}
         for holding in self._holdings.values():
             holding.check(keys)
+        if self.segments is not None:
+            self.segments.check({key for keys in self.places().values() for key in keys})

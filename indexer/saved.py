@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from indexer.engines.event import EngineHash, Tier
 from indexer.group import Group
+from indexer.shared.segment import SavedSegments
 from indexer.word import WORD_BYTES, unpack_words
 
 DOUBT_BITS = 4
@@ -58,6 +59,7 @@ class SavedResolver(msgspec.Struct, frozen=True):
     parents: dict[EngineHash, EngineHash]
     holdings: list[SavedHolding]
     plain: SavedPlain | None = None
+    segments: SavedSegments | None = None
 
     def one_by_one(self) -> "SavedResolver":
         """Return the same without arrays."""

@@ -12,7 +12,10 @@ def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     """Start a task that is to run till the end, and say so at once where it fails."""
 
     def ended(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            if not task.cancelling():
+                log.critical("%s has ended with something that it waited for: a bug of ours", name)
+        elif task.exception() is not None:
             log.critical("%s has ended: a bug of ours", name, exc_info=task.exception())
 
     task = asyncio.create_task(work, name=name)

@@ -11,7 +11,7 @@ from indexer.engines.event import Tier
 from indexer.group import Group, Layout
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_slots import RankSlots
-from indexer.resolver import Added, Change, Emptied, Gone
+from indexer.resolver import Added, Change, Emptied, Gone, Spot
 from indexer.trust import LOST_ROOM, Level, Trust
 from indexer.word import unpack_words
 
@@ -41,8 +41,12 @@ class WatchedRank:
         self._lost: Trust | None = None
         self._short: Trust | None = None
         """Set where part of it was given up for want of room, since the last snapshot."""
+        self._limit: Trust | None = None
+        """Set while all that is told of it is to be doubted, however exact its publisher is."""
         self._problem = ""
         self._disconnected_at: float | None = clock()
+        self._presumed = False
+        """Whether what is disconnected says nothing of the engine."""
         self._deltas = 0
         self._snapshots = 0
 
@@ -50,7 +54,7 @@ class WatchedRank:
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
         # Each is looked at once: another thread may ask meanwhile.
-        short, said = self._short, self._said
+        short, said = self._short or self._limit, self._said
         if short and said.level is Level.EXACT:
             return self._lost or short
         return self._lost or said
@@ -58,7 +62,8 @@ class WatchedRank:
     @property
     def is_connected(self) -> bool:
         """Whether the engine's events reach us now: both the publisher and through it."""
-        return self._disconnected_at is None and self._said.level is not Level.STALE
+        connected = self._disconnected_at is None or self._presumed
+        return connected and self._said.level is not Level.STALE
 
     def learn_capacity(self, blocks: int) -> None:
         """Leave it to the publisher, which heals the view."""
@@ -71,12 +76,42 @@ class WatchedRank:
         """Return what happened so far."""
         return {"batches": self._deltas, "replays": self._snapshots}
 
-    def begin_snapshot(self) -> None:
-        """Forget what was known; a snapshot follows."""
-        self._slots.empty()
+    def begin_snapshot(self, *, keep: bool = False) -> None:
+        """Forget what was known; a snapshot follows. With `keep` only when it has ended."""
+        if keep and self._said.level is not Level.COLD:
+            self._slots.set_aside()
+            level = Level.DEGRADED
+        else:
+            self._slots.empty()
+            level = Level.COLD
         self._short = None
         self._snapshots += 1
-        self._say(Level.COLD, "a snapshot is under way")
+        self._say(level, "a snapshot is under way")
+
+    def end_snapshot(self) -> None:
+        """Forget what was kept from before the snapshot; what is said of the rank follows."""
+        self._slots.drop_doubted()
+
+    def limit(self, reason: str) -> None:
+        """Let the rank be degraded at best, for a reason; with an empty one no longer."""
+        before = self.trust.level
+        if not reason:
+            self._limit = None
+        elif not self._limit or self._limit.reason != reason:
+            since = self._limit.since if self._limit else self._clock()
+            self._limit = Trust(Level.DEGRADED, reason, since)
+        if self.trust.level is not before:
+            self._log(before)
+
+    def forget(self, reason: str) -> None:
+        """Hold nothing and be disconnected: there is nobody who tells of the rank."""
+        self._slots.empty()
+        self._short = None
+        self._lost = None
+        self.sequence = None
+        self._say(Level.COLD, reason)
+        self._presumed = False
+        self.disconnected(reason)
 
     def connected(self) -> None:
         """Take note that the publisher's deltas arrive."""
@@ -84,13 +119,15 @@ class WatchedRank:
         self._problem = ""
         self._lost = None
 
-    def disconnected(self, reason: str) -> None:
-        """Take note that they do not."""
+    def disconnected(self, reason: str, *, presumed: bool = False) -> None:
+        """Take note that they do not; `presumed` where it says nothing of the engine's events."""
         if self._disconnected_at is None:
             self._disconnected_at = self._clock()
+            self._presumed = presumed
         self._problem = reason
         if self._said.level is Level.COLD:
-            self._said = Trust(Level.COLD, reason, self._clock())
+            # Words change from one attempt to the next; since when it is cold does not.
+            self._said = Trust(Level.COLD, reason, self._said.since)
         elif self._lost:
             self._lost = Trust(Level.STALE, reason, self._lost.since)
 
@@ -108,6 +145,10 @@ class WatchedRank:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
         spot = Tier(part.tier), part.group
         self._slots.apply(Added(spot, unpack_words(part.keys)))
+
+    def take_keys(self, spot: Spot, keys: list[int]) -> None:
+        """Take some keys of a snapshot."""
+        self._slots.apply(Added(spot, keys))
 
     def take_delta(self, delta: pb.Delta) -> None:
         """Take a delta. Raises ValueError where it is malformed; then nothing of it is applied."""

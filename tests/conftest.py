@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("warmpath", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("warmpath")
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
 

@@ -8,6 +8,7 @@ from indexer.compiled import give_up as leave
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
 from indexer.compiled.make_keys import packed
+from indexer.compiled.segments import stretches_of
 from indexer.compiled.varint import unpack
 from indexer.engines import vllm
 from indexer.key import Chain
@@ -20,6 +21,7 @@ def warm_up(index: ArrayIndex) -> None:
     chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
     keys = chain.keys()
     packed(chain.tokens, chain.block_size, chain.blocks, chain.root)
+    stretches_of(np.zeros(1, np.uint64), [(0, 1, None)])
     index.add(0, keys)
     index.add(100, keys)
     index.match(chain)

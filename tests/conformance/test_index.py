@@ -1,28 +1,49 @@
 """One suite for every backend of the index."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.index import Index, Stretch
 from indexer.key import Chain
 from indexer.memory import MemoryIndex
 from indexer.reference import ReferenceIndex
+from indexer.shared.connect import RedisSettings, connect
+from indexer.shared.index import RedisIndex
+from indexer.shared.names import Names
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,
     "memory": MemoryIndex,
     "arrays": ArrayIndex,
 }
+SERVERS = ("redis_server", "valkey_server", "redis_cluster")
+"""Fixtures: the oldest Redis, the newest Valkey, and a cluster of three masters."""
 
 
-@pytest.fixture(params=BACKENDS)
-def index(request: pytest.FixtureRequest) -> Index:
-    return BACKENDS[request.param]()
+def shared_index(url: str, prefix: str) -> RedisIndex:
+    return RedisIndex(lambda: connect(RedisSettings(url)), Names(prefix))
+
+
+@pytest.fixture(params=[*BACKENDS, *SERVERS])
+def index(request: pytest.FixtureRequest, prefix: str) -> Iterator[Index]:
+    if request.param in BACKENDS:
+        yield BACKENDS[request.param]()
+        return
+    with shared_index(request.getfixturevalue(request.param).url, prefix) as index:
+        yield index
 
 
 def sweep_all(index: Index) -> set[int]:
@@ -127,6 +148,7 @@ def test_a_slot_dropped_during_a_sweep_is_swept_by_the_next(index: Index) -> Non
     index.check()
 
 
+HISTORIES = count()
 KEYS = st.lists(st.integers(0, 15), max_size=8)
 SLOTS = st.integers(0, 70)
 
@@ -134,9 +156,13 @@ SLOTS = st.integers(0, 70)
 class EveryBackendAgrees(RuleBasedStateMachine):
     """Drives all backends with one history; few keys, so that they collide all the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: tuple[str, ...] = (), prefix: str = "") -> None:
         super().__init__()
+        self.open = ExitStack()
         self.backends = [make() for make in BACKENDS.values()]
+        for number, url in enumerate(servers):
+            index = shared_index(url, f"{prefix}-{next(HISTORIES)}-{number}")
+            self.backends.append(self.open.enter_context(index))
         self.waiting: set[int] = set()
         """Dropped slots that some backend has not swept."""
         self.swept: list[set[int]] = [set() for _ in self.backends]
@@ -180,8 +206,19 @@ class EveryBackendAgrees(RuleBasedStateMachine):
             backend.check()
         assert len({backend.stats().entries for backend in self.backends}) == 1
 
+    def teardown(self) -> None:
+        self.open.close()
+
 
 EveryBackendAgrees.TestCase.settings = settings(
     max_examples=100, stateful_step_count=30, deadline=None
 )
 TestEveryBackendAgrees = EveryBackendAgrees.TestCase
+
+
+def test_every_server_agrees(request: pytest.FixtureRequest, prefix: str) -> None:
+    urls = tuple(request.getfixturevalue(server).url for server in SERVERS)
+    run_state_machine_as_test(
+        lambda: EveryBackendAgrees(urls, prefix),
+        settings=settings(max_examples=12, stateful_step_count=30, deadline=None),
+    )

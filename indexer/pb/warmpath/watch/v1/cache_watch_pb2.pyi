@@ -262,19 +262,31 @@ class Keys(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     group: _builtins.int
     keys: _builtins.bytes
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where the keys lie in the shared index: the first counts[0] of them in segments[0], and so on.
+        Only there where the publisher writes to it.
+        """
+
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         tier: _builtins.str = ...,
         group: _builtins.int = ...,
         keys: _builtins.bytes = ...,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "keys", b"keys", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "group", b"group", "keys", b"keys", "segments", b"segments", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -294,6 +306,28 @@ class Emptied(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Emptied: _TypeAlias = Emptied  # noqa: Y015
+
+@_typing.final
+class Deltas(_message.Message):
+    """An entry of a pod's log in the shared index."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELTAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def deltas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Delta]: ...
+    def __init__(
+        self,
+        *,
+        deltas: _abc.Iterable[Global___Delta] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deltas", b"deltas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Deltas: _TypeAlias = Deltas  # noqa: Y015
 
 @_typing.final
 class RankState(_message.Message):

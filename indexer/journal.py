@@ -1,0 +1,41 @@
+"""The last deltas, numbered, for watchers that were away for a moment."""
+
+from collections import deque
+
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+
+
+class Journal:
+    """Holds deltas of at most `max_bytes`; `epoch` names this life of the publisher."""
+
+    def __init__(self, epoch: str, max_bytes: int) -> None:
+        self.epoch = epoch
+        self.sequence = 0
+        """The last delta's; 0 before the first."""
+        self.bytes = 0
+        self._max_bytes = max_bytes
+        self._deltas: deque[tuple[pb.Delta, int]] = deque()
+
+    def add(self, state: pb.RankState, changes: list[pb.Change]) -> None:
+        """Add a numbered delta, letting the oldest go where there is no room."""
+        self.sequence += 1
+        delta = pb.Delta(sequence=self.sequence, state=state, changes=changes)
+        size = delta.ByteSize()
+        self._deltas.append((delta, size))
+        self.bytes += size
+        while self.bytes > self._max_bytes:
+            _, oldest = self._deltas.popleft()
+            self.bytes -= oldest
+
+    def reaches(self, epoch: str, sequence: int) -> bool:
+        """Whether every delta after a position is here."""
+        first = self.sequence - len(self._deltas) + 1
+        return epoch == self.epoch and first - 1 <= sequence <= self.sequence
+
+    def after(self, sequence: int, most: int) -> list[pb.Delta] | None:
+        """Return up to `most` deltas after a position; None where some are gone already."""
+        if not self.reaches(self.epoch, sequence):
+            return None
+        missing = self.sequence - sequence
+        start = len(self._deltas) - missing
+        return [self._deltas[start + n][0] for n in range(min(missing, most))]

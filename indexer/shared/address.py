@@ -1,0 +1,104 @@
+"""Where a deployment's Redis is: the URL that is configured, taken apart."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+SCHEMES = "redis://, redis-cluster://, redis-sentinel:// (with TLS: rediss…)"
+MAX_HOSTS = 64
+_PLACE = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
+_SENTINEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+class Kind(StrEnum):
+    """How the servers belong together."""
+
+    STANDALONE = "redis"
+    CLUSTER = "redis-cluster"
+    SENTINEL = "redis-sentinel"
+
+
+_SCHEMES = {kind.value: (kind, False) for kind in Kind} | {
+    kind.value.replace("redis", "rediss", 1): (kind, True) for kind in Kind
+}
+
+
+class AddressError(ValueError):
+    """A URL is not one that Redis can be reached by. The message does not repeat a password."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server's host and port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL's parts."""
+
+    kind: Kind
+    tls: bool
+    places: tuple[Place, ...]
+    """The server; or some of the cluster's nodes; or the sentinels."""
+    master: str = ""
+    """What Sentinel calls the master; empty where there is none to ask."""
+
+
+def parse(url: str, *, named: str = "") -> Address:
+    """Return a URL's parts; errors have `named` before the names of settings.
+
+    `redis://host:port`, `redis-cluster://host:port,host:port` and
+    `redis-sentinel://host:port,host:port/NAME`; beginning with `rediss` where the connection is under
+    TLS. Without a port it is 6379, of a sentinel 26379. Raises AddressError.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise AddressError(f"Redis URL: it has no scheme; it begins with one of {SCHEMES}")
+    if scheme not in _SCHEMES:
+        raise AddressError(f"Redis URL: {scheme}:// is not one of {SCHEMES}")
+    kind, tls = _SCHEMES[scheme]
+    if "@" in rest:
+        raise AddressError(
+            "Redis URL: no user and no password belong in it, since URLs are shown and logged; "
+            f"give the user by `{named}user` and the password in a file by `{named}password-file`"
+        )
+    if "?" in rest or "#" in rest:
+        raise AddressError("Redis URL: it takes no options (after ? or #)")
+    hosts, _, path = rest.partition("/")
+    if kind is Kind.SENTINEL:
+        if not _SENTINEL_NAME.fullmatch(path):
+            raise AddressError(
+                f"Redis URL: {path!r} is not the master's name that the sentinels know: "
+                "redis-sentinel://host:port,host:port/NAME (1 to 100 of A-Z a-z 0-9 . _ -)"
+            )
+    elif path:
+        raise AddressError(
+            f"Redis URL: /{path} is not understood; the index lies in database 0, "
+            "and what tells deployments apart is the prefix"
+        )
+    port = 26379 if kind is Kind.SENTINEL else 6379
+    places = tuple(_place(text, port) for text in hosts.split(","))
+    if kind is Kind.STANDALONE and len(places) > 1:
+        raise AddressError(
+            f"Redis URL: redis:// names one server, not {len(places)}; several are a cluster's "
+            "nodes (redis-cluster://) or sentinels (redis-sentinel://)"
+        )
+    if len(places) > MAX_HOSTS:
+        raise AddressError(f"Redis URL: {len(places)} hosts; {MAX_HOSTS} at most")
+    return Address(kind, tls, places, path)
+
+
+def _place(text: str, port: int) -> Place:
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise AddressError(f"Redis URL: {text!r} is not host:port (an IPv6 address in brackets)")
+    number = int(match[3]) if match[3] else port
+    if not 0 < number <= 65535:
+        raise AddressError(f"Redis URL: port {number} of {text!r} is not within 1 to 65535")
+    return Place(match[1] or match[2], number)

@@ -1,0 +1,24 @@
+-- Claims a pod for one writer. The newest claim wins, and every earlier one is fenced off.
+--
+-- KEYS  the pod's record, its fence
+-- ARGV  the writer, the claim's base, 1 where another writer's claim is to be taken over, the highest
+--       token that was met in a bucket, the lease and the fence's life (ms), why the index is not sound
+-- Returns {1, token}, also where this claim was made before; {0, token} where the record is another's.
+--
+-- What the record says of the earlier claim's content stays until the new one is complete.
+local record, fence = KEYS[1], KEYS[2]
+local said = redis.call('HMGET', record, 'token', 'owner', 'building')
+local token = tonumber(said[1] or 0)
+if said[1] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
+  return {0, token}
+end
+if said[2] == ARGV[1] and said[3] == ARGV[2] then
+  redis.call('PEXPIRE', record, ARGV[5])
+  return {1, token}
+end
+token = math.max(token, tonumber(redis.call('GET', fence) or 0), tonumber(ARGV[4])) + 1
+redis.call('SET', fence, token, 'PX', ARGV[6])
+redis.call('HSET', record, 'token', token, 'owner', ARGV[1], 'building', ARGV[2], 'audits', 0, 'reason', ARGV[7])
+redis.call('HDEL', record, 'sound')
+redis.call('PEXPIRE', record, ARGV[5])
+return {1, token}

@@ -1,0 +1,10 @@
+-- Notes by the server's clock that a pod is there.
+--
+-- KEYS  the hash of pods
+-- ARGV  the pod
+-- Returns 1 where it was not known, else 0.
+if redis.replicate_commands then
+  redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
+end
+local time = redis.call('TIME')
+return redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))

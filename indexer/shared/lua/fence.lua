@@ -1,0 +1,17 @@
+-- Takes one bucket for a claim: from here on the writers of earlier claims are refused.
+--
+-- KEYS  the bucket
+-- ARGV  the pod's checkpoint field, the claim's token, the bucket's time to live (ms)
+-- Returns {status, stored token, stored count}: 1 taken; 0 it was this claim's already; -1 a later
+--       claim has it.
+
+local stored = redis.call("HGET", KEYS[1], ARGV[1])
+if stored then
+  local colon = string.find(stored, ":", 1, true)
+  local token, count = tonumber(string.sub(stored, 1, colon - 1)), tonumber(string.sub(stored, colon + 1))
+  if token > tonumber(ARGV[2]) then return {-1, token, count} end
+  if token == tonumber(ARGV[2]) then return {0, token, count} end
+end
+redis.call("HSET", KEYS[1], ARGV[1], ARGV[2] .. ":0")
+redis.call("PEXPIRE", KEYS[1], ARGV[3])
+return {1, tonumber(ARGV[2]), 0}

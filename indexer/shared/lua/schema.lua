@@ -1,0 +1,8 @@
+-- What the keys under a prefix are to be read by: written where nobody has yet, and returned.
+--
+-- KEYS[1]   the hash of the schema
+-- ARGV      its fields and values
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('HSET', KEYS[1], unpack(ARGV))
+end
+return redis.call('HGETALL', KEYS[1])

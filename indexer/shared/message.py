@@ -1,0 +1,22 @@
+"""Reading protobuf messages that were stored."""
+
+from typing import Protocol, Self, TypeVar
+
+
+class Message(Protocol):
+    """A generated message."""
+
+    @classmethod
+    def FromString(cls, s: bytes) -> Self:  # noqa: N802  protobuf's name
+        """Parse a message."""
+
+
+M = TypeVar("M", bound=Message)
+
+
+def read_message(kind: type[M], stored: bytes) -> M:
+    """Return a message. Raises ValueError where it is malformed."""
+    try:
+        return kind.FromString(stored)
+    except Exception as error:  # protobuf's own error is no ValueError
+        raise ValueError(f"a message cannot be read: {error}") from error

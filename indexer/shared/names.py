@@ -1,0 +1,81 @@
+"""The names of all keys in Redis. Each begins with the deployment's own prefix.
+
+A hash tag (the part in braces) decides on which node of a cluster a key lies: each bucket of the index
+has one, and so has each pod.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+SCHEMA = 1
+"""Of everything below `Names` names; processes of two schemas never share a prefix."""
+
+BUCKETS = 64
+"""Hashes that the index is spread over: few enough to look over each second, enough for a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names under one prefix."""
+
+    prefix: str
+    buckets: int = BUCKETS
+
+    def bucket(self, number: int) -> str:
+        """Return the hash of a bucket: segments by their first block's key, and writers' checkpoints."""
+        return f"{self.prefix}:{{{self.prefix}:b{number}}}"
+
+    def bucket_of(self, segment: int) -> int:
+        """Return the bucket in which a segment lies, named by its first block's key."""
+        return segment % self.buckets
+
+    def record(self, pod: str) -> str:
+        """Return the hash that says who writes for a pod, under which slots, and how far it is."""
+        return f"{self._pod(pod)}:record"
+
+    def log(self, pod: str) -> str:
+        """Return the stream of a pod's last changes."""
+        return f"{self._pod(pod)}:log"
+
+    def fence(self, pod: str) -> str:
+        """Return the counter of a pod's claims; it outlives the record."""
+        return f"{self._pod(pod)}:fence"
+
+    def _pod(self, pod: str) -> str:
+        return f"{self.prefix}:{{{self.prefix}:p{quote(pod, safe='')}}}"
+
+    @property
+    def pods(self) -> str:
+        """The hash of all pods that were ever claimed and are not forgotten."""
+        return f"{self.prefix}:pods"
+
+    @property
+    def schema(self) -> str:
+        """The hash that says how the rest is to be read."""
+        return f"{self.prefix}:schema"
+
+    @property
+    def sweeper(self) -> str:
+        """The lease of the one that sweeps."""
+        return f"{self.prefix}:sweeper"
+
+    @property
+    def routers(self) -> str:
+        """The hash of routers that share bookings."""
+        return f"{self.prefix}:routers"
+
+    def load(self, router: str) -> str:
+        """Return where a router tells what it has booked."""
+        return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:load"
+
+    def reports(self, router: str) -> str:
+        """Return the stream of reports for a router's bookings that reached another one."""
+        return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:reports"
+
+
+def checkpoint(pod: str) -> bytes:
+    """Return the field of a bucket that says how far a pod's writer is in it.
+
+    It cannot be a segment's: those have 8 bytes, and 16 where a block has a field of its own.
+    """
+    return b"checkpoint of pod/" + quote(pod, safe="").encode()

@@ -1,0 +1,32 @@
+"""A real server, asked one command after the other, and what a test says of the connections to it."""
+
+from collections.abc import Sequence
+
+from indexer.shared.command import Call, Command, Reply, UnreachableError
+from tests.servers.redis_server import RedisServer
+
+
+class AskedServer:
+    """The server as the replica's edge shows it. `disruptions` and `is_away` are the test's."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = server.client()
+        self.disruptions = 1
+        self.is_away = False
+
+    def do(self, asked: Command | Call) -> Reply:
+        if isinstance(asked, Call):
+            script = asked.script.source
+            return self.client.eval(script, len(asked.keys), *asked.keys, *asked.arguments)
+        with self.client.pipeline(transaction=False) as pipeline:
+            pipeline.response_callbacks = {}
+            return pipeline.execute_command(*asked.words).execute()[0]  # type: ignore[no-untyped-call]
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        del timeout
+        if self.is_away:
+            return [UnreachableError("it is away")] * len(asked)
+        return [self.do(one) for one in asked]
+
+    async def close(self) -> None:
+        self.client.close()

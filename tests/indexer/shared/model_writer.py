@@ -1,0 +1,157 @@
+"""A pod's writer, one atomic step at a time, and what it knows to be in the index."""
+
+import msgspec
+
+from indexer.engines.event import Tier
+from indexer.shared.command import Call, Command, Script, script
+from indexer.shared.names import Names, checkpoint
+from indexer.shared.packed import decode, holders
+from indexer.shared.plan import Status, apply_calls, fence_call, outcome
+from indexer.shared.record import Claim, SpotOf
+from tests.indexer.shared.index_model import Does
+
+TTL = 86_400_000
+MADE_KNOWN = Script(
+    "made_known",
+    """redis.call('HSET', KEYS[1], 'claim', ARGV[1]) return redis.call('HDEL', KEYS[1], 'building')""",
+)
+"""What `publish.lua` and `log.lua` do to what a sweeper reads."""
+
+
+class ModelWriter:
+    """Follows the design: claim, fence every bucket, write, publish; then write, log."""
+
+    def __init__(
+        self, does: Does, names: Names, pod: str, number: int, *, enlists: bool = False
+    ) -> None:
+        self._enlists = enlists
+        self._does = does
+        self._names = names
+        self.pod = pod
+        self._next_base = 1 + number * 1_000_000
+        self.token = 0
+        self.base = 0
+        self.fenced = 0
+        """Buckets that the claim has."""
+        self.published = False
+        self.is_lost = True
+        """It has found that something is not as it left it; it has to claim anew."""
+        self._counts: dict[int, int] = {}
+        self.places: list[SpotOf | None] = []
+        self.held: dict[int, dict[int, set[int]]] = {}
+        """By number of a living place and segment."""
+        self.earlier: tuple[int, dict[int, dict[int, set[int]]], int] | None = None
+        """Base, content and known places of the claim that the record still shows meanwhile."""
+        self.known = 0
+
+    def claim(self) -> None:
+        if self.published and not self.is_lost and self.has_record():
+            self.earlier = self.base, self.held, self.known
+        if self._enlists:
+            self._do(Call(script("enlist"), (self._names.pods,), (self.pod,)))
+        self._next_base += 1
+        self.base = self._next_base
+        words = ("w", self.base, 1, 0, 60_000, TTL, "being built")
+        keys = (self._names.record(self.pod), self._names.fence(self.pod))
+        _, self.token = self._do(Call(script("claim"), keys, words))
+        self.fenced, self.published, self.is_lost = 0, False, False
+        self._counts, self.places, self.held, self.known = {}, [], {}, 0
+
+    def fence(self) -> None:
+        """Take the next bucket."""
+        said = outcome(self._do(fence_call(self._names, self.fenced, self.pod, self.token, TTL)))
+        assert said.status is Status.APPLIED
+        self.fenced += 1
+
+    @property
+    def may_write(self) -> bool:
+        return not self.is_lost and self.fenced == self._names.buckets
+
+    def write(self, number: int, segment: int, keys: set[int]) -> None:
+        """Let a place hold exactly these keys of a segment."""
+        if number == len(self.places):
+            self.places.append(SpotOf(0, Tier.GPU, number))
+            self.held[number] = {}
+        had = self.held[number].get(segment, set())
+        changes = {(segment, self._slot(number)): (sorted(keys - had), sorted(had - keys))}
+        calls = apply_calls(self._names, self.pod, self.token, self._counts, changes, TTL)
+        for bucket, call in calls:
+            said = outcome(self._do(call))
+            if said.status is not Status.APPLIED:
+                self.is_lost = True
+                return
+            self._counts[bucket] = said.count
+        self.held[number][segment] = set(keys)
+
+    def drop(self, number: int) -> None:
+        """Let a place stand for nothing, in the record at once."""
+        self.places[number] = None
+        del self.held[number]
+        self.tell()
+
+    def tell(self) -> None:
+        """Publish the claim, or make its places known."""
+        said = self._do(Command(("HMGET", self._names.record(self.pod), "token")))
+        if said != [b"%d" % self.token]:
+            self.is_lost = True
+            return
+        claim = Claim("w", self.base, self.places, "k", "m", 1)
+        words = (msgspec.json.encode(claim),)
+        self._do(Call(MADE_KNOWN, (self._names.record(self.pod),), words))
+        self.published, self.known, self.earlier = True, len(self.places), None
+
+    def record_ends(self) -> None:
+        """Let the lease be over. The writer does not know yet."""
+        self._do(Command(("DEL", self._names.record(self.pod))))
+
+    def audit(self) -> bool:
+        """Return whether every bucket is as it was left."""
+        if self.is_lost:
+            return False
+        for bucket in range(self.fenced):
+            said = self._do(Command(("HMGET", self._names.bucket(bucket), checkpoint(self.pod))))
+            if said != [b"%d:%d" % (self.token, self._counts.get(bucket, 0))]:
+                self.is_lost = True
+        return not self.is_lost
+
+    def has_record(self) -> bool:
+        said = self._do(Command(("HMGET", self._names.record(self.pod), "token")))
+        return bool(said == [b"%d" % self.token])
+
+    def missing(self, found: dict[int, dict[int, set[int]]]) -> list[tuple[int, int, int]]:
+        """Return (base, number, segment) of what should be found and is not, or the other way round."""
+        wrong = []
+        contents = [(self.base, self.held)]
+        if self.earlier is not None:
+            contents.append(self.earlier[:2])
+        for base, held in contents:
+            for number, segments in held.items():
+                there = found.get(Claim("", base, [], "", "", 1).slot(number), {})
+                wrong += [
+                    (base, number, segment)
+                    for segment, keys in segments.items()
+                    if there.get(segment, set()) != keys
+                ]
+        return wrong
+
+    def _slot(self, number: int) -> int:
+        return Claim("", self.base, [], "", "", 1).slot(number)
+
+    def _do(self, one: Command | Call) -> object:
+        reply = self._does.do(one)
+        assert not isinstance(reply, Exception), reply
+        return reply
+
+
+def content(does: Does, names: Names) -> dict[int, dict[int, set[int]]]:
+    """Return the keys of each slot in the index, by segment."""
+    found: dict[int, dict[int, set[int]]] = {}
+    for bucket in range(names.buckets):
+        fields = does.do(Command(("HGETALL", names.bucket(bucket))))
+        for field, value in zip(fields[::2], fields[1::2], strict=True):
+            if len(field) == 8:
+                for key, slots in holders(decode(value)).items():
+                    for slot in slots:
+                        segments = found.setdefault(slot, {})
+                        segments.setdefault(int.from_bytes(field, "little"), set()).add(key)
+    return found

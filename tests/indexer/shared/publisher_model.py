@@ -1,0 +1,124 @@
+"""Engines, a publisher that follows them, and its writer, one command at a time."""
+
+from collections.abc import Callable
+
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.journal import Journal
+from indexer.pod_cache import Pending, PodCache
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
+from indexer.rank_state import PureState
+from indexer.resolver import Resolver
+from indexer.shared.command import Call, Command, Reply
+from indexer.shared.names import Names
+from indexer.shared.segment import Segments
+from indexer.shared.writer import Writer
+from indexer.shared.writer_state import Ask, State
+from tests.indexer.engine_model import EngineModel
+
+LEASE = 1000.0
+"""Seconds: nothing expires while a test runs."""
+
+Holdings = dict[tuple[Tier, int], set[int]]
+"""What a rank holds, by tier and group."""
+
+Do = Callable[[Command | Call], Reply]
+
+
+class PublisherModel:
+    """One life of a pod's publisher. `do` asks Redis; `bases` are claims' bases to come."""
+
+    def __init__(
+        self,
+        names: Names,
+        pod: str,
+        engines: list[EngineModel],
+        *,
+        life: int,
+        do: Do,
+        clock: Callable[[], float],
+    ) -> None:
+        self.names = names
+        self.pod = pod
+        self.engines = engines
+        self.truths: dict[int, list[Holdings]] = {}
+        """By sequence of the journal: what each rank held."""
+        self.bases: set[int] = set()
+        self.owner = f"owner-{life}"
+        self._life = life
+        self._do = do
+        self._clock = clock
+        self.cache = PodCache(pod, Journal(f"life-{life}", max_bytes=600))
+        self._resolvers: list[Resolver] = []
+        for number in range(len(engines)):
+            self._follow(number)
+        self.writer = Writer(
+            names,
+            self.cache,
+            owner=self.owner,
+            keyspace="keyspace",
+            model="m",
+            watch="",
+            take_over=True,
+            lease=LEASE,
+            bucket_life=86_400.0,
+            random_base=self._random_base,
+            clock=clock,
+        )
+        self._steps = self.writer.steps()
+        self._step = next(self._steps)
+        self._replies: list[Reply] = []
+        self.waits = 0.0
+        """Seconds that the writer wants to pass."""
+        self.note()
+
+    def _follow(self, number: int) -> None:
+        source = RankSource(self.pod, number, "m", vllm.decode, has_replay=False)
+        sink = Pending()
+        resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
+        rank = RankIngest(
+            source, PureState(resolver, sink), pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
+        )
+        rank.connected()
+        self.cache.add(rank, resolver, sink)
+        self._resolvers.append(resolver)
+
+    def _random_base(self) -> int:
+        base = (1 << 20) * (self._life + 1) + len(self.bases)
+        self.bases.add(base)
+        return base
+
+    def heard(self, rank: int, message: tuple[int, bytes] | None) -> None:
+        if message is not None:
+            self.cache.ranks[rank].live("", *message)
+
+    def note(self) -> None:
+        """Put what has changed into the journal, and remember what is held there."""
+        self.cache.collect()
+        sequence = self.cache.journal.sequence
+        if sequence not in self.truths:
+            self.truths[sequence] = [
+                {spot: set(keys) for spot, keys in resolver.held().items() if keys}
+                for resolver in self._resolvers
+            ]
+
+    @property
+    def is_current(self) -> bool:
+        journal = self.cache.journal
+        return self.writer.state is State.CURRENT and self.writer.applied == journal.sequence
+
+    def write(self, commands: int) -> None:
+        """Let the writer ask so many commands, one after the other."""
+        for _ in range(commands):
+            if not isinstance(self._step, Ask):
+                self.waits += self._step.seconds
+                self._step = self._steps.send(())
+                # A claim begins with what the cache says then.
+                self.note()
+            elif len(self._replies) < len(self._step.asked):
+                self._replies.append(self._do(self._step.asked[len(self._replies)]))
+            else:
+                replies, self._replies = self._replies, []
+                self._step = self._steps.send(replies)
+                self.note()

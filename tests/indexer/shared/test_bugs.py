@@ -1,0 +1,129 @@
+"""After a bug what is copied or asked for is believed no longer, and all goes on."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from indexer.ingest import Ingest
+from indexer.memory import MemoryIndex
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.shared import remote as remote_module
+from indexer.shared import replica as replica_module
+from indexer.shared.command import Call, Command, Reply
+from indexer.shared.names import Names
+from indexer.shared.pod_copy import Resync
+from indexer.shared.record import BadRecordError, read_record
+from indexer.shared.registry import Registry
+from indexer.shared.remote import RemoteIndex
+from indexer.shared.replica import Replica
+from indexer.trust import Level
+from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.told_pod import KEYSPACE, ToldPod
+from tests.servers.redis_server import RedisServer
+
+PATIENCE = 30.0
+
+
+class Buggy:
+    """Passes everything on, but for some rounds, which fail as none is to."""
+
+    def __init__(self, server: AskedServer) -> None:
+        self.server = server
+        self.bugs = 0
+
+    @property
+    def disruptions(self) -> int:
+        return self.server.disruptions
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        if self.bugs:
+            self.bugs -= 1
+            raise RuntimeError("a bug")
+        return await self.server.run(asked, timeout=timeout)
+
+    async def close(self) -> None:
+        pass
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "BUG_PAUSE", 0.0)
+    clock = asyncio.get_running_loop().time
+    server, names = AskedServer(redis_server), Names(prefix, buckets=3)
+    redis, pod = Buggy(server), ToldPod(server, names, "p", 4711)
+    ingest = Ingest(
+        MemoryIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=30.0, clock=clock
+    )
+    replica = Replica(redis, names, poll_seconds=0.01, clock=clock)
+    rank = ingest.watch("p", 0)
+    replica.add("p", [rank], KEYSPACE)
+    levels: list[Level] = []
+    await pod.fence()
+    await pod.hold([1, 2, 3])
+    await pod.tell()
+    running = asyncio.create_task(replica.run())
+    try:
+        await until(lambda: rank.trust.level is Level.DEGRADED)
+        await pod.tell()
+        await until(lambda: rank.trust.level is Level.EXACT)
+        fail = replica._fail
+
+        def watched_fail(problem: str) -> None:
+            fail(problem)
+            levels.append(rank.trust.level)
+
+        monkeypatch.setattr(replica, "_fail", watched_fail)
+        redis.bugs = 3
+        await until(lambda: len(levels) == 3)
+        assert set(levels) == {Level.DEGRADED}
+        async with asyncio.timeout(PATIENCE):
+            while rank.trust.level is not Level.EXACT:
+                await pod.tell()
+                await asyncio.sleep(0.05)
+        assert replica.resyncs() == {Resync.START: 1, Resync.FAILED: 1}
+        assert sum(rank.blocks().values()) == 3
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        server.client.close()
+
+
+async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "BUG_PAUSE", 0.05)
+    clock = asyncio.get_running_loop().time
+    server, names = AskedServer(redis_server), Names(prefix, buckets=3)
+    redis, pod = Buggy(server), ToldPod(server, names, "p", 4711)
+    registry = Registry(redis, names, clock)
+    remote = RemoteIndex(redis, names, registry, deadline=1.0, stale_after=30.0, clock=clock)
+    rank = remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
+    await pod.tell()
+    running = asyncio.create_task(remote.run())
+    try:
+        await until(lambda: rank.trust.level is Level.DEGRADED)
+        await pod.tell()
+        await until(lambda: rank.trust.level is Level.EXACT)
+        redis.bugs = 1
+        await until(lambda: rank.trust.level is Level.DEGRADED)
+        assert "bug" in rank.trust.reason
+        await until(lambda: rank.trust.level is Level.EXACT)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await remote.close()
+        server.client.close()
+
+
+def test_a_record_with_a_trust_of_another_version_is_bad() -> None:
+    state = pb.RankState(trust="divine").SerializeToString()
+    with pytest.raises(BadRecordError, match="divine"):
+        read_record({b"token": b"1", b"state:0": state})

@@ -1,0 +1,155 @@
+"""Connections under TLS: who the server is, and who asks."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from indexer.shared.command import Command, Reply, UnreachableError
+from indexer.shared.connect import RedisSettings, SettingsError, connect
+from tests.servers.certificates import Authority
+from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def relay(redis_server: RedisServer, authority: Authority) -> Iterator[Relay]:
+    with Relay(redis_server.port, certificate=authority.certificate("server")) as relay:
+        yield relay
+
+
+@pytest.fixture
+def strict_relay(redis_server: RedisServer, authority: Authority) -> Iterator[Relay]:
+    certificate = authority.certificate("strict")
+    with Relay(redis_server.port, certificate=certificate, clients_of=authority) as relay:
+        yield relay
+
+
+async def ping(settings: RedisSettings) -> Reply:
+    redis = await connect(settings)
+    try:
+        [reply] = await redis.run([Command(("PING",))], timeout=20)
+    finally:
+        await redis.close()
+    return reply
+
+
+async def test_a_server_that_the_authority_vouches_for_is_asked(
+    relay: Relay, authority: Authority
+) -> None:
+    assert await ping(RedisSettings(relay.url, ca=str(authority.ca))) == b"PONG"
+
+
+async def test_a_server_of_another_authority_is_not_asked(relay: Relay, tmp_path: Path) -> None:
+    other = Authority(tmp_path, "other")
+    for ca in (str(other.ca), ""):
+        reply = await ping(RedisSettings(relay.url, ca=ca))
+        assert isinstance(reply, UnreachableError)
+        assert "CERTIFICATE_VERIFY_FAILED" in str(reply)
+
+
+async def test_a_certificate_for_another_host_is_not_taken(
+    redis_server: RedisServer, authority: Authority
+) -> None:
+    for host in ("127.0.0.2", "cache.example"):
+        certificate = authority.certificate("elsewhere", host)
+        with Relay(redis_server.port, certificate=certificate) as relay:
+            reply = await ping(RedisSettings(relay.url, ca=str(authority.ca)))
+        assert isinstance(reply, UnreachableError)
+        assert "IP address mismatch" in str(reply)
+
+
+async def test_who_has_a_client_certificate_is_let_in(
+    strict_relay: Relay, authority: Authority
+) -> None:
+    client = authority.certificate("client")
+    settings = RedisSettings(
+        strict_relay.url, ca=str(authority.ca), cert=str(client.cert), key=str(client.key)
+    )
+    assert await ping(settings) == b"PONG"
+    assert isinstance(
+        await ping(RedisSettings(strict_relay.url, ca=str(authority.ca))), UnreachableError
+    )
+
+
+async def test_a_renewed_client_certificate_is_used_for_the_next_connection(
+    strict_relay: Relay, authority: Authority, tmp_path: Path
+) -> None:
+    own, old = tmp_path / "own", Authority(tmp_path, "old").certificate("before")
+    own.mkdir()
+    cert, key = own / "cert.pem", own / "key.pem"
+    cert.write_bytes(old.cert.read_bytes())
+    key.write_bytes(old.key.read_bytes())
+    redis = await connect(
+        RedisSettings(strict_relay.url, ca=str(authority.ca), cert=str(cert), key=str(key))
+    )
+    [refused] = await redis.run([Command(("PING",))], timeout=20)
+    assert isinstance(refused, UnreachableError)
+    new = authority.certificate("after")
+    cert.write_bytes(new.cert.read_bytes())
+    key.write_bytes(new.key.read_bytes())
+    async with asyncio.timeout(30):
+        while (await redis.run([Command(("PING",))], timeout=20))[0] != b"PONG":
+            await asyncio.sleep(0.01)
+    await redis.close()
+
+
+async def test_a_key_that_does_not_fit_the_certificate_is_refused_at_once(
+    authority: Authority,
+) -> None:
+    one, other = authority.certificate("one"), authority.certificate("two")
+    with pytest.raises(SettingsError, match="ca, cert or key"):
+        await connect(RedisSettings("rediss://a", cert=str(one.cert), key=str(other.key)))
+
+
+async def test_a_plain_server_is_not_asked_under_tls(
+    redis_server: RedisServer, authority: Authority
+) -> None:
+    url = redis_server.url.replace("redis:", "rediss:")
+    reply = await ping(RedisSettings(url, ca=str(authority.ca)))
+    assert isinstance(reply, UnreachableError)
+    assert str(reply).endswith("(is it TLS there?)")
+
+
+async def test_of_a_server_under_tls_that_is_asked_in_plain_text_it_is_said_that_it_may_be(
+    relay: Relay, tmp_path: Path
+) -> None:
+    url = relay.url.replace("rediss:", "redis:")
+    password = tmp_path / "password"
+    password.write_text("x")
+    for file in ("", str(password)):
+        reply = await ping(RedisSettings(url, password_file=file))
+        assert isinstance(reply, UnreachableError)
+        assert str(reply).endswith("(is it TLS there? then the URL begins with rediss)")
+
+
+async def test_a_cut_connection_under_tls_is_made_again(relay: Relay, authority: Authority) -> None:
+    redis = await connect(RedisSettings(relay.url, ca=str(authority.ca)))
+    assert await redis.run([Command(("PING",))], timeout=20) == [b"PONG"]
+    await asyncio.to_thread(relay.cut)
+    async with asyncio.timeout(30):
+        while (await redis.run([Command(("PING",))], timeout=20))[0] != b"PONG":
+            await asyncio.sleep(0.01)
+    assert redis.disruptions == 3
+    await redis.close()
+
+
+async def test_a_write_that_is_given_up_under_tls_does_no_harm(
+    relay: Relay, authority: Authority
+) -> None:
+    redis = await connect(RedisSettings(relay.url, ca=str(authority.ca)))
+    assert await redis.run([Command(("PING",))], timeout=20) == [b"PONG"]
+    relay.pause()
+    [reply] = await redis.run([Command(("SET", "b", b"v" * (1 << 25)))], timeout=0.2)
+    assert isinstance(reply, UnreachableError)
+    relay.resume()
+    async with asyncio.timeout(30):
+        while (await redis.run([Command(("PING",))], timeout=20))[0] != b"PONG":
+            await asyncio.sleep(0.01)
+    await redis.close()

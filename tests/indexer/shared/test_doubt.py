@@ -1,0 +1,212 @@
+"""Doubt against a model of a writer that audits, and of nodes that lose what was written."""
+
+import os
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from indexer.shared.doubt import Doubt
+
+EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "300"))
+
+
+@dataclass(frozen=True)
+class Said:
+    """A pod's record, as far as doubt goes."""
+
+    token: int
+    audits: int
+    sound: bool
+
+
+class Loss(RuleBasedStateMachine):
+    """A writer, what it has written, a node that loses it, and a reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[Said] = []
+        self.say(Said(token=1, audits=0, sound=True))
+        self.token = 1
+        """The writer's own."""
+        self.is_lost = False
+        """Whether any of what the writer believes to be stored is not."""
+        self.found_whole: bool | None = None
+        """What the audit under way has found; None while there is none."""
+        self.is_written = False
+        """Whether a new claim's content is stored, and not published yet."""
+        self.happened = self.noticed = 0
+        """Disruptions, and those that the reader's connections have noticed."""
+        self.known = 0
+        self.doubt = Doubt()
+
+    def say(self, said: Said) -> None:
+        self.said = said
+        self.history.append(said)
+
+    # The writer
+
+    @precondition(lambda self: self.said.sound and self.found_whole is None)
+    @rule()
+    def audit_begins(self) -> None:
+        self.found_whole = not self.is_lost
+
+    @precondition(lambda self: self.found_whole is not None)
+    @rule()
+    def audit_ends(self) -> None:
+        whole, self.found_whole = self.found_whole, None
+        if whole and self.said.token == self.token:
+            self.say(Said(self.token, self.said.audits + 1, self.said.sound))
+        else:
+            self.claim()
+
+    @precondition(lambda self: self.said.audits > 1)
+    @rule()
+    def claim(self) -> None:
+        self.found_whole = None
+        self.token = max(self.said.token, self.token) + 1
+        self.say(Said(self.token, 0, sound=False))
+        self.is_written = False
+
+    @precondition(lambda self: not self.said.sound)
+    @rule()
+    def claim_goes_on(self) -> None:
+        if self.said.token != self.token:
+            self.claim()
+        elif not self.is_written:
+            self.is_lost = False
+            self.is_written = True
+        else:
+            self.say(Said(self.token, 0, sound=True))
+
+    # The nodes
+
+    @rule()
+    def blocks_are_lost(self) -> None:
+        self.is_lost = True
+        self.happened += 1
+
+    @rule(back=st.integers(1, 3))
+    def the_record_falls_back(self, back: int) -> None:
+        self.said = self.history[-back:][0]
+        self.blocks_are_lost()
+
+    # The reader
+
+    @rule(lost=st.sampled_from(["", "", "", "before", "after"]), elsewhere=st.booleans())
+    def read(self, lost: str, *, elsewhere: bool) -> None:
+        """Read as `Registry.take` does; what is read is lost before or after the record is read.
+
+        Mostly another call has noticed by then what the connections have to tell.
+        """
+        if elsewhere:
+            self.noticed = self.happened
+        before = self.noticed
+        if lost == "before":
+            self.blocks_are_lost()
+        said, content_is_whole = self.said, not self.is_lost
+        if lost == "after":
+            self.blocks_are_lost()
+            content_is_whole = False
+        self.noticed = self.happened
+        if self.noticed != self.known:
+            self.known = self.noticed
+            self.doubt.lost()
+        if before == self.noticed:
+            self.doubt.read(said.token, said.audits)
+        if said.sound and not self.doubt.holds:
+            assert content_is_whole
+
+    def teardown(self) -> None:
+        """Whatever was lost, two audits after it the reader believes again."""
+        self.claim()
+        self.claim_goes_on()
+        self.claim_goes_on()
+        self.read("", elsewhere=True)
+        for _ in range(2):
+            self.audit_begins()
+            self.audit_ends()
+        self.read("", elsewhere=True)
+        assert not self.doubt.holds
+
+
+TestLoss = Loss.TestCase
+TestLoss.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
+
+
+def every_next(state: Loss) -> Iterator[Loss]:
+    """Yield what one step makes of a state, for each step that can be taken."""
+    auditing = state.found_whole is not None
+    steps: list[tuple[bool, Callable[[Loss], None]]] = [
+        (not auditing and state.said.sound, Loss.audit_begins),
+        (auditing, Loss.audit_ends),
+        (state.said.audits > 1, Loss.claim),
+        (not state.said.sound, Loss.claim_goes_on),
+        (True, Loss.blocks_are_lost),
+        (True, lambda state: state.the_record_falls_back(2)),
+        (True, lambda state: state.read("", elsewhere=True)),
+        (True, lambda state: state.read("before", elsewhere=False)),
+        (True, lambda state: state.read("after", elsewhere=True)),
+    ]
+    for possible, step in steps:
+        if possible:
+            following = copy(state)
+            following.doubt = copy(state.doubt)
+            following.history = list(state.history)
+            step(following)
+            yield following
+
+
+def told(state: Loss) -> tuple[object, ...]:
+    """Return all that matters of a state."""
+    doubt = state.doubt
+    return (
+        *(state.said, state.token, state.is_lost, state.found_whole, state.is_written),
+        *(state.happened > state.known, state.noticed > state.known, doubt.holds, doubt._first),
+        *state.history[-2:],
+    )
+
+
+def test_no_order_of_twelve_steps_lets_a_lost_write_be_believed() -> None:
+    states = {told(start := Loss()): start}
+    for _ in range(12):
+        states |= {told(one): one for state in states.values() for one in every_next(state)}
+    assert any(not state.doubt.holds for state in states.values())
+
+
+def test_one_audit_after_a_loss_does_not_do() -> None:
+    doubt = Doubt()
+    doubt.read(1, 7)
+    doubt.read(1, 8)
+    assert doubt.holds
+    doubt.read(1, 9)
+    assert not doubt.holds
+
+
+def test_a_claim_made_after_the_loss_needs_one_audit() -> None:
+    doubt = Doubt()
+    doubt.read(1, 7)
+    doubt.read(2, 0)
+    assert doubt.holds
+    doubt.read(2, 1)
+    assert not doubt.holds
+
+
+def test_a_pod_without_a_record_is_believed_once_it_was_claimed_and_audited() -> None:
+    doubt = Doubt()
+    doubt.read(0, 0)
+    doubt.read(1, 1)
+    assert not doubt.holds
+
+
+def test_each_loss_begins_it_anew() -> None:
+    doubt = Doubt()
+    doubt.read(1, 7)
+    doubt.read(1, 9)
+    doubt.lost()
+    assert doubt.holds
+    doubt.read(1, 9)
+    assert doubt.holds

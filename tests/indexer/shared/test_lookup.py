@@ -1,0 +1,193 @@
+"""Look-ups without a server: any content, as a dict of fields, against sets."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexer.index import Stretch
+from indexer.shared import lookup
+from indexer.shared.command import RefusedError, Reply, UnreachableError
+from indexer.shared.lookup import LookUp, blocks_of
+from indexer.shared.names import Names, checkpoint
+from indexer.shared.packed import BadSegmentError, encode, holders, pack
+from indexer.shared.segment import SEGMENT
+
+NAMES = Names("t", buckets=4)
+Content = dict[int, dict[int, set[int]]]
+"""By segment and key: slots."""
+
+
+@pytest.fixture(params=["compiled", "pure"], autouse=True)
+def _form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Look up with Numba, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "pure":
+            patch.setattr(lookup, "_compiled", lambda: None)
+        else:
+            assert lookup._compiled() is not None
+        yield
+
+
+def word(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def stored(content: Content, spilled: Sequence[int] = ()) -> dict[str, dict[bytes, bytes]]:
+    """Return content as the hashes of a server."""
+    found: dict[str, dict[bytes, bytes]] = {}
+    for segment, held in content.items():
+        fields = found.setdefault(NAMES.bucket(NAMES.bucket_of(segment)), {})
+        if segment in spilled:
+            fields[word(segment)] = b"\x02\0\0\0" + len(held).to_bytes(4, "little")
+            for key, slots in held.items():
+                fields[word(segment) + word(key)] = encode(pack({key: slots}))
+        elif held:
+            fields[word(segment)] = encode(pack(held))
+    return found
+
+
+def answered(look_up: LookUp, server: dict[str, dict[bytes, bytes]]) -> int:
+    """Answer until nothing more is asked; return the number of rounds."""
+    rounds = 0
+    commands = look_up.commands()
+    while commands:
+        rounds += 1
+        replies: list[Reply] = []
+        buckets = [command.words[1] for command in commands]
+        assert len(set(buckets)) == len(buckets), "one command a bucket"
+        for command in commands:
+            name, bucket, *fields = command.words
+            assert name == "HMGET"
+            replies.append([server.get(str(bucket), {}).get(bytes(field)) for field in fields])  # type: ignore[arg-type]
+        look_up.feed(replies)
+        commands = look_up.more()
+    return rounds
+
+
+def expected(held: list[set[int]]) -> list[Stretch]:
+    found = []
+    for slot in set().union(*held):
+        start = None
+        for at, slots in enumerate([*held, set()]):
+            if slot in slots and start is None:
+                start = at
+            elif slot not in slots and start is not None:
+                found.append(Stretch(slot, start, at))
+                start = None
+    return sorted(found)
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> tuple[list[int], Content, list[int]]:
+    """Return a prompt's keys, content with branches, and which segments are spilled."""
+    blocks = draw(st.integers(0, 200))
+    keys = [(at + 1) * 1_000_003 for at in range(blocks)]
+    content: Content = {}
+    for start in range(0, blocks, SEGMENT):
+        segment = keys[start : start + SEGMENT]
+        held: dict[int, set[int]] = {}
+        for slot in draw(st.sets(st.integers(2**62, 2**62 + 20), max_size=12)):
+            for key in segment[: draw(st.integers(0, len(segment)))]:
+                held.setdefault(key, set()).add(slot)
+        for number in range(draw(st.integers(0, 3))):
+            held[7 * number + 1] = {2**62}
+        for key in draw(st.lists(st.sampled_from(segment), max_size=3)):
+            held.pop(key, None)
+        if draw(st.booleans()):
+            order = draw(st.permutations(sorted(held)))
+            held = {key: held[key] for key in order}
+        content[keys[start]] = held
+    return keys, content, draw(st.lists(st.sampled_from(keys[::SEGMENT]))) if keys else []
+
+
+@given(prompts())
+def test_a_prompt_is_found_wherever_it_lies(case: tuple[list[int], Content, list[int]]) -> None:
+    keys, content, spilled = case
+    look_up = LookUp(NAMES, keys)
+    rounds = answered(look_up, stored(content, spilled))
+    assert rounds <= 2
+    held = [content[keys[at - at % SEGMENT]].get(key, set()) for at, key in enumerate(keys)]
+    assert sorted(look_up.stretches()) == expected(held)
+    assert look_up.failed == []
+
+
+@given(
+    st.lists(st.integers(0, 12), max_size=10),
+    st.dictionaries(
+        st.integers(0, 12),
+        st.dictionaries(st.integers(0, 12), st.sets(st.integers(0, 9), min_size=1)),
+    ),
+    st.lists(st.integers(0, 12)),
+)
+def test_loose_keys_are_found_in_segments_of_their_own(
+    keys: list[int], content: Content, spilled: list[int]
+) -> None:
+    look_up = LookUp(NAMES, keys, loose=True)
+    answered(look_up, stored(content, spilled))
+    held = [
+        content.get(keys[0], {}).get(key, set()) | content.get(key, {}).get(key, set())
+        for key in keys
+    ]
+    assert sorted(look_up.stretches()) == expected(held)
+
+
+@pytest.mark.parametrize("error", [RefusedError("no"), UnreachableError("gone")])
+def test_a_bucket_that_does_not_answer_leaves_the_others(error: Exception) -> None:
+    keys = list(range(100, 100 + 3 * SEGMENT))
+    content: Content = {
+        keys[start]: {key: {5} for key in keys[start : start + SEGMENT]}
+        for start in range(0, len(keys), SEGMENT)
+    }
+    names = Names("t", buckets=3 * SEGMENT)
+    look_up = LookUp(names, keys)
+    fields = [word(segment) for segment in content]
+    look_up.commands()
+    look_up.feed([[encode(pack(content[keys[0]]))], error, [encode(pack(content[keys[128]]))]])
+    assert not look_up.more()
+    assert look_up.stretches() == [Stretch(5, 0, 64), Stretch(5, 128, 192)]
+    assert look_up.failed == [error]
+    assert look_up.values[fields[1]] is None
+
+
+@pytest.mark.parametrize("reply", [None, b"what", [], [b"\x01\0\x01\0", None], 3])
+def test_a_reply_that_is_none_is_an_error_of_its_bucket(reply: Reply) -> None:
+    look_up = LookUp(NAMES, [1, 2, 3])
+    look_up.commands()
+    look_up.feed([reply])
+    assert look_up.more() == []
+    assert look_up.stretches() == []
+    assert len(look_up.failed) == 1
+
+
+@given(st.binary(min_size=1, max_size=120), st.integers(0, 2))
+def test_a_bad_value_says_that_nobody_holds_its_blocks(junk: bytes, kind: int) -> None:
+    keys = list(range(100, 200))
+    look_up = LookUp(Names("t", buckets=1), keys)
+    look_up.commands()
+    good = encode(pack({key: {5} for key in keys[64:]}))
+    look_up.feed([[bytes([kind, 0, 1, 0]) + junk, good]])
+    for command in look_up.more():
+        look_up.feed([[junk] * (len(command.words) - 2)])
+    assert Stretch(5, 64, 100) in look_up.stretches()
+    for error in look_up.failed:
+        assert isinstance(error, BadSegmentError)
+
+
+def test_keys_may_be_an_array() -> None:
+    keys = np.array([2**63 + 1, 2], np.uint64)
+    look_up = LookUp(NAMES, keys)
+    answered(look_up, stored({2**63 + 1: {2**63 + 1: {1}, 2: {1}}}))
+    assert look_up.stretches() == [Stretch(1, 0, 2)]
+
+
+def test_who_reads_a_bucket_gets_the_blocks_of_it() -> None:
+    content: Content = {4: {4: {1}, 5: {1, 2}}, 8: {8: {3}, 9: {2}}}
+    [fields] = stored(content, [8]).values()
+    fields[checkpoint("pod")] = b"1:1"
+    found: dict[int, set[int]] = {}
+    for one in blocks_of(fields):
+        found |= holders(one)
+    assert found == content[4] | content[8]

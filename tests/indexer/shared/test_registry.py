@@ -1,0 +1,244 @@
+"""What records say of ranks, and what is said of them where they cannot be read."""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from indexer.engines.event import Tier
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.shared.command import Call, Command, RefusedError, Reply, UnreachableError
+from indexer.shared.names import SCHEMA, Names
+from indexer.shared.record import Claim, SpotOf
+from indexer.shared.registry import Registry, SharedRank
+from indexer.trust import Level
+
+NAMES = Names("t")
+CLAIM = Claim("o", 1, [SpotOf(0, Tier.GPU, 0)], "ours", "m", 1)
+STATE = pb.RankState(
+    rank=0,
+    trust="exact",
+    reason="all was seen",
+    groups=[pb.Group(number=0, kind="full_attention", block_size=16)],
+    engine_sequence=7,
+)
+RECORD = {
+    b"token": b"3", b"claim": msgspec.json.encode(CLAIM), b"applied": b"9", b"audits": b"5",
+    b"sound": b"1", b"state:0": STATE.SerializeToString(), b"blocks:0": b'{"gpu":4}',
+}  # fmt: skip
+
+
+class Fake:
+    """Answers what a test says. Scripts are the schema's."""
+
+    def __init__(self) -> None:
+        self.disruptions = 1
+        self.records: dict[str, Reply] = {"p": dict(RECORD)}
+        self.schema = SCHEMA
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        del timeout
+        return [self.answer(one) for one in asked]
+
+    def answer(self, one: Command | Call) -> Reply:
+        if isinstance(one, Call):
+            return [b"schema", b"%d" % self.schema, b"buckets", b"64", b"segment", b"64"]
+        found = next(
+            (said for pod, said in self.records.items() if NAMES.record(pod) in one.words), {}
+        )
+        return (
+            [word for pair in found.items() for word in pair] if isinstance(found, dict) else found
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+class Stand:
+    def __init__(self) -> None:
+        self.redis = Fake()
+        self.now = 0.0
+        self.registry = Registry(self.redis, NAMES, lambda: self.now)
+        self.rank = self.new_rank()
+
+    def new_rank(self, keyspace: str = "ours", ranks: int = 1) -> SharedRank:
+        return SharedRank(
+            "p", 0, self.registry, keyspace=keyspace, ranks=ranks, stale_after=5.0,
+            clock=lambda: self.now,
+        )  # fmt: skip
+
+    async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
+        said = self.redis.records["p"]
+        if isinstance(said, dict) and said:
+            said |= {b"audits": b"%d" % audits} | {n.encode(): v for n, v in changes.items()}
+        await self.registry.refresh(["p"], 1.0)
+        self.rank.tick()
+        return self.rank.trust.level, self.rank.trust.reason
+
+    async def confirmed(self) -> None:
+        await self.read(5)
+        assert await self.read(7) == (Level.EXACT, "all was seen")
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+async def test_a_sound_record_is_believed_once_its_writer_has_audited(stand: Stand) -> None:
+    assert (await stand.read(5))[0] is Level.DEGRADED
+    assert (await stand.read(6))[0] is Level.DEGRADED
+    assert await stand.read(7) == (Level.EXACT, "all was seen")
+    assert stand.rank.is_connected
+    assert stand.rank.sequence == 7
+    assert stand.rank.layout.block_size == 16
+    assert stand.rank.blocks() == {Tier.GPU: 4}
+
+
+async def test_trust_is_one_object_as_long_as_nothing_changes(stand: Stand) -> None:
+    await stand.confirmed()
+    before = stand.rank.trust
+    stand.now = 3.0
+    await stand.read(8)
+    assert stand.rank.trust is before
+
+
+async def test_what_is_not_sound_is_degraded_for_the_records_reason(stand: Stand) -> None:
+    await stand.confirmed()
+    del stand.redis.records["p"][b"sound"]
+    said = await stand.read(8, reason=b"a bucket has lost writes")
+    assert said == (Level.DEGRADED, "a bucket has lost writes")
+
+
+async def test_what_its_publisher_does_not_believe_nobody_does(stand: Stand) -> None:
+    await stand.confirmed()
+    stale = pb.RankState(rank=0, trust="stale", reason="the engine's stream is gone")
+    said = await stand.read(8, **{"state:0": stale.SerializeToString()})
+    assert said == (Level.STALE, "the engine's stream is gone")
+    assert not stand.rank.is_connected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"keyspace": "theirs"}, "keyspace:"),
+        ({"ranks": 4}, "follows 1 ranks, configured are 4"),
+    ],
+)
+async def test_another_keyspace_or_number_of_ranks_is_refused(
+    stand: Stand, changes: dict[str, object], reason: str
+) -> None:
+    stand.rank = stand.new_rank(**changes)  # type: ignore[arg-type]
+    level, said = await stand.read()
+    assert level is Level.COLD
+    assert reason in said
+    assert stand.rank.refused
+    assert stand.rank.blocks() == {}
+
+
+async def test_no_record_is_no_pod(stand: Stand) -> None:
+    await stand.confirmed()
+    stand.redis.records["p"] = {}
+    level, reason = await stand.read()
+    assert level is Level.COLD
+    assert "no publisher" in reason
+    assert stand.rank.blocks() == {}
+    assert not stand.rank.is_connected
+
+
+async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> None:
+    await stand.confirmed()
+    stand.redis.records["p"] = UnreachableError("no answer")
+    stand.now = 4.0
+    assert await stand.read() == (Level.DEGRADED, "the shared index: no answer")
+    assert stand.rank.blocks() == {Tier.GPU: 4}
+    assert not stand.rank.is_connected
+    stand.now = 5.0
+    assert await stand.read() == (Level.STALE, "the shared index: no answer")
+    stand.redis.records["p"] = dict(RECORD)
+    assert await stand.read(9) == (Level.EXACT, "all was seen")
+
+
+async def test_only_the_pods_whose_node_is_away_are_not_read(stand: Stand) -> None:
+    stand.redis.records["q"] = RefusedError("CLUSTERDOWN")
+    await stand.registry.refresh(["p", "q"], 1.0)
+    assert stand.registry.record("p")
+    assert stand.registry.record("q") is None
+    assert not stand.registry.problem("p")
+    assert "CLUSTERDOWN" in stand.registry.problem("q")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("token", b"x"),
+        ("claim", b"{"),
+        ("claim", b'{"owner": 1}'),
+        ("state:0", b"\xff\xff"),
+        ("blocks:0", b"[]"),
+    ],
+)
+async def test_a_record_that_cannot_be_read_is_a_problem_and_no_crash(
+    stand: Stand, field: str, value: bytes
+) -> None:
+    await stand.confirmed()
+    stand.now = 60.0
+    level, reason = await stand.read(8, **{field: value})
+    assert level is Level.STALE
+    assert "cannot be read" in reason
+
+
+async def test_another_schema_is_named_and_looked_at_again_when_redis_is_reached_anew(
+    stand: Stand,
+) -> None:
+    stand.redis.schema = 99
+    level, reason = await stand.read()
+    assert level is Level.COLD
+    assert "schema 99" in reason
+    stand.redis.schema = SCHEMA
+    assert "schema 99" in (await stand.read())[1]
+    stand.redis.disruptions += 1
+    assert (await stand.read())[0] is Level.DEGRADED
+
+
+async def test_each_disruption_casts_doubt_again(stand: Stand) -> None:
+    await stand.confirmed()
+    stand.redis.disruptions += 1
+    assert (await stand.read(7))[0] is Level.DEGRADED
+    assert (await stand.read(9))[0] is Level.EXACT
+    stand.registry.forget("p")
+    assert (await stand.read(9))[0] is Level.DEGRADED
+
+
+async def test_other_words_for_the_same_trouble_do_not_begin_it_anew() -> None:
+    stand = Stand()
+    await stand.confirmed()
+    stand.now = 10.0
+    stand.redis.records["p"] = UnreachableError("refused")
+    assert (await stand.read())[0] is Level.STALE
+    stand.now = 20.0
+    stand.redis.records["p"] = UnreachableError("no answer")
+    assert await stand.read() == (Level.STALE, "the shared index: no answer")
+    assert stand.rank.trust.since == 10.0
+
+
+async def test_changes_of_trust_are_logged_and_another_keyspace_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stand = Stand()
+    caplog.set_level(logging.INFO)
+    await stand.confirmed()
+    await stand.read(8)
+    assert [line for line in caplog.messages if "exact, was" in line] == [
+        "pod p rank 0: exact, was degraded: all was seen"
+    ]
+    stand.rank = stand.new_rank("theirs", ranks=1)
+    for _ in range(3):
+        await stand.read(9)
+    assert len([line for line in caplog.messages if "pod p: keyspace: " in line]) == 1
+    stand.redis.records["p"] = {}
+    await stand.read()
+    assert (
+        stand.rank.trust.reason == "no publisher holds the pod in the shared index under prefix 't'"
+    )

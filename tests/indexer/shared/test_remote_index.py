@@ -1,0 +1,336 @@
+"""Look-ups in real servers: in time, over broken and slow connections, and with a part of a cluster gone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from indexer.engines.event import Tier
+from indexer.shared.command import Redis
+from indexer.shared.connect import RedisSettings, connect
+from indexer.shared.names import Names
+from indexer.shared.registry import Registry
+from indexer.shared.remote import RemoteIndex
+from indexer.shared.remote_rank import RemoteRank
+from indexer.shared.segment import SEGMENT
+from indexer.shared.segment_cache import SegmentCache
+from indexer.slot import Place
+from indexer.trust import Level
+from indexer.word import pack_words
+from tests.indexer.shared.told_pod import KEYSPACE, ToldPod, prompt_of
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
+
+ROOMY = 5.0
+"""A deadline that nothing here is to miss, seconds."""
+NARROW = 0.1
+PATIENCE = 30.0
+
+PROMPT = list(range(1000, 1000 + 3 * SEGMENT + 5))
+
+
+@dataclass
+class Stand:
+    """One pod in Redis, and an index that asks for it."""
+
+    remote: RemoteIndex
+    rank: RemoteRank
+    pod: ToldPod
+
+    async def ask(self, keys: list[int]) -> list[tuple[Place, int, int]]:
+        await self.remote.refresh([pack_words(keys)], ROOMY)
+        self.remote.begin()
+        return self.remote.match(prompt_of(keys))
+
+    async def held(self, keys: list[int]) -> int:
+        """Return how many leading blocks the pod is said to hold."""
+        return max((stop for _, start, stop in await self.ask(keys) if not start), default=0)
+
+    async def until(self, condition: Callable[[], bool], keys: list[int] = PROMPT) -> None:
+        """Ask again and again until something is so."""
+        async with asyncio.timeout(PATIENCE):
+            await self.ask(keys)
+            while not condition():
+                await asyncio.sleep(0.01)
+                await self.ask(keys)
+
+    @property
+    def level(self) -> Level:
+        return self.rank.trust.level
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """Have compiled what a router compiles at its start: until then no copy is fresh."""
+    SegmentCache(1 << 20).match(np.zeros(1, np.uint64))
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> RedisServer:
+    found: RedisServer = request.getfixturevalue(f"{request.param}_server")
+    return found
+
+
+@pytest.fixture
+def relay(redis_server: RedisServer) -> Iterator[Relay]:
+    with Relay(redis_server.port) as relay:
+        yield relay
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Redis]:
+    redis = await connect(RedisSettings(url))
+    try:
+        yield redis
+    finally:
+        await redis.close()
+
+
+@asynccontextmanager
+async def stand(
+    url: str, prefix: str, *, writing: str = "", deadline: float = ROOMY, name: str = "p"
+) -> AsyncIterator[Stand]:
+    """Have a pod written over one connection, and read over another."""
+    names = Names(prefix)
+    async with connected(writing or url) as writer, connected(url) as redis:
+        pod = ToldPod(writer, names, name, 4711)
+        await pod.fence()
+        await pod.tell()
+        loop = asyncio.get_running_loop()
+        remote = RemoteIndex(
+            redis,
+            names,
+            Registry(redis, names, loop.time),
+            deadline=deadline,
+            stale_after=3600.0,
+            clock=loop.time,
+        )
+        rank = remote.add(name, 0, keyspace=KEYSPACE, ranks=1)
+        running = asyncio.create_task(remote.run())
+        made = Stand(remote, rank, pod)
+        try:
+            await confirmed(made)
+            yield made
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await remote.close()
+            remote.check()
+
+
+async def confirmed(made: Stand) -> None:
+    """Have the pod's writer audit until nothing is doubted any more."""
+    async with asyncio.timeout(PATIENCE):
+        registry = made.remote._registry
+        while made.rank.said.trust.level is not Level.EXACT or registry.is_disrupted:
+            await made.pod.tell()
+            await asyncio.sleep(0.05)
+
+
+async def test_what_a_publisher_wrote_is_found(server: RedisServer, prefix: str) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT[:130])
+        await made.until(lambda: made.level is Level.EXACT)
+        assert await made.ask(PROMPT) == [(Place("p", 0, Tier.GPU, 0), 0, 130)]
+        assert made.rank.is_connected
+        assert made.rank.layout.block_size == 16
+        assert made.rank.blocks() == {Tier.GPU: 1}
+
+
+async def test_a_prompt_of_which_nothing_is_known_is_known_to_be_cold(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.until(lambda: made.level is Level.EXACT)
+        assert await made.ask(PROMPT) == []
+
+
+async def test_of_a_segment_where_many_prompts_part_each_is_found(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        branches = list(range(2000, 2000 + 700))
+        await made.pod.change({1000: ([1000], ())})
+        await made.pod.change({1000: (branches[:350], ())})
+        await made.pod.change({1000: (branches[350:], ())})
+        for branch in (branches[0], branches[-1]):
+            assert await made.held([1000, branch, 5]) == 2
+        assert await made.held([1000, 6]) == 1
+        await made.until(lambda: made.level is Level.EXACT, [1000, branches[9]])
+
+
+async def test_those_who_ask_the_same_at_once_share_one_read(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT)
+        await asyncio.gather(*(made.ask(PROMPT) for _ in range(20)))
+        assert made.remote.reads == 1
+        assert made.remote.look_ups == 20
+        # Only what lies behind where they part is read besides.
+        await made.ask([*PROMPT[: 2 * SEGMENT], 5, 6])
+        assert await made.held([*PROMPT[: 2 * SEGMENT], 5, 6]) == 2 * SEGMENT
+
+
+async def test_a_cache_that_begins_anew_holds_nothing_and_has_another_life(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT)
+        assert await made.held(PROMPT) == len(PROMPT)
+        life = made.remote.life("p", 0)
+        await made.pod.empty()
+        await made.until(lambda: made.remote.life("p", 0) == life + 1)
+        assert await made.ask(PROMPT) == []
+        await made.pod.hold(PROMPT[:SEGMENT])
+        await made.until(lambda: made.remote.unknown_slots > 0)
+        async with asyncio.timeout(PATIENCE):
+            while await made.held(PROMPT) != SEGMENT:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_pod_whose_lease_is_over_holds_nothing(server: RedisServer, prefix: str) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT)
+        assert await made.held(PROMPT) == len(PROMPT)
+        await made.pod.go()
+        await made.until(lambda: made.level is Level.COLD)
+        assert await made.ask(PROMPT) == []
+
+
+async def test_a_pod_that_is_dropped_is_asked_for_no_longer(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT)
+        made.rank.close()
+        await made.remote.poll()
+        assert await made.ask(PROMPT) == []
+
+
+async def test_where_answers_take_too_long_they_come_from_the_copy_and_say_so(
+    relay: Relay, redis_server: RedisServer, prefix: str
+) -> None:
+    made_of = stand(relay.url, prefix, writing=redis_server.url, deadline=NARROW)
+    async with made_of as made:
+        await made.pod.hold(PROMPT)
+        await made.until(lambda: made.level is Level.EXACT)
+        relay.latency = 0.5
+        await made.until(lambda: made.level is not Level.EXACT)
+        await made.until(lambda: "did not answer in 100 ms: a copy" in made.rank.trust.reason)
+        assert made.level is Level.DEGRADED
+        assert await made.held(PROMPT) == len(PROMPT)
+        unread = [*PROMPT[:SEGMENT], *range(5000, 5000 + SEGMENT)]
+        assert await made.held(unread) == SEGMENT
+        assert "nothing is known of 64 blocks" in made.rank.trust.reason
+        await made.until(lambda: made.remote.reach.open_buckets == 64)
+        relay.latency = 0.0
+        await confirmed(made)
+        await made.until(lambda: made.level is Level.EXACT)
+        assert made.remote.reach.open_buckets == 0
+
+
+async def test_what_does_not_answer_is_left_alone_and_asked_again_when_it_does(
+    relay: Relay, redis_server: RedisServer, prefix: str
+) -> None:
+    made_of = stand(relay.url, prefix, writing=redis_server.url, deadline=NARROW)
+    async with made_of as made:
+        await made.pod.hold(PROMPT)
+        await made.until(lambda: made.level is Level.EXACT)
+        relay.pause()
+        await made.until(lambda: made.remote.reach.open_buckets == 64)
+        reads, late = made.remote.reads, made.remote.late
+        for _ in range(100):
+            assert await made.held(PROMPT) == len(PROMPT)
+            assert made.level is Level.DEGRADED
+        assert (made.remote.reads, made.remote.late) == (reads, late)
+        assert made.remote.timeouts
+        relay.resume()
+        await confirmed(made)
+        await made.until(lambda: made.level is Level.EXACT)
+        assert made.remote.reach.openings >= 64
+
+
+async def test_a_connection_that_breaks_in_the_middle_is_made_again(
+    relay: Relay, redis_server: RedisServer, prefix: str
+) -> None:
+    async with stand(relay.url, prefix, writing=redis_server.url) as made:
+        await made.pod.hold(PROMPT)
+        for _ in range(5):
+            relay.latency = 0.02
+            asking = asyncio.create_task(made.ask(PROMPT))
+            await asyncio.sleep(0)
+            relay.cut()
+            await asking
+            relay.latency = 0.0
+            await confirmed(made)
+            await made.until(lambda: made.level is Level.EXACT)
+            assert await made.held(PROMPT) == len(PROMPT)
+
+
+async def test_who_has_no_time_left_is_answered_from_the_copy(
+    relay: Relay, redis_server: RedisServer, prefix: str
+) -> None:
+    async with stand(relay.url, prefix, writing=redis_server.url) as made:
+        await made.pod.hold(PROMPT)
+        relay.latency = 0.05
+        await made.remote.refresh([pack_words(PROMPT)], 0.0)
+        made.remote.begin()
+        assert made.remote.match(prompt_of(PROMPT)) == []
+        assert made.rank.trust.reason == (
+            f"there was no time to ask the shared index: nothing is known of {len(PROMPT)} blocks"
+        )
+        assert made.remote.late == 1
+        # The read goes on for those who come next.
+        await made.until(lambda: made.level is Level.EXACT)
+        assert made.remote.reach.open_buckets == 0
+
+
+async def test_a_server_that_comes_back_empty_is_no_reason_to_believe_what_was_read(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT)
+        assert await made.held(PROMPT) == len(PROMPT)
+        server.kill()
+        await made.until(lambda: made.level is not Level.EXACT)
+        assert await made.held(PROMPT) == len(PROMPT)
+        server.restart()
+        await made.until(lambda: made.level is Level.COLD)
+        assert await made.ask(PROMPT) == []
+
+
+async def test_of_a_cluster_without_one_master_the_others_part_is_fresh(
+    redis_cluster: RedisCluster, prefix: str
+) -> None:
+    names = Names(prefix)
+    gone = redis_cluster.nodes[0]
+    kept = next(
+        name
+        for name in (f"pod-{number}" for number in range(100))
+        if redis_cluster.master_of(names.record(name)) is not gone
+    )
+    here: list[int] = []
+    there: list[int] = []
+    for key in range(7000, 7064):
+        on = redis_cluster.master_of(names.bucket(names.bucket_of(key)))
+        (there if on is gone else here).append(key)
+    async with stand(redis_cluster.url, prefix, deadline=0.5, name=kept) as made:
+        for key in (here[0], there[0]):
+            await made.pod.hold([key])
+        assert [await made.held([key]) for key in (here[0], there[0])] == [1, 1]
+        gone.pause()
+        try:
+            await made.until(lambda: "copy" in made.rank.trust.reason, [there[0]])
+            assert await made.held([there[0]]) == 1
+            await made.pod.change({here[1]: ([here[1]], ())})
+            await made.until(lambda: "copy" not in made.rank.trust.reason, [here[1]])
+            assert await made.held([here[1]]) == 1
+        finally:
+            gone.resume()
+        await confirmed(made)
+        await made.until(lambda: made.level is Level.EXACT, [there[0]])

@@ -1,0 +1,285 @@
+"""Answers from the shared index against the truth, while any of its buckets fail and heal.
+
+What is told as fresh is the truth. What is not is what was last read, and says so.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from indexer.shared.command import Call, Command, Reply, UnreachableError
+from indexer.shared.names import Names
+from indexer.shared.packed import decode, encode, holders, pack
+from indexer.shared.registry import Registry
+from indexer.shared.remote import RemoteIndex
+from indexer.shared.segment import SEGMENT
+from indexer.trust import Level
+from indexer.word import pack_words
+from tests.indexer.shared.told_pod import EXACT, GPU, KEYSPACE, ToldPod, prompt_of
+
+SPILLED = bytes([2, 0, 0, 0, 9, 0, 0, 0])
+SEGMENTS = range(4)
+BUCKETS = 3
+BLOCKS = 3
+"""Of a prompt's last segment, at most."""
+
+
+def key(segment: int, block: int) -> int:
+    return 1000 * (segment + 1) + block
+
+
+class HeldRedis:
+    """Hashes in memory, of which some cannot be reached."""
+
+    def __init__(self) -> None:
+        self.disruptions = 0
+        self.hashes: dict[str, dict[bytes, bytes]] = {}
+        self.unreachable: set[str] = set()
+        self.asked: list[Command] = []
+        self.fails_in: int | None = None
+        """After so many commands one fails."""
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        assert timeout >= 0
+        return [self._reply(one) for one in asked]
+
+    def _reply(self, one: Command | Call) -> Reply:
+        if isinstance(one, Call):
+            # The schema is as it should be.
+            return [str(word).encode() for word in one.arguments]
+        self.asked.append(one)
+        name, key, *words = one.words
+        assert isinstance(key, str)
+        fails = self.fails_in == 0
+        if self.fails_in is not None:
+            self.fails_in = None if fails else self.fails_in - 1
+        if fails or key in self.unreachable:
+            return UnreachableError("it is away")
+        fields = self.hashes.get(key, {})
+        if name == "HGETALL":
+            return [word for pair in fields.items() for word in pair]
+        if name == "DEL":
+            return self.hashes.pop(key, None) is not None
+        if name == "HSET":
+            raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+            self.hashes.setdefault(key, {}).update(zip(raw[::2], raw[1::2], strict=True))
+            return 0
+        assert name == "HMGET"
+        return [fields.get(word) for word in words if isinstance(word, bytes)]
+
+    async def close(self) -> None:
+        pass
+
+
+class RemoteMachine(RuleBasedStateMachine):
+    """One pod; prompts are the first segments, the last of them cut short."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.runner = asyncio.Runner()
+        self.now = 1000.0
+        self.redis = HeldRedis()
+        self.names = Names("t", BUCKETS)
+        registry = Registry(self.redis, self.names, lambda: self.now)
+        self.remote = RemoteIndex(
+            self.redis,
+            self.names,
+            registry,
+            deadline=1.0,
+            stale_after=5.0,
+            clock=lambda: self.now,
+        )
+        self.pod = ToldPod(self.redis, self.names, "p", 77)
+        self.rank = self.remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
+        self.runner.run(self.pod.tell())
+        self.poll()
+        self.runner.run(self.pod.tell(EXACT))
+        self.poll()
+        assert self.rank.trust.level is Level.EXACT
+        self.truth: dict[int, set[int]] = {segment: set() for segment in SEGMENTS}
+
+    def poll(self) -> None:
+        self.runner.run(self.remote.poll())
+
+    def bucket(self, segment: int) -> int:
+        return self.names.bucket_of(key(segment, 0))
+
+    @rule(
+        segment=st.sampled_from(SEGMENTS),
+        held=st.sets(st.integers(0, SEGMENT - 1)),
+        spilled=st.booleans(),
+    )
+    def change(self, segment: int, held: set[int], *, spilled: bool) -> None:
+        """Let the pod hold these blocks of a segment; what was read before is old by then."""
+        self.now += 10
+        self.truth[segment] = held
+        bucket = self.redis.hashes.setdefault(self.names.bucket(self.bucket(segment)), {})
+        name = pack_words([key(segment, 0)])
+        for field in [field for field in bucket if field[:8] == name]:
+            del bucket[field]
+        blocks = {key(segment, block): [self.pod.slot] for block in held}
+        if spilled and blocks:
+            bucket[name] = SPILLED
+            for one, slots in blocks.items():
+                bucket[name + pack_words([one])] = encode(pack({one: slots}))
+        elif blocks:
+            bucket[name] = encode(pack(blocks))
+
+    @rule()
+    def come_back_empty(self) -> None:
+        """Lose everything and have it written again: nobody is sure of it before the records say so."""
+        self.now += 10
+        kept = self.redis.hashes
+        self.redis.hashes = {}
+        self.redis.disruptions += 1
+        reachable = not self.redis.unreachable and not self.remote.reach.open_buckets
+        self.runner.run(self.remote.refresh([pack_words([key(0, 0)])], 1.0))
+        self.remote.begin()
+        found = self.remote.match(prompt_of([key(0, 0)]))
+        assert self.rank.trust.level is not Level.EXACT
+        assert not reachable or not found
+        self.redis.hashes = kept
+        self.runner.run(self.pod.tell())
+        self.poll()
+        self.runner.run(self.pod.tell())
+        self.poll()
+        self.now += 10
+
+    @rule()
+    def claim_anew(self) -> None:
+        """Write everything anew under another claim: what was read before has none of its slots."""
+        self.ask_again(len(SEGMENTS))
+        old = self.pod.slot
+        self.pod.base += 1
+        self.pod.token += 1
+        for fields in self.redis.hashes.values():
+            for name, value in fields.items():
+                if len(name) in {8, 16} and value[0] == 1:
+                    # What lies under a place that was dropped stays where it is, and is dead.
+                    held = {
+                        one: [self.pod.slot] if old in slots else slots
+                        for one, slots in holders(decode(value)).items()
+                    }
+                    fields[name] = encode(pack(held))
+        assert self.pod.slot != old
+        self.now += 0.001
+        self.runner.run(self.pod.tell())
+        self.poll()
+
+    @rule(seconds=st.floats(0, 3))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(bucket=st.integers(0, BUCKETS - 1), away=st.booleans())
+    def turn(self, bucket: int, *, away: bool) -> None:
+        name = self.names.bucket(bucket)
+        self.redis.unreachable.discard(name)
+        if away:
+            self.redis.unreachable.add(name)
+
+    @rule(all_buckets=st.booleans())
+    def probe(self, *, all_buckets: bool) -> None:
+        self.runner.run(self.remote.reach.probe(all_buckets=all_buckets))
+
+    @precondition(lambda self: not self.redis.unreachable)
+    @rule()
+    def heal(self) -> None:
+        """However long it was away, all is asked again after one probe."""
+        self.now += 20
+        self.runner.run(self.remote.reach.probe(all_buckets=False))
+        assert self.remote.reach.open_buckets == 0
+
+    @rule(
+        segments=st.integers(1, len(SEGMENTS)),
+        blocks=st.integers(1, BLOCKS),
+        fails_in=st.none() | st.integers(0, 3),
+    )
+    def ask(self, segments: int, blocks: int, fails_in: int | None) -> None:
+        keys = [
+            key(segment, block)
+            for segment in range(segments)
+            for block in range(blocks if segment == segments - 1 else SEGMENT)
+        ]
+        may_ask = [self.remote.reach.may_ask(bucket) for bucket in range(BUCKETS)]
+        asked = len(self.redis.asked)
+        self.redis.fails_in = fails_in
+        reachable = {
+            segment: fails_in is None
+            and may_ask[self.bucket(segment)]
+            and self.names.bucket(self.bucket(segment)) not in self.redis.unreachable
+            for segment in range(segments)
+        }
+        self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
+        self.redis.fails_in = None
+        names = {self.names.bucket(bucket) for bucket in range(BUCKETS) if may_ask[bucket]}
+        assert {one.words[1] for one in self.redis.asked[asked:]} <= names
+        self.remote.begin()
+        found = self.remote.match(prompt_of(keys))
+        held = {keys[at] for _, start, stop in found for at in range(start, stop)}
+        for segment in range(segments):
+            of = {one for one in keys if one // 1000 == segment + 1}
+            truth = {key(segment, block) for block in self.truth[segment]} & of
+            if reachable[segment]:
+                assert held & of == truth
+        trust = self.rank.trust
+        if trust.level is Level.EXACT:
+            truth = {key(segment, block) for segment in SEGMENTS for block in self.truth[segment]}
+            assert held == truth & set(keys)
+        else:
+            assert not all(reachable.values())
+            assert "it is away" in trust.reason
+
+    @rule(segments=st.integers(1, len(SEGMENTS)))
+    def ask_again(self, segments: int) -> None:
+        """Read nothing again that has just been read."""
+        keys = [key(segment, block) for segment in range(segments) for block in range(SEGMENT)]
+        self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
+        if self.redis.unreachable or self.remote.reach.open_buckets:
+            return
+        asked = len(self.redis.asked)
+        self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
+        assert len(self.redis.asked) == asked
+
+    @rule()
+    def begin_anew(self) -> None:
+        """Empty the cache: from the next poll on nothing counts that was held there."""
+        life = self.remote.life("p", 0)
+        before = self.pod.places
+        self.runner.run(self.pod.empty())
+        self.poll()
+        assert self.pod.places == [*(None for _ in before), GPU]
+        assert self.remote.life("p", 0) == life + 1
+        for segment in SEGMENTS:
+            self.truth[segment] = set()
+        # What lies there still is of places that are no more.
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "remote"):
+            self.remote.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            self.runner.run(self.remote.close())
+            self.runner.close()
+
+
+def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
+    machine = RemoteMachine()
+    machine.begin()
+    machine.change(segment=0, held={0, 1, 2}, spilled=False)
+    machine.claim_anew()
+    # Nothing was read since, though it was a moment ago.
+    machine.remote.begin()
+    assert machine.remote.match(prompt_of([key(0, 0)])) == []
+    assert machine.rank.trust.level is Level.DEGRADED
+    machine.ask(segments=1, blocks=3, fails_in=None)
+    assert machine.rank.trust.level is Level.EXACT
+    machine.teardown()
+
+
+RemoteMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+TestRemote = RemoteMachine.TestCase

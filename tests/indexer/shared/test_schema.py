@@ -1,0 +1,158 @@
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from indexer.shared import schema
+from indexer.shared.command import Redis, RefusedError, UnreachableError
+from indexer.shared.connect import RedisSettings, connect
+from indexer.shared.names import Names
+from indexer.shared.schema import SchemaError, check_server, ensure, tell_of_server
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
+
+
+@pytest.fixture
+def names(prefix: str) -> Names:
+    return Names(prefix)
+
+
+@pytest.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    client = await connect(RedisSettings(redis_server.url))
+    yield client
+    await client.close()
+
+
+async def test_an_empty_prefix_is_given_this_schema(
+    redis: Redis, redis_server: RedisServer, names: Names
+) -> None:
+    await asyncio.gather(*(ensure(redis, names) for _ in range(9)))
+    await ensure(redis, names)
+    assert redis_server.facts("HGETALL", names.schema) == {
+        "schema": "1",
+        "buckets": "64",
+        "segment": "64",
+    }
+    assert redis_server.ask("TTL", names.schema) == -1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        (
+            "schema",
+            "2",
+            "has schema 2, buckets 64, segment 64; this version of warmpath needs schema 1",
+        ),
+        ("buckets", "32", "has schema 1, buckets 32, segment 64"),
+        ("segment", "128", "segment 128"),
+    ],
+)
+async def test_another_versions_data_are_left_alone(
+    redis: Redis, redis_server: RedisServer, names: Names, field: str, value: str, says: str
+) -> None:
+    await ensure(redis, names)
+    redis_server.ask("HSET", names.schema, field, value)
+    with pytest.raises(SchemaError) as error:
+        await ensure(redis, names)
+    assert says in str(error.value)
+    assert f"delete the keys {names.prefix}:*" in str(error.value)
+    assert redis_server.facts("HGETALL", names.schema)[field] == value
+
+
+async def test_what_a_newer_version_adds_is_its_own_matter(
+    redis: Redis, redis_server: RedisServer, names: Names
+) -> None:
+    await ensure(redis, names)
+    redis_server.ask("HSET", names.schema, "more", "x")
+    await ensure(redis, names)
+
+
+async def test_something_else_under_the_name_is_an_error(
+    redis: Redis, redis_server: RedisServer, names: Names
+) -> None:
+    redis_server.ask("SET", names.schema, "x")
+    with pytest.raises(RefusedError, match="WRONGTYPE"):
+        await ensure(redis, names)
+
+
+async def test_nobody_there_is_an_error() -> None:
+    client = await connect(RedisSettings("redis://127.0.0.1:1"))
+    with pytest.raises(UnreachableError):
+        await ensure(client, Names("x"))
+    with pytest.raises(UnreachableError):
+        await check_server(client)
+    await client.close()
+
+
+async def test_it_works_on_a_cluster(redis_cluster: RedisCluster, names: Names) -> None:
+    client = await connect(RedisSettings(redis_cluster.url))
+    await ensure(client, names)
+    assert "appendonly" in (await check_server(client))[0]
+    await client.close()
+
+
+@pytest.mark.parametrize("binary", ["redis", "valkey"])
+async def test_what_the_operator_should_know_of_a_server_is_said(
+    binary: str, request: pytest.FixtureRequest
+) -> None:
+    server: RedisServer = request.getfixturevalue(f"{binary}_server")
+    client = await connect(RedisSettings(server.url))
+    try:
+        [off] = await check_server(client)
+        assert off.startswith("appendonly is off")
+        server.ask("CONFIG", "SET", "maxmemory", 1 << 30)
+        assert await check_server(client) == [off]
+        server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        [policy, _] = await check_server(client)
+        assert policy.startswith(
+            "maxmemory-policy is allkeys-lru: at the limit of 1073741824 bytes"
+        )
+        server.ask("CONFIG", "SET", "appendonly", "yes")
+        assert await check_server(client) == [policy]
+    finally:
+        for setting in (
+            ("appendonly", "no"),
+            ("maxmemory-policy", "noeviction"),
+            ("maxmemory", "0"),
+        ):
+            server.ask("CONFIG", "SET", *setting)
+        await client.close()
+
+
+async def test_a_server_that_is_too_old_is_refused(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "OLDEST", (6, 3))
+    with pytest.raises(
+        SchemaError, match=r"version 6\.2\.14; the shared index needs 6\.3 or newer"
+    ):
+        await check_server(redis)
+
+
+async def test_what_should_be_known_is_logged_once_when_the_server_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with RedisServer() as server:
+        server.kill()
+        client = await connect(RedisSettings(server.url))
+        telling = asyncio.create_task(tell_of_server(client, pause=0.01))
+        await asyncio.to_thread(server.restart)
+        await asyncio.wait_for(telling, 60)
+        await client.close()
+    assert [
+        record.message for record in caplog.records if "appendonly is off" in record.message
+    ] != []
+
+
+async def test_a_user_without_info_is_told_nothing(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("x")
+    with RedisServer(
+        users=("user default on nopass ~* &* +@all", "user joe on >x ~* +@all -info")
+    ) as server:
+        client = await connect(RedisSettings(server.url, user="joe", password_file=str(password)))
+        assert await check_server(client) == []
+        await client.close()

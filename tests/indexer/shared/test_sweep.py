@@ -1,0 +1,384 @@
+"""What a pass removes, and what it never does, whatever goes on meanwhile."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from indexer.shared import sweep as module
+from indexer.shared.command import Call, Command, Reply
+from indexer.shared.names import Names
+from indexer.shared.record import SLOTS_OF_A_CLAIM
+from indexer.shared.sweep import Swept, sweep
+from tests.indexer.shared.index_model import Does, Model, Server
+from tests.indexer.shared.model_writer import ModelWriter, content
+from tests.servers.redis_server import RedisServer
+
+PODS = ("one", "two/2")
+SEGMENTS = (0, 1, 2, 5)
+KEYS = st.sets(st.integers(100, 104), max_size=5)
+_PREFIXES = itertools.count()
+
+
+class OnePass:
+    """A pass under way. With `stale`, records are answered as they once were."""
+
+    def __init__(self, does: Does, names: Names, stale: dict[str, Reply] | None = None) -> None:
+        self.swept = Swept()
+        self._does = does
+        self._stale = stale or {}
+        self._steps = sweep(names, self.swept)
+        self._asked = next(self._steps)
+        self.is_over = False
+
+    def step(self) -> None:
+        """Do what is asked now."""
+        replies = [self._answer(one) for one in self._asked]
+        try:
+            self._asked = self._steps.send(replies)
+        except StopIteration:
+            self.is_over = True
+
+    def _answer(self, one: Command | Call) -> Reply:
+        if isinstance(one, Command) and one.words[0] == "HMGET":
+            stale = self._stale.get(str(one.words[1]))
+            if stale is not None:
+                return stale
+        return self._does.do(one)
+
+    def finish(self) -> Swept:
+        while not self.is_over:
+            self.step()
+        return self.swept
+
+
+class Sweeping(RuleBasedStateMachine):
+    """Writers and up to two passes, each doing one atomic step after the other in any order."""
+
+    lies = False
+
+    def backend(self) -> Does:
+        return Model()
+
+    @initialize()
+    def begin(self) -> None:
+        self.does = self.backend()
+        self.names = Names(f"p{next(_PREFIXES)}", buckets=2)
+        # The second one has been lost from the list of pods.
+        self.writers = [
+            ModelWriter(self.does, self.names, pod, n, enlists=n == 0) for n, pod in enumerate(PODS)
+        ]
+        self.passes: list[OnePass] = []
+        self.records: dict[str, Reply] = {}
+
+    @rule(n=st.integers(0, 1))
+    def claim(self, n: int) -> None:
+        self.writers[n].claim()
+
+    @precondition(lambda self: any(not w.is_lost and w.fenced < 2 for w in self.writers))
+    @rule()
+    def fence(self) -> None:
+        for writer in self.writers:
+            if not writer.is_lost and writer.fenced < self.names.buckets:
+                writer.fence()
+                return
+
+    @precondition(lambda self: any(w.may_write for w in self.writers))
+    @rule(
+        n=st.integers(0, 1), place=st.integers(0, 2), segment=st.sampled_from(SEGMENTS), keys=KEYS
+    )
+    def write(self, n: int, place: int, segment: int, keys: set[int]) -> None:
+        writer = self.writers[n]
+        place = min(place, len(writer.places))
+        alive = place == len(writer.places) or writer.places[place] is not None
+        if writer.may_write and alive and (place < len(writer.places) or keys):
+            writer.write(place, segment, keys)
+
+    @precondition(lambda self: any(w.may_write for w in self.writers))
+    @rule(n=st.integers(0, 1))
+    def tell(self, n: int) -> None:
+        if self.writers[n].may_write:
+            self.writers[n].tell()
+
+    @rule(n=st.integers(0, 1), place=st.integers(0, 2))
+    def drop(self, n: int, place: int) -> None:
+        writer = self.writers[n]
+        if writer.published and not writer.is_lost and writer.has_record() and place in writer.held:
+            writer.drop(place)
+
+    @precondition(lambda self: any(w.token for w in self.writers))
+    @rule(n=st.integers(0, 1))
+    def lease_is_over(self, n: int) -> None:
+        if self.writers[n].token:
+            self.writers[n].record_ends()
+            self.writers[n].earlier = None
+
+    @precondition(lambda self: len(self.passes) < 2)
+    @rule()
+    def a_pass_begins(self) -> None:
+        self.passes.append(OnePass(self.does, self.names))
+
+    @precondition(lambda self: self.passes)
+    @rule(which=st.integers(0, 1), count=st.integers(1, 12))
+    def a_pass_goes_on(self, which: int, count: int) -> None:
+        one = self.passes[which % len(self.passes)]
+        for _ in range(count):
+            if one.is_over:
+                self.passes.remove(one)
+                return
+            one.step()
+
+    @precondition(lambda self: self.passes)
+    @rule()
+    def a_sweeper_dies(self) -> None:
+        self.passes.pop(0)
+
+    @invariant()
+    def nothing_that_lives_is_lost(self) -> None:
+        found = content(self.does, self.names)
+        for writer in self.writers:
+            if not writer.is_lost and writer.has_record():
+                wrong = writer.missing(found)
+                assert not wrong or (self.lies and not writer.audit()), wrong
+
+    def teardown(self) -> None:
+        if not hasattr(self, "does"):
+            return
+        for one in self.passes:
+            one.finish()
+        OnePass(self.does, self.names).finish()
+        self.nothing_that_lives_is_lost()
+        known = set()
+        for writer in self.writers:
+            if writer.has_record():
+                known.add(writer.base)
+                known |= {writer.earlier[0]} if writer.earlier else set()
+        for slot in content(self.does, self.names):
+            base, number = divmod(slot, SLOTS_OF_A_CLAIM)
+            # A claim that is no longer in a record: nothing of it is left.
+            if not self.lies:
+                assert base in known or self._shown(base), (base, known)
+                for writer in self.writers:
+                    if writer.base == base and number < len(writer.places):
+                        assert writer.places[number] is not None
+
+    def _shown(self, base: int) -> bool:
+        """Whether a record shows the base still: a claim's that is lost, or an earlier one's."""
+        for pod in PODS:
+            said = self.does.do(Command(("HMGET", self.names.record(pod), "claim", "building")))
+            if any(str(base).encode() in (one or b"") for one in said):
+                return True
+        return False
+
+
+class Lying(Sweeping):
+    """The records that a pass reads may be an old master's."""
+
+    lies = True
+
+    @rule()
+    def a_copy_is_cut_off(self) -> None:
+        for pod in PODS:
+            name = self.names.record(pod)
+            self.records[name] = self.does.do(
+                Command(("HMGET", name, "token", "claim", "building"))
+            )
+
+    @precondition(lambda self: len(self.passes) < 2 and self.records)
+    @rule()
+    def a_pass_begins_at_the_copy(self) -> None:
+        self.passes.append(OnePass(self.does, self.names, dict(self.records)))
+
+
+TestSweeping = Sweeping.TestCase
+TestSweeping.settings = settings(max_examples=100, stateful_step_count=50)
+TestLying = Lying.TestCase
+TestLying.settings = settings(max_examples=100, stateful_step_count=50)
+
+
+@pytest.mark.parametrize("machine", [Sweeping, Lying])
+def test_a_real_server_does_what_the_model_does(
+    machine: type[Sweeping], redis_server: RedisServer
+) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    with redis_server.client() as client:
+
+        class Real(machine):  # type: ignore[misc,valid-type]
+            def backend(self) -> Does:
+                return Server(client)
+
+        run_state_machine_as_test(Real, settings=settings(max_examples=25, stateful_step_count=50))
+
+
+@pytest.fixture(params=["model", "server"])
+def does(request: pytest.FixtureRequest) -> Any:
+    if request.param == "model":
+        yield Model()
+        return
+    server = request.getfixturevalue("redis_server")
+    with server.client() as client:
+        yield Server(client)
+
+
+def published(does: Does, names: Names, pod: str = "one", number: int = 0) -> ModelWriter:
+    writer = ModelWriter(does, names, pod, number)
+    writer.claim()
+    while writer.fenced < names.buckets:
+        writer.fence()
+    for segment in SEGMENTS:
+        writer.write(0, segment, {segment, segment + 10})
+    writer.tell()
+    return writer
+
+
+def test_what_a_dead_claim_left_is_removed_and_what_lives_stays(does: Does, prefix: str) -> None:
+    names = Names(prefix, buckets=4)
+    gone = published(does, names, "gone", 1)
+    lives = published(does, names, "lives", 2)
+    gone.record_ends()
+    swept = OnePass(does, names).finish()
+    assert swept.purged == len(SEGMENTS)
+    assert {slot // SLOTS_OF_A_CLAIM for slot in content(does, names)} == {lives.base}
+    assert lives.missing(content(does, names)) == []
+    assert lives.audit()
+    assert OnePass(does, names).finish().noted == 0
+
+
+def test_a_dropped_places_leftovers_are_removed(does: Does, prefix: str) -> None:
+    names = Names(prefix, buckets=4)
+    writer = published(does, names)
+    writer.write(1, 1, {1, 2})
+    writer.tell()
+    writer.drop(0)
+    OnePass(does, names).finish()
+    assert list(content(does, names)) == [writer.base * SLOTS_OF_A_CLAIM + 1]
+    assert writer.audit()
+
+
+def test_what_is_written_before_its_place_is_known_stays(does: Does, prefix: str) -> None:
+    names = Names(prefix, buckets=4)
+    writer = published(does, names)
+    writer.write(1, 2, {1, 2})
+    OnePass(does, names).finish()
+    assert writer.missing(content(does, names)) == []
+
+
+def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, prefix: str) -> None:
+    """At each step of the pass once."""
+    names = Names(prefix, buckets=2)
+    published(does, names, "gone", 1).record_ends()
+    for before in itertools.count():
+        one = OnePass(does, names)
+        for _ in range(before):
+            if not one.is_over:
+                one.step()
+        ends = one.is_over
+        writer = published(does, names, "new", 10 + before)
+        one.finish()
+        assert writer.missing(content(does, names)) == []
+        assert writer.audit()
+        if ends:
+            break
+    assert before > 10
+
+
+def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
+    does: Does, prefix: str
+) -> None:
+    names = Names(prefix, buckets=2)
+    lives, gone = published(does, names, "lives", 1), published(does, names, "gone", 2)
+    gone.record_ends()
+    assert does.do(Command(("HKEYS", names.pods))) == []
+    OnePass(does, names).finish()
+    assert lives.missing(content(does, names)) == []
+    assert {slot // SLOTS_OF_A_CLAIM for slot in content(does, names)} == {lives.base}
+    assert sorted(does.do(Command(("HKEYS", names.pods)))) == [b"gone", b"lives"]
+
+
+def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
+    does: Does, prefix: str
+) -> None:
+    names = Names(prefix, buckets=2)
+    writer = published(does, names)
+    name = names.record("one")
+    old = does.do(Command(("HMGET", name, "token", "claim", "building")))
+    newer = published(does, names, "one", 7)
+    newer.earlier = None
+    one = OnePass(does, names, {name: old})
+    swept = one.finish()
+    assert swept.doubted == 2
+    assert newer.missing(content(does, names)) == []
+    assert newer.audit()
+    assert writer.base != newer.base
+
+
+def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_audit(
+    does: Does, prefix: str
+) -> None:
+    names = Names(prefix, buckets=2)
+    writer = published(does, names)
+    gone = [None, None, None]
+    OnePass(does, names, {names.record("one"): gone}).finish()
+    # Its pod is known by its checkpoints alone, and those went first.
+    assert not writer.audit()
+
+
+def test_a_pod_is_forgotten_a_day_after_its_record_was_last_there(prefix: str) -> None:
+    does, names = Model(), Names(prefix, buckets=2)
+    writer = published(does, names)
+    day = module.REMEMBERED_MS
+    does.hashes[names.pods] = {b"one": b"%d" % does.now}
+    does.now += 2 * day
+    assert OnePass(does, names).finish().forgotten == 0
+    writer.record_ends()
+    does.now += day - 1
+    assert OnePass(does, names).finish().forgotten == 0
+    assert does.do(Command(("HKEYS", names.pods))) == [b"one"]
+    does.now += 2
+    assert OnePass(does, names).finish().forgotten == 1
+    assert does.do(Command(("HKEYS", names.pods))) == []
+    assert all(not does.hashes[names.bucket(n)] for n in range(2))
+
+
+def test_a_pod_claimed_while_it_is_being_forgotten_stays(prefix: str) -> None:
+    does, names = Model(), Names(prefix, buckets=2)
+    published(does, names).record_ends()
+    does.hashes[names.pods] = {b"one": b"%d" % does.now}
+    does.now += 2 * module.REMEMBERED_MS
+    one = OnePass(does, names)
+    for _ in range(4):
+        one.step()
+    writer = published(does, names, "one", 3)
+    does.hashes[names.pods][b"one"] = b"%d" % does.now
+    assert one.finish().forgotten == 0
+    assert does.do(Command(("HKEYS", names.pods))) == [b"one"]
+    assert writer.missing(content(does, names)) == []
+    assert writer.audit()
+
+
+def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, prefix: str) -> None:
+    names = Names(prefix, buckets=2)
+    with redis_server.client() as client:
+        does = Server(client)
+        published(does, names)
+        client.hset(names.pods, mapping={"one": "1", "two": "1"})
+        swept = OnePass(does, names).finish()
+        assert swept.forgotten == 1
+        seconds, _ = client.time()
+        assert abs(int(client.hget(names.pods, "one") or 0) - seconds * 1000) < 60_000
+        assert client.hget(names.pods, "two") is None
+
+
+def test_a_record_that_cannot_be_read_stops_the_pass(does: Does, prefix: str) -> None:
+    names = Names(prefix, buckets=2)
+    writer = published(does, names)
+    before = content(does, names)
+    one = OnePass(does, names, {names.record("one"): [b"1", b"{", None]})
+    with pytest.raises(ValueError, match="the record of pod 'one' cannot be read"):
+        one.finish()
+    assert content(does, names) == before
+    assert writer.audit()

@@ -1,0 +1,275 @@
+"""Who sweeps, when, and how fast."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from indexer.shared.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.connect import RedisSettings, connect
+from indexer.shared.names import Names
+from indexer.shared.schema import SchemaError, ensure
+from indexer.shared.sweeper import AT_REST, LeaseLostError, Sweeper, sweep_forever
+from tests.indexer.shared.index_model import Server
+from tests.indexer.shared.model_writer import ModelWriter, content
+from tests.servers.redis_server import RedisServer
+
+BUCKETS = 4
+
+
+class Watched:
+    """Passes on, counts, and does what a test wants before a command."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.before: dict[str, object] = {}
+        self.asked: list[str] = []
+
+    @property
+    def disruptions(self) -> int:
+        return self._redis.disruptions
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        for one in asked:
+            name = one.script.name if isinstance(one, Call) else str(one.words[0])
+            self.asked.append(name)
+            act = self.before.pop(name, None)
+            if callable(act):
+                act()
+            elif isinstance(act, Exception):
+                return [act] * len(asked)
+        return await self._redis.run(asked, timeout=timeout)
+
+    async def close(self) -> None:
+        await self._redis.close()
+
+
+@pytest.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Watched]:
+    one = Watched(await connect(RedisSettings(redis_server.url)))
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+async def names(prefix: str, redis: Watched) -> Names:
+    names = Names(prefix, buckets=BUCKETS)
+    await ensure(redis, names)
+    return names
+
+
+def sweeper(redis: Redis, names: Names, owner: str = "a", **options: float) -> Sweeper:
+    given = {"fields_per_second": 1e9, **options}
+    return Sweeper(redis, names, owner=owner, clock=time.monotonic, chance=lambda: 0.5, **given)  # type: ignore[arg-type]
+
+
+def dead_claim(server: RedisServer, names: Names, pod: str = "gone") -> None:
+    with server.client() as client:
+        writer = ModelWriter(Server(client), names, pod, 1)
+        writer.claim()
+        while writer.fenced < BUCKETS:
+            writer.fence()
+        for segment in range(8):
+            writer.write(0, segment, {segment + 100})
+        writer.record_ends()
+
+
+def left(server: RedisServer, names: Names) -> int:
+    with server.client() as client:
+        return len(content(Server(client), names))
+
+
+async def test_one_of_many_sweeps(redis: Watched, redis_server: RedisServer, names: Names) -> None:
+    dead_claim(redis_server, names)
+    sweepers = [sweeper(redis, names, f"s{number}") for number in range(8)]
+    holders = await asyncio.gather(*(one.sweep() for one in sweepers))
+    assert sum(one.counts.passes for one in sweepers) == 1
+    assert holders.count("") == 1
+    assert left(redis_server, names) == 0
+
+
+async def test_the_next_pass_waits_for_the_pause_whoever_makes_it(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    first, second = sweeper(redis, names, "a"), sweeper(redis, names, "b")
+    assert await first.sweep() == ""
+    assert await second.sweep() == AT_REST + "a"
+    assert await first.sweep() == AT_REST + "a"
+    assert 50_000 < redis_server.ask("PTTL", names.sweeper) <= 60_000
+    assert await second.sweep(insist=True) == ""
+    assert await first.sweep() == AT_REST + "b"
+
+
+async def test_a_sweeper_at_work_is_not_pushed_aside(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    redis_server.ask("SET", names.sweeper, "other", "PX", 60_000)
+    assert await sweeper(redis, names).sweep(insist=True) == "other"
+
+
+async def test_a_dead_sweepers_lease_runs_out(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    dead_claim(redis_server, names)
+    redis.before["HSCAN"] = UnreachableError("the process dies here")
+    with pytest.raises(UnreachableError):
+        await sweeper(redis, names, "dying", lease=0.2).sweep()
+    other = sweeper(redis, names, "other")
+    deadline = time.monotonic() + 20
+    while (holder := await other.sweep()) and time.monotonic() < deadline:
+        assert holder == "dying"
+        await asyncio.sleep(0.01)
+    assert left(redis_server, names) == 0
+
+
+async def test_the_lease_is_renewed_for_as_long_as_a_pass_takes(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    dead_claim(redis_server, names)
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    one = Sweeper(redis, names, owner="a", clock=clock, lease=6.0, sleep=_at_once)
+    await one.sweep()
+    # Once more than renewals: the pause.
+    assert redis.asked.count("hold") > 4
+    assert left(redis_server, names) == 0
+
+
+async def test_a_sweeper_that_lost_its_lease_stops(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    redis.before["HSCAN"] = lambda: redis_server.ask("SET", names.sweeper, "other")
+    one = sweeper(redis, names, lease=1e-3)
+    with pytest.raises(LeaseLostError):
+        await one.sweep()
+    assert one.counts.failed == 1
+    assert redis_server.ask("GET", names.sweeper) == b"other"
+
+
+async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    """It stands still before its first purge; meanwhile another sweeps and the pod is claimed anew."""
+    dead_claim(redis_server, names)
+    with redis_server.client() as client:
+        writer = ModelWriter(Server(client), names, "gone", 2)
+
+        def meanwhile() -> None:
+            client.delete(names.sweeper)
+            writer.claim()
+            while writer.fenced < BUCKETS:
+                writer.fence()
+            for segment in range(8):
+                writer.write(0, segment, {segment + 100})
+            writer.tell()
+
+        redis.before["purge"] = meanwhile
+        await sweeper(redis, names).sweep()
+        assert writer.missing(content(Server(client), names)) == []
+        assert writer.audit()
+    assert left(redis_server, names) == 1
+
+
+async def test_a_bucket_is_begun_anew_where_another_server_may_answer(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    dead_claim(redis_server, names)
+    redis.before["retire"] = lambda: redis_server.ask("CLIENT", "KILL", "TYPE", "normal")
+    one = sweeper(redis, names, "a")
+    assert await one.sweep() == ""
+    assert (one.counts.failed, one.counts.passes) == (1, 1)
+    assert left(redis_server, names) == 0
+
+
+async def test_another_versions_index_is_left_alone(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    dead_claim(redis_server, names)
+    redis_server.ask("HSET", names.schema, "schema", "999")
+    with pytest.raises(SchemaError, match="schema 999"):
+        await sweeper(redis, names).sweep()
+    assert left(redis_server, names) == 1
+
+
+async def test_where_nothing_lies_nothing_is_swept_or_written(
+    redis: Watched, redis_server: RedisServer, prefix: str
+) -> None:
+    names = Names(f"{prefix}-empty", buckets=BUCKETS)
+    one = sweeper(redis, names)
+    assert await one.sweep() == ""
+    assert one.counts.fields == 0
+    assert redis_server.ask("EXISTS", names.schema, names.pods) == 0
+
+
+async def test_no_more_fields_a_second_are_read_than_may_be(redis: Watched, names: Names) -> None:
+    """By a clock that only sleeping moves: a pass takes as long as its work is worth."""
+    with_server = await redis.run(
+        [
+            Command(("HSET", names.bucket(bucket), *_fields(bucket, 500)))
+            for bucket in range(BUCKETS)
+        ],
+        timeout=5,
+    )
+    assert with_server == [500] * BUCKETS
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    one = Sweeper(redis, names, owner="a", clock=lambda: now, fields_per_second=100, sleep=sleep)
+    await one.sweep()
+    assert one.counts.fields == one.counts.odd == 2000
+    assert 20 < now < 22
+
+
+async def test_troubles_are_told_once_and_then_it_goes_on(
+    redis: Watched, names: Names, caplog: pytest.LogCaptureFixture
+) -> None:
+    naps = 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal naps
+        if seconds > 1:
+            naps += 1
+            if naps < 3:
+                redis.before["SET"] = RefusedError("OOM command not allowed")
+            elif naps == 4:
+                raise asyncio.CancelledError
+
+    redis.before["SET"] = RefusedError("OOM command not allowed")
+    one = Sweeper(redis, names, owner="a", clock=time.monotonic, sleep=sleep)
+    with caplog.at_level(logging.WARNING), pytest.raises(asyncio.CancelledError):
+        await one.run()
+    told = [record.message for record in caplog.records if "swept" in record.message]
+    assert told == ["the shared index was not swept to the end: OOM command not allowed"]
+    assert one.counts.passes == 1
+
+
+async def test_it_sweeps_from_the_start_on(
+    redis: Watched, redis_server: RedisServer, names: Names
+) -> None:
+    dead_claim(redis_server, names)
+    task = asyncio.create_task(sweep_forever(redis, names, owner="a", clock=time.monotonic))
+    deadline = time.monotonic() + 20
+    while left(redis_server, names) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert left(redis_server, names) == 0
+
+
+async def _at_once(seconds: float) -> None:
+    del seconds
+
+
+def _fields(bucket: int, count: int) -> tuple[bytes, ...]:
+    named = [(n * BUCKETS + bucket).to_bytes(8, "little") for n in range(count)]
+    return tuple(part for name in named for part in (name, b"odd"))

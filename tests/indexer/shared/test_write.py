@@ -1,0 +1,383 @@
+"""A pod's writer on real servers: killed, emptied, full, contended for."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.journal import Journal
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.pod_cache import Pending, PodCache
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
+from indexer.rank_state import PureState
+from indexer.resolver import Resolver
+from indexer.shared.connect import RedisSettings, connect
+from indexer.shared.names import Names
+from indexer.shared.plan import Status, apply_calls, outcome
+from indexer.shared.record import Record, read_record
+from indexer.shared.segment import Segments
+from indexer.shared.write import News, random_base, write
+from indexer.shared.writer import Writer
+from indexer.shared.writer_state import Cause, State
+from indexer.tasks import cancel, watched
+from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.writer_model import read_bucket
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
+
+LEASE = 2.0
+BLOCKS = 200
+
+
+class Pod:
+    """An engine and what a publisher follows of it."""
+
+    def __init__(self) -> None:
+        self.engine = EngineModel(capacity=BLOCKS)
+        self.cache = PodCache("p", Journal("epoch", max_bytes=1 << 20))
+        source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
+        sink = Pending()
+        self.resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
+        self.rank = RankIngest(
+            source,
+            PureState(self.resolver, sink),
+            pending_bytes=1,
+            stale_after=1e9,
+            clock=lambda: 0.0,
+        )
+        self.rank.connected()
+        self.cache.add(self.rank, self.resolver, sink)
+        self.news = [News()]
+
+    def store(self, *prompts: range) -> None:
+        for prompt in prompts:
+            self.rank.live("", *self.engine.store(tuple(prompt)))
+        self.tell()
+
+    def clear(self) -> None:
+        self.rank.live("", *self.engine.clear())
+        self.tell()
+
+    def tell(self) -> None:
+        self.cache.collect()
+        for one in self.news:
+            one.tell()
+
+    @property
+    def truth(self) -> dict[Tier, set[int]]:
+        return {tier: set(keys) for (tier, _), keys in self.resolver.held().items() if keys}
+
+
+class Writing:
+    """A writer that runs."""
+
+    def __init__(self, writer: Writer, task: asyncio.Task[None]) -> None:
+        self.writer = writer
+        self.task = task
+
+
+@asynccontextmanager
+async def writing(
+    pod: Pod, url: str, names: Names, *, take_over: bool = True, owner: str = "one"
+) -> AsyncIterator[Writing]:
+    redis = await connect(RedisSettings(url))
+    news = News()
+    pod.news.append(news)
+    loop = asyncio.get_running_loop()
+    writer = Writer(
+        names, pod.cache, owner=owner, keyspace="k", model="m", watch="127.0.0.1:1",
+        take_over=take_over, lease=LEASE, bucket_life=1000.0, random_base=random_base,
+        clock=loop.time,
+    )  # fmt: skip
+    task = watched(write(redis, writer, news, timeout=0.5, pause=0.001), "writing")
+    try:
+        yield Writing(writer, task)
+        writer.check()
+    finally:
+        await cancel([task])
+        pod.news.remove(news)
+        await redis.close()
+
+
+Ask = Callable[..., object]
+
+
+def record_of(ask: Callable[..., dict[bytes, bytes]], names: Names) -> Record | None:
+    return read_record(ask("HGETALL", names.record("p")))
+
+
+def content_of(ask: Callable[..., dict[bytes, bytes]], names: Names) -> dict[Tier, set[int]]:
+    """Return what readers find under the living places."""
+    record = record_of(ask, names)
+    assert record is not None
+    assert record.claim is not None
+    claim = record.claim
+    places = {claim.slot(n): spot for n, spot in enumerate(claim.places) if spot is not None}
+    found: dict[Tier, set[int]] = {}
+    for number in range(names.buckets):
+        _, blocks = read_bucket(ask("HGETALL", names.bucket(number)))
+        for key, slots in blocks.items():
+            for slot in slots & places.keys():
+                found.setdefault(places[slot].tier, set()).add(key)
+    return found
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    try:
+        async with asyncio.timeout(40):
+            while not condition():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"{what or condition} did not come about") from None
+
+
+def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: Names) -> bool:
+    """Whether Redis says that it has everything, and that it is sound and audited."""
+    record = record_of(ask, names)
+    return bool(
+        record
+        and record.sound
+        and record.audits
+        and not record.building
+        and record.applied == pod.cache.journal.sequence
+    )
+
+
+async def told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: Names) -> None:
+    """Wait until Redis says that it has everything; then it has."""
+    await until(lambda: is_told(pod, ask, names), "Redis has everything")
+    assert content_of(ask, names) == pod.truth
+
+
+@pytest.mark.parametrize("kind", ["redis_server", "valkey_server"])
+async def test_what_the_engine_holds_is_in_redis_and_follows_it(
+    kind: str, request: pytest.FixtureRequest, prefix: str
+) -> None:
+    server: RedisServer = request.getfixturevalue(kind)
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300), range(1000, 1050))
+    async with writing(pod, server.url, names) as one:
+        await told(pod, server.ask, names)
+        pod.store(range(2000, 2100), range(300))
+        await told(pod, server.ask, names)
+        pod.clear()
+        pod.store(range(70))
+        await told(pod, server.ask, names)
+        record = record_of(server.ask, names)
+        assert record is not None
+        assert record.claim is not None
+        assert record.claim.watch == "127.0.0.1:1"
+        assert record.claim.places[0] is None
+        assert record.blocks == {0: {Tier.GPU: 35}}
+        assert record.states[0].trust == "exact"
+        assert one.writer.counts.rebuilds == {Cause.START: 1}
+        entries = server.raw("XRANGE", names.log("p"), "-", "+")
+        sequences = [
+            delta.sequence
+            for _, fields in entries
+            for delta in pb.Deltas.FromString(fields[3]).deltas
+        ]
+        assert sequences == list(range(record.applied - len(sequences) + 1, record.applied + 1))
+
+
+async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes_over(
+    redis_cluster: RedisCluster, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+
+    def ask(verb: str, key: str) -> dict[bytes, bytes]:
+        found = redis_cluster.master_of(key).ask(verb, key)
+        assert isinstance(found, dict)
+        return found
+
+    async with writing(pod, redis_cluster.url, names) as one:
+        await told(pod, ask, names)
+        masters = {redis_cluster.master_of(names.bucket(n)).port for n in range(names.buckets)}
+        assert len(masters) == 3
+        master = redis_cluster.master_of(names.record("p"))
+        await asyncio.to_thread(redis_cluster.kill_master, master)
+        pod.store(range(1000, 1100))
+        await until(
+            lambda: (
+                one.writer.state is State.CURRENT
+                and one.writer.applied == pod.cache.journal.sequence
+                and not one.writer.trouble
+            ),
+            "it has written everything",
+        )
+        await told(pod, ask, names)
+
+
+@pytest.mark.parametrize("appendonly", ["yes", "no"])
+async def test_a_server_that_is_killed_and_comes_back_has_everything_again(
+    appendonly: str, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    with RedisServer("redis", appendonly=appendonly, appendfsync="always") as server:
+        async with writing(pod, server.url, names) as one:
+            await told(pod, server.ask, names)
+            server.kill()
+            pod.store(range(1000, 1100))
+            await until(lambda: one.writer.trouble, "the loss is noticed")
+            server.restart()
+            await told(pod, server.ask, names)
+            pod.store(range(2000, 2050))
+            await told(pod, server.ask, names)
+
+
+async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    with RedisServer("redis") as server:
+        server.stop()
+        async with writing(pod, server.url, names) as one:
+            await until(lambda: one.writer.trouble, "it is not reached")
+            assert one.writer.state is State.CLAIMING
+            server.restart()
+            await told(pod, server.ask, names)
+
+
+async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    async with writing(pod, redis_server.url, names) as one:
+        await told(pod, redis_server.ask, names)
+        redis_server.ask("DEL", *(names.bucket(number) for number in range(32)))
+        await until(lambda: one.writer.counts.rebuilds[Cause.LOST], "the loss is noticed")
+        await told(pod, redis_server.ask, names)
+        redis_server.ask("DEL", names.record("p"))
+        await until(lambda: one.writer.counts.rebuilds[Cause.RECORD], "the loss is noticed")
+        await told(pod, redis_server.ask, names)
+
+
+async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_when_it_ends(
+    redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    with caplog.at_level(logging.INFO):
+        async with writing(pod, redis_server.url, names, owner="one") as one:
+            await told(pod, redis_server.ask, names)
+            async with AsyncExitStack() as stack:
+                other = writing(pod, redis_server.url, names, owner="two")
+                two = await stack.enter_async_context(other)
+                await until(lambda: one.writer.state is State.WAITING, "one is fenced off")
+                await until(lambda: two.writer.state is State.CURRENT, "two has the pod")
+                await until(lambda: "writer two" in caplog.text, "one says who has the pod")
+                pod.store(range(1000, 1100))
+                await told(pod, redis_server.ask, names)
+                record = record_of(redis_server.ask, names)
+                assert record is not None
+                assert record.owner == "two"
+            left = record_of(redis_server.ask, names)
+            assert left is not None
+            assert not left.sound
+            assert left.reason == "its publisher has ended"
+            await until(lambda: one.writer.state is State.CURRENT, "one has it again")
+            await told(pod, redis_server.ask, names)
+    waiting = [line for line in caplog.messages if "another writer has the pod" in line]
+    assert len(waiting) == 1
+    [told_of] = [record for record in caplog.records if "writer two has the pod" in record.message]
+    assert told_of.levelno == logging.WARNING
+    assert "watched at 127.0.0.1:1; two publishers have --pod" in told_of.message
+
+
+async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    async with AsyncExitStack() as stack:
+        async with writing(pod, redis_server.url, names, owner="one"):
+            await told(pod, redis_server.ask, names)
+            other = writing(pod, redis_server.url, names, owner="two", take_over=False)
+            two = await stack.enter_async_context(other)
+            await until(lambda: two.writer.state is State.WAITING, "two waits")
+        await until(lambda: two.writer.state is State.CURRENT, "two has it")
+        await told(pod, redis_server.ask, names)
+
+
+async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix: str) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    async with writing(pod, redis_server.url, names, owner="one") as one:
+        await told(pod, redis_server.ask, names)
+        one.task.cancel()
+        await asyncio.gather(one.task, return_exceptions=True)
+    async with writing(pod, redis_server.url, names, owner="two"):
+        await told(pod, redis_server.ask, names)
+        zombie = one.writer
+        assert zombie.claimed is not None
+        pod.store(range(5000, 5100))
+        truth = pod.truth
+        await told(pod, redis_server.ask, names)
+        slot = zombie.claimed.slot(0, (Tier.GPU, 0))
+        late = apply_calls(names, "p", zombie.token, zombie._writes, {(7, slot): ([7], [])}, 1000)
+        with redis_server.client() as client:
+            for _, call in late:
+                reply = client.eval(call.script.source, 1, *call.keys, *call.arguments)
+                assert outcome(reply).status is Status.FENCED
+        assert content_of(redis_server.ask, names) == truth
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_it_is_lifted(
+    kind: str, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    pod.store(range(300))
+    with RedisServer("redis" if kind == "redis" else "valkey") as server:
+        async with writing(pod, server.url, names) as one:
+            await told(pod, server.ask, names)
+            server.ask("CONFIG", "SET", "maxmemory", "1")
+            pod.store(range(1000, 1100))
+
+            def unsound() -> bool:
+                record = record_of(server.ask, names)
+                return record is not None and not record.sound
+
+            await until(unsound, "the record is unsound")
+            assert one.writer.trouble.startswith("OOM")
+            # The lease goes on: nothing has to be written anew when there is room.
+            assert one.writer.state is State.CURRENT
+            server.ask("CONFIG", "SET", "maxmemory", "0")
+            await told(pod, server.ask, names)
+            assert one.writer.counts.rebuilds == {Cause.START: 1}
+
+
+async def test_another_version_under_the_prefix_is_not_touched(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    redis_server.ask("HSET", names.schema, "schema", "99")
+    async with writing(pod, redis_server.url, names) as one:
+        await until(lambda: "schema 99" in one.writer.trouble, "it says why")
+        assert redis_server.ask("DBSIZE") == 1
+        redis_server.ask("DEL", names.schema)
+        await told(pod, redis_server.ask, names)
+
+
+async def test_more_than_the_journal_holds_is_written_anew(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names, pod = Names(prefix), Pod()
+    async with writing(pod, redis_server.url, names) as one:
+        await told(pod, redis_server.ask, names)
+        redis_server.pause()
+        try:
+            await until(lambda: one.writer.trouble, "it stands still")
+            pod.cache.journal._max_bytes = 1
+            pod.store(range(300))
+        finally:
+            redis_server.resume()
+        await until(lambda: one.writer.counts.rebuilds[Cause.BEHIND], "it is behind")
+        await told(pod, redis_server.ask, names)

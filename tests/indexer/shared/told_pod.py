@@ -1,0 +1,110 @@
+"""A pod as its publisher tells it in Redis, step by step as a test wants it."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from indexer.engines.event import Tier
+from indexer.key import Chain
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.shared.command import Call, Command, Redis
+from indexer.shared.names import Names
+from indexer.shared.plan import Status, apply_calls, fence_call, outcome
+from indexer.shared.record import Claim, SpotOf
+from indexer.shared.segment import SEGMENT
+from indexer.word import pack_words
+
+KEYSPACE = "test"
+BLOCK_SIZE = 16
+GPU = SpotOf(0, Tier.GPU, 0)
+SECONDS = 10.0
+TTL_MS = 3_600_000
+
+EXACT = pb.RankState(
+    trust="exact",
+    reason="all is well",
+    groups=[pb.Group(number=0, kind="full_attention", block_size=BLOCK_SIZE)],
+)
+
+
+def prompt_of(keys: Sequence[int]) -> Chain:
+    """Return a prompt that has these keys."""
+    return Chain(0, b"", BLOCK_SIZE, len(keys), (), pack_words(keys))
+
+
+class ToldPod:
+    """One pod of one rank. `base` is of its claim, and random in earnest."""
+
+    def __init__(self, redis: Redis, names: Names, pod: str, base: int) -> None:
+        self.pod = pod
+        self.base = base
+        self.token = 1
+        self.places: list[SpotOf | None] = [GPU]
+        self.audits = 0
+        self._redis = redis
+        self._names = names
+        self._counts: dict[int, int] = {}
+
+    @property
+    def slot(self) -> int:
+        """The slot of its last place."""
+        return self._claim.slot(len(self.places) - 1)
+
+    @property
+    def _claim(self) -> Claim:
+        return Claim("o", self.base, self.places, KEYSPACE, "m", 1)
+
+    async def tell(self, state: pb.RankState = EXACT, *, sound: bool = True) -> None:
+        """Write its record, confirmed so often that nobody need doubt it."""
+        self.audits += 3
+        fields = {
+            "token": self.token,
+            "claim": msgspec.json.encode(self._claim),
+            "applied": 1,
+            "audits": self.audits,
+            "state:0": state.SerializeToString(),
+            "blocks:0": b'{"gpu": 1}',
+        } | ({"sound": 1} if sound else {})
+        words = [word for pair in fields.items() for word in pair]
+        record = self._names.record(self.pod)
+        await self._do(Command(("DEL", record)), Command(("HSET", record, *words)))
+
+    async def go(self) -> None:
+        """Let its lease be over."""
+        await self._do(Command(("DEL", self._names.record(self.pod))))
+
+    async def empty(self) -> None:
+        """Let its cache begin anew."""
+        self.places = [*(None for _ in self.places), GPU]
+        await self.tell()
+
+    async def hold(self, keys: Sequence[int]) -> None:
+        """Hold a prompt's blocks."""
+        parts = {
+            keys[start]: (keys[start : start + SEGMENT], ())
+            for start in range(0, len(keys), SEGMENT)
+        }
+        await self.change(parts)
+
+    async def change(self, parts: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
+        """Hold more and less of segments."""
+        changes = {(segment, self.slot): both for segment, both in parts.items()}
+        calls = apply_calls(self._names, self.pod, self.token, self._counts, changes, TTL_MS)
+        for bucket, call in calls:
+            [reply] = await self._do(call)
+            assert outcome(reply).status is Status.APPLIED
+            self._counts[bucket] = self._counts.get(bucket, 0) + 1
+
+    async def fence(self) -> None:
+        """Take every bucket, as a claim does."""
+        calls = [
+            fence_call(self._names, bucket, self.pod, self.token, TTL_MS)
+            for bucket in range(self._names.buckets)
+        ]
+        await self._do(*calls)
+
+    async def _do(self, *asked: Command | Call) -> list[object]:
+        replies = await self._redis.run(asked, timeout=SECONDS)
+        for reply in replies:
+            assert not isinstance(reply, Exception), reply
+        return replies

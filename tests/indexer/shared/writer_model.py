@@ -1,0 +1,225 @@
+"""What the writer's scripts and commands do, in Python: Redis as the writer sees it, with a clock.
+
+Buckets are kept as what they mean: checkpoints, and the slots of each block. The tests of the writer run
+it beside a real server, which has to say and hold the same.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from indexer.shared.command import Call, Command, RefusedError, Reply
+from indexer.shared.lookup import blocks_of
+from indexer.shared.packed import holders
+from indexer.word import unpack_words
+
+Blocks = dict[int, set[int]]
+"""By key: the slots that hold it."""
+
+OOM = RefusedError("OOM command not allowed when used memory > 'maxmemory'.")
+
+
+def text(word: Any) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)
+
+
+class Bucket:
+    """A bucket's meaning."""
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[bytes, tuple[int, int]] = {}
+        self.blocks: dict[int, Blocks] = {}
+        """By segment."""
+
+
+class RedisModel:
+    """Carries out what a writer asks. At the memory limit (`full`) it refuses what takes memory."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.full = False
+        self.keys: dict[str, Any] = {}
+        self.expiry: dict[str, float] = {}
+        self._clock = clock
+
+    def expire(self) -> list[str]:
+        """Let what has outlived its time go; return the names."""
+        gone = [key for key, at in self.expiry.items() if at <= self._clock()]
+        for key in gone:
+            self.drop(key)
+        return gone
+
+    def drop(self, key: str) -> None:
+        self.keys.pop(key, None)
+        self.expiry.pop(key, None)
+
+    def run(self, asked: Command | Call) -> Reply:
+        self.expire()
+        if isinstance(asked, Call):
+            name, keys = asked.script.name, asked.keys
+            if self.full and name != "keep":
+                return OOM
+            return getattr(self, f"_{name}")(*keys, *asked.arguments)
+        verb, key, *rest = asked.words
+        assert isinstance(key, str)
+        if verb == "PEXPIRE":
+            return self._pexpire(key, rest[0])
+        assert verb == "HGET"
+        return self._hget(key, rest[0])
+
+    def _hget(self, key: str, field: Any) -> bytes | None:
+        found = self.keys.get(key)
+        if found is None:
+            return None
+        if isinstance(found, Bucket):
+            checkpoint = found.checkpoints.get(field)
+            return b"%d:%d" % checkpoint if checkpoint else None
+        value = found.get(text(field))
+        return None if value is None else value.encode() if isinstance(value, str) else value
+
+    def _pexpire(self, key: str, ms: Any) -> int:
+        if key not in self.keys:
+            return 0
+        self.expiry[key] = self._clock() + int(ms) / 1000
+        return 1
+
+    def _schema(self, key: str, *words: Any) -> Reply:
+        said = self.keys.setdefault(key, dict(zip(words[::2], words[1::2], strict=True)))
+        return [text(word).encode() for pair in said.items() for word in pair]
+
+    def _enlist(self, pods: str, pod: str) -> int:
+        known = self.keys.setdefault(pods, {})
+        new = int(pod not in known)
+        known[pod] = "now"
+        return new
+
+    def _claim(
+        self, record: str, fence: str, owner: str, base: int, over: int, floor: int, lease: int,
+        life: int, reason: str,
+    ) -> Reply:  # fmt: skip
+        said = self.keys.get(record, {})
+        token = int(said.get("token", 0))
+        if said and said.get("owner") != owner and not over:
+            return [0, token]
+        if said.get("owner") == owner and said.get("building") == str(base):
+            self._pexpire(record, lease)
+            return [1, token]
+        token = max(token, int(self.keys.get(fence, 0)), floor) + 1
+        self.keys[fence] = str(token)
+        self._pexpire(fence, life)
+        said = self.keys.setdefault(record, {})
+        said |= {"token": str(token), "owner": owner, "building": str(base), "audits": "0"}
+        said["reason"] = reason
+        said.pop("sound", None)
+        self._pexpire(record, lease)
+        return [1, token]
+
+    def _fence(self, key: str, field: bytes, token: int, ttl: int) -> Reply:
+        bucket = self.keys.get(key) or Bucket()
+        stored = bucket.checkpoints.get(field, (0, 0))
+        if stored[0] >= token:
+            return [0 if stored[0] == token else -1, *stored]
+        self.keys[key] = bucket
+        bucket.checkpoints[field] = token, 0
+        self._pexpire(key, ttl)
+        return [1, token, 0]
+
+    def _apply(
+        self, key: str, field: bytes, token: int, before: int, after: int, ttl: int, *words: bytes
+    ) -> Reply:
+        bucket = self.keys.get(key) or Bucket()
+        stored = bucket.checkpoints.get(field, (0, 0))
+        if stored[0] > token:
+            return [-1, *stored]
+        if stored != (token, before):
+            return [0 if stored[0] == token and stored[1] >= after else -2, *stored]
+        self.keys[key] = bucket
+        for at in range(0, len(words), 4):
+            [segment], [slot] = unpack_words(words[at]), unpack_words(words[at + 1])
+            blocks = bucket.blocks.setdefault(segment, {})
+            for block in unpack_words(words[at + 2]):
+                blocks.setdefault(block, set()).add(slot)
+            for block in unpack_words(words[at + 3]):
+                blocks.get(block, set()).discard(slot)
+                if block in blocks and not blocks[block]:
+                    del blocks[block]
+            if not blocks:
+                del bucket.blocks[segment]
+        bucket.checkpoints[field] = token, after
+        self._pexpire(key, ttl)
+        return [1, token, after]
+
+    def _problem(self, record: str, token: int) -> Reply:
+        said = self.keys.get(record)
+        if not said:
+            return [-3]
+        return None if said["token"] == str(token) else [-1, int(said["token"])]
+
+    def _publish(
+        self, record: str, log: str, token: int, base: int, owner: str, applied: int, lease: int,
+        *words: Any,
+    ) -> Reply:  # fmt: skip
+        if problem := self._problem(record, token):
+            return problem
+        if self.keys[record].get("building") != str(base):
+            return [0]
+        said = {"token": str(token), "owner": owner, "applied": str(applied), "audits": "0"}
+        self.keys[record] = said | {"sound": "1"} | dict(zip(words[::2], words[1::2], strict=True))
+        self.drop(log)
+        self._pexpire(record, lease)
+        return [1]
+
+    def _log(
+        self, record: str, log: str, token: int, before: int, first: int, last: int, deltas: bytes,
+        kept: int, lease: int, *words: Any,
+    ) -> Reply:  # fmt: skip
+        if problem := self._problem(record, token):
+            return problem
+        said = self.keys[record]
+        if said.get("applied") == str(last):
+            return [0]
+        if "building" in said or said.get("applied") != str(before):
+            return [-2]
+        assert kept <= last
+        entries = self.keys.get(log, [])
+        if entries and entries[-1][0] >= last:
+            return [-2]
+        self.keys[log] = [*entries, (last, first, deltas)]
+        said |= {"applied": str(last)} | dict(zip(words[::2], words[1::2], strict=True))
+        self._pexpire(record, lease)
+        self._pexpire(log, 10 * lease)
+        return [1]
+
+    def _renew(self, record: str, token: int, applied: int, audits: int, lease: int) -> Reply:
+        if problem := self._problem(record, token):
+            return problem
+        said = self.keys[record]
+        if "building" in said or said.get("applied") != str(applied):
+            return [-2]
+        if int(said["audits"]) < audits:
+            said |= {"audits": str(audits), "sound": "1"}
+            said.pop("reason", None)
+        self._pexpire(record, lease)
+        return [1]
+
+    def _keep(self, record: str, token: int, lease: int, reason: str) -> Reply:
+        if problem := self._problem(record, token):
+            return problem
+        self._pexpire(record, lease)
+        if reason:
+            self.keys[record].pop("sound", None)
+            if not self.full:
+                self.keys[record]["reason"] = reason
+        return [1]
+
+    def copy(self, key: str) -> Any:
+        """Return a value that stays as it is now."""
+        return copy.deepcopy(self.keys.get(key))
+
+
+def read_bucket(fields: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], Blocks]:
+    """Return the checkpoints and the blocks of a real bucket."""
+    blocks: Blocks = {}
+    checkpoints = {name: value for name, value in fields.items() if name.startswith(b"checkpoint")}
+    for packed in blocks_of({n: v for n, v in fields.items() if n not in checkpoints}):
+        blocks |= holders(packed)
+    return checkpoints, blocks

@@ -1,0 +1,97 @@
+"""Certificates for tests: an authority, and what it vouches for."""
+
+import datetime as dt
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """PEM files."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """Vouches for the certificates that it makes, all in one folder."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(self._usage(signs=True), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        self.ca = folder / f"{name}.pem"
+        self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def certificate(self, name: str, host: str = "127.0.0.1") -> Certificate:
+        """Return a certificate for a host: an address, or a name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        try:
+            alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            alternative = x509.DNSName(host)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            self._builder(subject, key)
+            .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(self._usage(signs=False), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        files = Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        files.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return files
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        now = dt.datetime.now(dt.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+        )
+
+    @staticmethod
+    def _usage(*, signs: bool) -> x509.KeyUsage:
+        return x509.KeyUsage(
+            digital_signature=not signs,
+            key_cert_sign=signs,
+            crl_sign=signs,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )

@@ -1,0 +1,201 @@
+"""A real Redis Cluster on loopback: three masters with a replica each."""
+
+from typing import Any, Self
+
+from tests.servers.redis_server import Binary, RedisServer, wait_for
+
+SLOTS = 16384
+
+
+class RedisCluster:
+    """Masters first in `nodes`, then their replicas in the same order."""
+
+    def __init__(
+        self, masters: int = 3, replicas: int = 1, binary: Binary = "redis", **config: str | int
+    ) -> None:
+        self.masters = masters
+        self.replicas = replicas
+        options: dict[str, Any] = {
+            "cluster_enabled": "yes",
+            "cluster_config_file": "nodes.conf",
+            "cluster_node_timeout": 1000,
+            "repl_diskless_sync": "yes",
+            "repl_diskless_sync_delay": 0,
+            "cluster_replica_validity_factor": 0,
+        }
+        self.nodes = [
+            RedisServer(binary, **(options | config)) for _ in range(masters * (1 + replicas))
+        ]
+
+    @property
+    def url(self) -> str:
+        return "redis-cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def start(self) -> None:
+        """Start all nodes, have them meet and wait until every one of them serves."""
+        for node in self.nodes:
+            node.start()
+        first = self.nodes[0]
+        share = -(-SLOTS // self.masters)
+        for number, node in enumerate(self.nodes):
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            if number < self.masters:
+                slots = range(number * share, min(SLOTS, (number + 1) * share))
+                node.ask("CLUSTER", "ADDSLOTS", *slots)
+            if node is not first:
+                node.ask("CLUSTER", "MEET", "127.0.0.1", first.port)
+        ids = [self.id_of(node) for node in self.nodes]
+        for node in self.nodes:
+            wait_for(lambda node=node: self._knows(node, ids), what="nodes that know each other")
+        for number, node in enumerate(self.nodes[self.masters :]):
+            wait_for(
+                lambda node=node, number=number: (
+                    node.ask("CLUSTER", "REPLICATE", ids[number % self.masters]) == b"OK"
+                ),
+                what="a replica",
+            )
+        self.wait_until_healthy()
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in self.nodes:
+            node.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def id_of(node: RedisServer) -> str:
+        """Return what the cluster calls a node."""
+        return bytes(node.ask("CLUSTER", "MYID")).decode()
+
+    @staticmethod
+    def _knows(node: RedisServer, ids: list[str]) -> bool:
+        return set(ids) <= {part.split()[0] for part in _table(node).splitlines()}
+
+    def is_master(self, node: RedisServer) -> bool:
+        """Return whether a node says that it is a master."""
+        return bool(node.raw("ROLE")[0] == b"master")
+
+    def master_of(self, key: str) -> RedisServer:
+        """Return the node that serves a key now."""
+        slot = self.nodes_alive()[0].ask("CLUSTER", "KEYSLOT", key)
+        return self.master_of_slot(int(slot))
+
+    def master_of_slot(self, slot: int) -> RedisServer:
+        """Return the node that serves a slot now."""
+        for node in self.nodes_alive():
+            if not self.is_master(node):
+                continue
+            for line in _table(node).splitlines():
+                parts = line.split()
+                if "myself" in parts[2] and any(_holds(part, slot) for part in parts[8:]):
+                    return node
+        raise LookupError(f"no node serves slot {slot}")
+
+    def nodes_alive(self) -> list[RedisServer]:
+        """Return the nodes that run."""
+        return [node for node in self.nodes if node.is_running]
+
+    def wait_until_healthy(self, seconds: float = 60.0) -> None:
+        """Wait until each node says that all slots are served and each replica is in step."""
+
+        def healthy() -> bool:
+            for node in self.nodes:
+                if node.facts("CLUSTER", "INFO")["cluster_state"] != "ok":
+                    return False
+                role = node.raw("ROLE")
+                if role[0] == b"slave" and role[3] != b"connected":
+                    return False
+                if role[0] == b"master" and not role[2] and self.replicas:
+                    return False
+            return True
+
+        wait_for(healthy, seconds, "a healthy cluster")
+
+    def replica_of(self, master: RedisServer) -> RedisServer:
+        """Return a node that follows a master."""
+        wanted = self.id_of(master)
+        for node in self.nodes_alive():
+            for line in _table(node).splitlines():
+                parts = line.split()
+                if "myself" in parts[2] and parts[3] == wanted:
+                    return node
+        raise LookupError("it has no replica")
+
+    def fail_over(self, master: RedisServer) -> RedisServer:
+        """Have a replica take over in order (nothing is lost); return it."""
+        replica = self.replica_of(master)
+        wait_for(lambda: replica.ask("CLUSTER", "FAILOVER") == b"OK", what="a fail-over")
+        wait_for(
+            lambda: self.is_master(replica) and not self.is_master(master), what="a new master"
+        )
+        return replica
+
+    def kill_master(self, master: RedisServer) -> RedisServer:
+        """Kill a master, and return the replica that has taken over."""
+        replica = self.replica_of(master)
+        master.kill()
+        wait_for(lambda: self.is_master(replica), 60, "a new master")
+        wait_for(lambda: replica.facts("CLUSTER", "INFO")["cluster_state"] == "ok", 60, "its slots")
+        return replica
+
+    def open_migration(self, slot: int, target: RedisServer) -> RedisServer:
+        """Begin to move a slot, with no key moved yet; return where it comes from."""
+        source = self.master_of_slot(slot)
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
+        return source
+
+    def move_keys(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """Move the keys of a slot that is being moved: from then on the source says ASK."""
+        while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
+
+    def end_migration(self, slot: int, target: RedisServer) -> None:
+        """Tell every node where the slot is now, the target first."""
+        number = self.id_of(target)
+        target.ask("CLUSTER", "SETSLOT", slot, "NODE", number)
+        for node in self.nodes_alive():
+            if node is not target and self.is_master(node):
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", number)
+
+    def migrate(self, slot: int, target: RedisServer) -> None:
+        """Move a slot with its keys."""
+        source = self.open_migration(slot, target)
+        self.move_keys(slot, source, target)
+        self.end_migration(slot, target)
+
+    def flush(self) -> None:
+        """Remove every key, on all masters."""
+        for node in self.nodes_alive():
+            if self.is_master(node):
+                node.ask("FLUSHALL")
+                node.ask("SCRIPT", "FLUSH")
+
+    def heal(self) -> None:
+        """Restart nodes that were killed, and wait until all is well."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.restart()
+        self.wait_until_healthy()
+
+
+def _table(node: RedisServer) -> str:
+    table: bytes = node.raw("CLUSTER", "NODES")
+    return table.decode()
+
+
+def _holds(part: str, slot: int) -> bool:
+    if part.startswith("["):
+        return False
+    first, _, last = part.partition("-")
+    return int(first) <= slot <= int(last or first)

@@ -1,0 +1,226 @@
+"""A real Redis or Valkey server, from the binary that a test package brings."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import redis
+
+from bench.redis_server import find_server
+
+Binary = Literal["redis", "valkey"]
+"""Redis 6.2 or Valkey 9."""
+START_SECONDS = 30.0
+
+
+def free_port(cluster: bool = False) -> int:
+    """Return a port that is free; of a cluster's node, its bus port is free too."""
+    while True:
+        with socket.socket() as probe, socket.socket() as bus:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            try:
+                if cluster:
+                    bus.bind(("127.0.0.1", port + 10000))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = START_SECONDS, what: str = "") -> Any:
+    """Return the condition's value once it is true. Redis' errors mean not yet."""
+    deadline = time.monotonic() + seconds
+    problem: object = ""
+    while time.monotonic() < deadline:
+        try:
+            if value := condition():
+                return value
+        except redis.RedisError as error:
+            problem = error
+        time.sleep(0.01)
+    raise TimeoutError(f"{what or condition} did not come about in {seconds} s; {problem}")
+
+
+class RedisServer:
+    """One server on loopback, with a folder of its own. Nothing is saved unless asked for.
+
+    `config` holds directives of redis.conf: `maxmemory="4mb"`, `appendonly="yes"`; `users` the lines of
+    an ACL file; `sentinel` what a sentinel's file says.
+    """
+
+    def __init__(
+        self,
+        binary: Binary = "redis",
+        *,
+        users: tuple[str, ...] = (),
+        sentinel: str = "",
+        port: int = 0,
+        **config: str | int,
+    ) -> None:
+        self.name = binary
+        self.folder = Path(tempfile.mkdtemp(prefix="warmpath-redis-"))
+        self.port = port
+        self._given_port = port
+        self._config = {"save": "", "appendonly": "no"} | config
+        self._users = users
+        self._sentinel = sentinel
+        self._process: subprocess.Popen[bytes] | None = None
+        self.password = ""
+        """Of the default user, for `client`."""
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def client(self, **options: Any) -> "redis.Redis[bytes]":
+        """Return a plain client, to look at the server from outside."""
+        options.setdefault("password", self.password or None)
+        return redis.Redis(
+            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10, **options
+        )
+
+    def ask(self, *words: str | bytes | int) -> Any:
+        """Return the reply to one command over a connection of its own."""
+        with self.client() as client:
+            return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def raw(self, *words: str | bytes | int) -> Any:
+        """Return the reply to one command as the server put it: redis-py takes some apart."""
+        with self.client() as client:
+            connection = client.connection_pool.get_connection()
+            try:
+                connection.send_command(*words)
+                return connection.read_response()
+            finally:
+                client.connection_pool.release(connection)
+
+    def facts(self, *words: str | bytes | int) -> dict[str, str]:
+        """Return a reply of names and values, or lines of `name:value`."""
+        reply = self.raw(*words)
+        if isinstance(reply, bytes):
+            pairs = [line.split(b":", 1) for line in reply.splitlines() if b":" in line]
+        else:
+            pairs = [*zip(reply[::2], reply[1::2], strict=True)]
+        return {name.decode(): value.decode() for name, value in pairs}
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        for _ in range(5):
+            self.port = self._given_port or free_port(cluster="cluster_enabled" in self._config)
+            self._write_config()
+            self._spawn()
+            if self._answers():
+                return
+            # Another one took the port in between.
+        raise AssertionError(f"it did not start:\n{self.log}")
+
+    def restart(self) -> None:
+        """Start it again where it was: same port, same folder."""
+        self._spawn()
+        assert self._answers(), self.log
+
+    def _write_config(self) -> None:
+        lines = ["bind 127.0.0.1", f"port {self.port}", f"dir {self.folder}"]
+        if self._sentinel:
+            lines.append(self._sentinel)
+        else:
+            lines += [
+                " ".join((name.replace("_", "-"), '""' if value == "" else str(value)))
+                for name, value in self._config.items()
+            ]
+        if self._users:
+            users = self.folder / "users.acl"
+            users.write_text("\n".join(self._users) + "\n", encoding="utf-8")
+            lines.append(f"aclfile {users}")
+        self._config_file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    @property
+    def _config_file(self) -> Path:
+        return self.folder / "redis.conf"
+
+    def _spawn(self) -> None:
+        mode = ["--sentinel"] if self._sentinel else []
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [find_server(self.name), self._config_file, *mode],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+            )
+
+    def _answers(self) -> bool:
+        """Wait until this very process answers; return False where it ended."""
+
+        def what_is_there() -> str:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                return "nothing"
+            with self.client() as client:
+                try:
+                    pid = int(client.info("server")["process_id"])
+                except (redis.AuthenticationError, redis.exceptions.NoPermissionError):
+                    return "a server"
+            return "a server" if pid == self.pid else ""
+
+        return bool(wait_for(what_is_there, what=f"{self.name} on {self.port}") == "a server")
+
+    def stop(self) -> None:
+        """End it in order: it saves what it is told to save."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Have it stand still: connections stay, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it and remove what it wrote."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+            if number is signal.SIGTERM:
+                self._process.send_signal(signal.SIGCONT)
+        self._process.wait(timeout=30)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,204 @@
+"""A TCP relay in front of a server: slow, narrow, cut, shut or standing still, as a test wants it.
+
+It runs in a thread of its own, so that tests with and without an event loop can use it.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self
+
+from tests.servers.certificates import Authority, Certificate
+
+CHUNK = 1 << 16
+
+
+class Relay:
+    """Listens on a port of its own. Under TLS if given a certificate, which the server is not."""
+
+    def __init__(
+        self,
+        target: int,
+        *,
+        certificate: Certificate | None = None,
+        clients_of: Authority | None = None,
+    ) -> None:
+        self.target = target
+        """The port it relays to; a new one counts for new connections."""
+        self.latency = 0.0
+        """Seconds that anything takes, each way."""
+        self.bytes_per_second = 0
+        """Each way and connection; 0: as fast as it goes."""
+        self.requests_left: int | None = None
+        """Bytes that still pass to the server, of all connections; then all are cut, once. None: all."""
+        self.replies_left: int | None = None
+        """The same of bytes that pass from the server."""
+        self.cuts = 0
+        """How often that was."""
+        self.connections = 0
+        """Accepted so far."""
+        self.port = 0
+        self._tls = _tls(certificate, clients_of) if certificate else None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refuses = False
+        self._flows = asyncio.Event()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis{'s' if self._tls else ''}://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen."""
+        self._thread.start()
+        self._do(self._listen())
+
+    def close(self) -> None:
+        """Cut everything and end."""
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        """Break all connections off; new ones are accepted."""
+        self._do(self._cut())
+
+    def refuse(self, refuses: bool = True) -> None:
+        """Break off new connections as they come, or no longer; those that are there go on."""
+        self._refuses = refuses
+
+    def pause(self) -> None:
+        """Let nothing through; connections stay, and new ones are accepted."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def resume(self) -> None:
+        """Let through what has been held up."""
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+    async def _listen(self) -> None:
+        self._flows.set()
+        # Clients that do not like the certificate are no news here.
+        self._loop.set_exception_handler(lambda _loop, _context: None)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _cut(self, gently: asyncio.StreamWriter | None = None) -> None:
+        """Break all connections off; what was written to the one that is cut gently arrives."""
+        for writer in [*self._writers]:
+            if writer is gently:
+                writer.close()
+            else:
+                writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._writers.add(writer)
+        self.connections += 1
+        far: asyncio.StreamWriter | None = None
+        try:
+            if self._refuses:
+                return
+            far_reader, far = await asyncio.open_connection("127.0.0.1", self.target)
+            self._writers.add(far)
+            ways = [
+                self._loop.create_task(self._pass(reader, far, "requests_left")),
+                self._loop.create_task(self._pass(far_reader, writer, "replies_left")),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        except OSError:
+            pass
+        finally:
+            ends = [end for end in (writer, far) if end]
+            for end in ends:
+                end.transport.abort()
+                self._writers.discard(end)
+            await asyncio.gather(*(end.wait_closed() for end in ends), return_exceptions=True)
+            self._tasks.discard(task)
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left_of: str
+    ) -> None:
+        """Hand on what comes, each piece as late as the latency says: they overlap, as on a line."""
+        line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=64)
+        taking = self._loop.create_task(self._take(reader, line))
+        try:
+            while True:
+                due, data = await line.get()
+                await asyncio.sleep(max(0.0, due - self._loop.time()))
+                await self._flows.wait()
+                if not data:
+                    return
+                left = getattr(self, left_of)
+                if left is not None and len(data) >= left:
+                    writer.write(data[:left])
+                    await writer.drain()
+                    setattr(self, left_of, None)
+                    self.cuts += 1
+                    await self._cut(gently=writer)
+                    return
+                if left is not None:
+                    setattr(self, left_of, left - len(data))
+                while data:
+                    step = max(1, self.bytes_per_second // 100) if self.bytes_per_second else CHUNK
+                    piece, data = data[:step], data[step:]
+                    writer.write(piece)
+                    await writer.drain()
+                    if self.bytes_per_second:
+                        await asyncio.sleep(len(piece) / self.bytes_per_second)
+                    await self._flows.wait()
+        except OSError:
+            return
+        finally:
+            taking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await taking
+
+    async def _take(
+        self, reader: asyncio.StreamReader, line: "asyncio.Queue[tuple[float, bytes]]"
+    ) -> None:
+        data = b"-"
+        while data:
+            try:
+                data = await reader.read(CHUNK)
+            except OSError:
+                data = b""
+            await line.put((self._loop.time() + self.latency, data))
+
+
+def _tls(certificate: Certificate, clients_of: Authority | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    if clients_of:
+        context.load_verify_locations(clients_of.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
