@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from indexer.endpoint import endpoint_problem
 from publisher.assemble import Settings, publishing
 
 MOST_RANKS = 1024
+PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
+"""Of keys in Redis: braces mark what decides on a key's node, and a colon ends the prefix."""
+LEAST_LEASE, MOST_LEASE = 1.0, 3600.0
 
 PARENT_SECONDS = 0.5
 """Pause between two looks at whether the parent is still there."""
@@ -60,6 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):  # fmt: skip
         if getattr(args, option) < low:
             parser.error(f"--{option.replace('_', '-')}: at least {low}")
+    if args.redis:
+        if not PREFIX.fullmatch(args.redis_prefix):
+            parser.error(
+                "--redis-prefix: 1 to 64 characters, no spaces or braces, no colon at its ends"
+            )
+        if not LEAST_LEASE <= args.redis_lease_seconds <= MOST_LEASE:
+            parser.error(f"--redis-lease-seconds: {LEAST_LEASE:g} to {MOST_LEASE:g}")
+    for option in ("prefix", "user", "password_file", "ca", "cert", "key", "lease_seconds"):
+        name = f"redis_{option}"
+        if not args.redis and getattr(args, name) != parser.get_default(name):
+            parser.error(f"--redis-{option.replace('_', '-')}: needs --redis")
     options = vars(args)
     bound_to = os.getppid() if options.pop("exit_with_parent") else None
     try:
@@ -101,6 +116,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
     add("--tls-key", type=Path, help="its private key, PEM")
     add("--tls-client-ca", type=Path, help="routers must show a certificate of this authority, PEM")
+    add(
+        "--redis",
+        default="",
+        help="write to the shared index: redis://host:port, redis-cluster://…",
+    )
+    add("--redis-prefix", default="warmpath", help="what its keys begin with")
+    add("--redis-user", default="", help="ACL user; the default one without it")
+    add("--redis-password-file", default="", help="file that holds the password")
+    add("--redis-ca", default="", help="authorities that may vouch for the servers, PEM")
+    add("--redis-cert", default="", help="client certificate chain, PEM")
+    add("--redis-key", default="", help="its private key, PEM")
+    add(
+        "--redis-lease-seconds", type=float, default=10.0,
+        help="a pod whose publisher is gone for so long holds nothing",
+    )  # fmt: skip
     return parser
 
 

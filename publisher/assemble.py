@@ -1,6 +1,5 @@
 """The publisher's composition root: an engine's ranks, their journal, the gRPC server."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -17,15 +16,19 @@ from grpc_health.v1._async import HealthServicer
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from indexer.connect import Engine, Patience, connections
+from indexer.engine_cache import collect_forever, engine_cache
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
+from indexer.pod_cache import PodCache
+from indexer.shared.address import AddressError
+from indexer.shared.command import Redis
+from indexer.shared.names import Names
+from indexer.shared.schema import tell_of_server
+from indexer.shared.sweeper import sweep_forever
+from indexer.shared.write import News, random_base, write
+from indexer.shared.writer import BUCKET_LIFE, Writer
 from indexer.tasks import cancel, watched
-from publisher.journal import Journal
 from publisher.metrics import PublisherCollector
-from publisher.pod_cache import Pending, PodCache
 from publisher.watch_server import WatchServer
 
 COLLECT_SECONDS = 0.005
@@ -33,6 +36,7 @@ COLLECT_SECONDS = 0.005
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 1.0
 PENDING_BYTES = 64 << 20
+TIMEOUT_OF_A_LEASE = 0.2
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
 
 
@@ -57,6 +61,15 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    redis: str = ""
+    """URL of the shared index; empty: none is written to."""
+    redis_prefix: str = "warmpath"
+    redis_user: str = ""
+    redis_password_file: str = ""
+    redis_ca: str = ""
+    redis_cert: str = ""
+    redis_key: str = ""
+    redis_lease_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,15 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
     """Publish for as long as the context is open. Raises OSError for what cannot be opened."""
     async with AsyncExitStack() as stack:
         engine = _engine(settings)
-        cache = _cache(settings, engine)
+        cache = engine_cache(
+            engine,
+            hash_seed=settings.hash_seed,
+            journal_bytes=settings.journal_bytes,
+            pending_bytes=PENDING_BYTES,
+            stale_after=STALE_SECONDS,
+            segmented=bool(settings.redis),
+            clock=time.monotonic,
+        )
         keyspace = fingerprint(settings.model, settings.hash_seed)
         server = WatchServer(
             cache,
@@ -82,16 +103,28 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             max_watchers=settings.max_watchers,
             heartbeat=HEARTBEAT_SECONDS,
         )
+        # First, because it fails for what is wrong in the settings.
+        redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
+        address = await _serve(settings, server, stack)
+        writer = _writer(settings, cache, keyspace, address) if redis else None
+        collector = PublisherCollector(cache, server, writer, time.monotonic)
+        await _serve_metrics(settings.metrics_listen, collector, stack)
+        news = News()
         works = [
             *connections(engine, cache.ranks, context, PATIENCE),
-            _collect(cache, server),
+            collect_forever(cache, [server.tell, news.tell], pause=COLLECT_SECONDS),
         ]
+        if redis and writer:
+            timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
+            works.append(write(redis, writer, news, timeout=timeout))
+            owner = f"publisher of {settings.pod} {secrets.token_hex(4)}"
+            names = Names(settings.redis_prefix)
+            works.append(sweep_forever(redis, names, owner=owner, clock=time.monotonic))
+            works.append(tell_of_server(redis))
         tasks = [watched(work, f"publishing ({number})") for number, work in enumerate(works)]
         stack.push_async_callback(cancel, tasks)
-        await _serve_metrics(settings.metrics_listen, PublisherCollector(cache, server), stack)
-        address = await _serve(settings, server, stack)
         yield Publishing(address, cache.journal.epoch, cache, server)
 
 
@@ -109,30 +142,51 @@ def _engine(settings: Settings) -> Engine:
     )
 
 
-def _cache(settings: Settings, engine: Engine) -> PodCache:
-    cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
-    for source in engine.sources():
-        sink = Pending()
-        resolver = Resolver(source.model, settings.hash_seed, orphan_bytes=ORPHAN_BYTES)
-        state = PureState(resolver, sink)
-        rank = RankIngest(
-            source,
-            state,
-            pending_bytes=PENDING_BYTES,
-            stale_after=STALE_SECONDS,
-            clock=time.monotonic,
-        )
-        cache.add(rank, resolver, sink)
-    return cache
+async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
+    try:
+        # Not everyone who publishes has it.
+        from indexer.shared.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
+    except ImportError as error:
+        raise OSError(f"--redis: needs warmpath[redis]: {error}") from error
+    reached = RedisSettings(
+        url=settings.redis,
+        user=settings.redis_user,
+        password_file=settings.redis_password_file,
+        ca=settings.redis_ca,
+        cert=settings.redis_cert,
+        key=settings.redis_key,
+        named="--redis-",
+    )
+    try:
+        redis = await connect(reached)
+    except AddressError as error:
+        raise ValueError(f"--redis: {error}") from error
+    except SettingsError as error:
+        raise ValueError(str(error)) from error
+    stack.push_async_callback(redis.close)
+    return redis
 
 
-async def _collect(cache: PodCache, server: WatchServer) -> None:
-    while True:
-        for rank in cache.ranks:
-            rank.tick()
-        if cache.collect():
-            server.tell()
-        await asyncio.sleep(COLLECT_SECONDS)
+def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) -> Writer:
+    return Writer(
+        Names(settings.redis_prefix),
+        cache,
+        owner=secrets.token_hex(8),
+        keyspace=keyspace,
+        model=settings.model,
+        watch=address if _is_reachable(address) else "",
+        take_over=True,
+        lease=settings.redis_lease_seconds,
+        bucket_life=BUCKET_LIFE,
+        random_base=random_base,
+        clock=time.monotonic,
+        place=settings.redis.partition("://")[2],
+    )
+
+
+def _is_reachable(address: str) -> bool:
+    """Whether others can connect to it: it is no wildcard."""
+    return address.rpartition(":")[0].strip("[]") not in {"0.0.0.0", "::", ""}  # noqa: S104
 
 
 async def _serve_metrics(listen: str, collector: PublisherCollector, stack: AsyncExitStack) -> None:

@@ -1,24 +1,35 @@
 """Every metric of the publisher, read from its parts when it is scraped.
 
-Labels are ranks, tiers, levels of trust and kinds of happenings: as many as are configured or defined.
+Labels are ranks, tiers, levels of trust, states, causes and kinds of happenings: as many as are
+configured or defined.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from indexer.pod_cache import PodCache
+from indexer.shared.writer import Writer
+from indexer.shared.writer_state import Cause, State
 from indexer.trust import Level
-from publisher.pod_cache import PodCache
 from publisher.watch_server import WatchServer
 
 
 class PublisherCollector(Collector):
-    """Reads one pod's cache, its journal and its watchers."""
+    """Reads one pod's cache, its journal, its watchers, and its writer where there is one."""
 
-    def __init__(self, cache: PodCache, server: WatchServer) -> None:
+    def __init__(
+        self,
+        cache: PodCache,
+        server: WatchServer,
+        writer: Writer | None,
+        clock: Callable[[], float],
+    ) -> None:
         self._cache = cache
         self._server = server
+        self._writer = writer
+        self._clock = clock
 
     def describe(self) -> Iterable[Metric]:
         """Declare nothing ahead: the names are unique by construction."""
@@ -41,6 +52,39 @@ class PublisherCollector(Collector):
         )
         for name, text, value in counters:
             yield CounterMetricFamily(name, text, value=value)
+        if self._writer is not None:
+            yield from self._redis(self._writer)
+
+    def _redis(self, writer: Writer) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "warmpath_publisher_redis_state", "1 for the writer's state.", labels=["state"]
+        )
+        for one in State:
+            state.add_metric([one], float(writer.state is one))
+        rebuilds = CounterMetricFamily(
+            "warmpath_publisher_redis_rebuilds", "Times all was written anew.", labels=["cause"]
+        )
+        for cause in Cause:
+            rebuilds.add_metric([cause.name.lower()], writer.counts.rebuilds[cause])
+        yield from (state, rebuilds)
+        yield GaugeMetricFamily(
+            "warmpath_publisher_redis_trouble", "1 while it does not answer.",
+            value=float(bool(writer.trouble)),
+        )  # fmt: skip
+        if writer.written_at is not None:
+            yield GaugeMetricFamily(
+                "warmpath_publisher_redis_behind_seconds", "Time since the last good write or audit.",
+                value=self._clock() - writer.written_at,
+            )  # fmt: skip
+        counts = writer.counts
+        counters = (
+            ("batches", "Batches of deltas written.", counts.batches),
+            ("changes", "Keys added and removed there.", counts.changes),
+            ("audits", "Times every bucket was as it was left.", counts.audits),
+            ("retries", "Commands asked again.", counts.retries),
+        )
+        for name, text, value in counters:
+            yield CounterMetricFamily(f"warmpath_publisher_redis_{name}", text, value=value)
 
     def _ranks(self) -> Iterator[Metric]:
         trust = GaugeMetricFamily(

@@ -10,7 +10,7 @@ import grpc.aio
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from publisher.pod_cache import PodCache
+from indexer.pod_cache import PodCache
 
 log = logging.getLogger(__name__)
 

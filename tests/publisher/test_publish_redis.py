@@ -1,0 +1,158 @@
+"""The publisher as it runs, writing to the shared index: beside a worker, with a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from bench.cluster import MODEL
+from indexer.engines.event import Tier
+from indexer.key import Keyspace, chain, fingerprint
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.shared.names import Names
+from indexer.shared.record import Record, read_record
+from indexer.shared.segment import SEGMENT
+from indexer.token import pack_tokens
+from publisher.__main__ import main
+from tests.indexer.shared.writer_model import read_bucket
+from tests.publisher.test_publish import IDS, SETTINGS, Pod
+from tests.servers.redis_server import RedisServer
+
+LEASE = 2
+KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)
+
+
+@pytest.fixture
+async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
+    pod = Pod(tmp_path)
+    await pod.worker.start(SETTINGS)
+    yield pod
+    await pod.publisher.stop()
+    await pod.worker.process.stop()
+
+
+def options(server: RedisServer, prefix: str) -> tuple[str, ...]:
+    return (f"--redis={server.url}", f"--redis-prefix={prefix}", f"--redis-lease-seconds={LEASE}")
+
+
+def record_of(server: RedisServer, names: Names) -> Record | None:
+    return read_record(server.ask("HGETALL", names.record("p")))
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come about") from None
+
+
+def holds(server: RedisServer, names: Names, keys: list[int]) -> bool:
+    """Whether a sound record says so, and its slots are where readers look for these keys."""
+    record = record_of(server, names)
+    if record is None or not record.sound or record.claim is None:
+        return False
+    slots = {record.claim.slot(n) for n, spot in enumerate(record.claim.places) if spot}
+    found: dict[int, set[int]] = {}
+    for segment in keys[::SEGMENT]:
+        bucket = server.ask("HGETALL", names.bucket(names.bucket_of(segment)))
+        value = bucket.get(segment.to_bytes(8, "little"))
+        if value is not None:
+            found |= read_bucket({segment.to_bytes(8, "little"): value})[1]
+    return all(found.get(key, set()) & slots for key in keys)
+
+
+async def test_what_the_worker_caches_is_in_redis_and_gone_within_the_lease_of_its_publisher(
+    pod: Pod, redis_server: RedisServer, prefix: str
+) -> None:
+    names = Names(prefix)
+    await pod.publish(*options(redis_server, prefix))
+    await pod.generate(IDS)
+    await until(lambda: holds(redis_server, names, KEYS[:-1]), "the prompt is in Redis")
+    record = record_of(redis_server, names)
+    assert record is not None
+    assert record.claim is not None
+    assert record.claim.watch == pod.address
+    assert record.claim.model == MODEL
+    assert record.claim.keyspace == fingerprint(MODEL, "")
+    assert record.blocks[0][Tier.GPU] >= len(KEYS) - 1
+    pod.publisher.kill()
+    await until(lambda: record_of(redis_server, names) is None, "the lease is over")
+
+
+async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when_it_is_there(
+    pod: Pod, prefix: str, free_port: int
+) -> None:
+    names = Names(prefix)
+    with RedisServer("redis") as server:
+        server.stop()
+        await pod.publish(*options(server, prefix), f"--metrics-listen=127.0.0.1:{free_port}")
+        await pod.generate(IDS)
+        async with grpc.aio.insecure_channel(pod.address) as channel:
+            stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
+            request = watch_pb.WatchRequest(keyspace=fingerprint(MODEL, ""))
+            parts = 0
+            async for response in stub.Watch(request):  # type: ignore[attr-defined]
+                if response.HasField("part") or response.HasField("delta"):
+                    parts += 1
+                    break
+            assert parts
+        url = f"http://127.0.0.1:{free_port}/metrics"
+        async with aiohttp.ClientSession() as http:
+
+            async def metrics() -> str:
+                async with http.get(url) as response:
+                    return await response.text()
+
+            while "warmpath_publisher_redis_trouble 1.0" not in await metrics():
+                await asyncio.sleep(0.02)
+            server.restart()
+            await until(lambda: holds(server, names, KEYS[:-1]), "the prompt is in Redis")
+            while "warmpath_publisher_redis_audits_total 0.0" in await metrics():
+                await asyncio.sleep(0.02)
+            text = await metrics()
+    assert 'warmpath_publisher_redis_state{state="current"} 1.0' in text
+    assert 'warmpath_publisher_redis_rebuilds_total{cause="start"} 1.0' in text
+    assert "warmpath_publisher_redis_behind_seconds" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--redis=redis://h:1", "--redis-prefix=a b"], "--redis-prefix"),
+        (["--redis=redis://h:1", "--redis-lease-seconds=0.1"], "--redis-lease-seconds"),
+        (["--redis-ca=x"], "--redis-ca: needs --redis"),
+        (["--redis-prefix=x"], "--redis-prefix: needs --redis"),
+        (["--redis-lease-seconds=5"], "--redis-lease-seconds: needs --redis"),
+    ],
+)
+def test_bad_options_are_named(
+    given: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", *given])
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("--redis=http://h:1", "--redis:"),
+        ("--redis=redis://u:secret@h:1", "`--redis-user` and the password in a file by `--redis-p"),
+        ("--redis-user=u", "publish: --redis-user: it needs a --redis-password-file"),
+        ("--redis-password-file=/nowhere/x", "publish: --redis-password-file: /nowhere/x"),
+        ("--redis-ca=/dev/null", "publish: --redis-ca: only for TLS"),
+    ],
+)
+def test_what_redis_cannot_be_reached_with_is_said_at_the_start(
+    given: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", "--listen=127.0.0.1:0"]
+    options += ["--metrics-listen=", "--redis=redis://127.0.0.1:1", given]
+    assert main(options) == 1
+    assert named in capsys.readouterr().err
