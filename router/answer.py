@@ -1,5 +1,6 @@
 """Answers to the router's questions, without gRPC's sockets: messages in, messages out."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
 from router.prompt import PromptReader
 from router.score import Scorer
+from router.time_left import TimeLeft
 from router.trace import Trace
 from router.wire import match_part, score_entry, score_rest
 from scorer.match import Match
@@ -69,10 +71,13 @@ class Answerer:
 
     def waits(self, request: wire.ScoreRequest) -> bool:
         """Whether answering Score may take longer than it takes to compute."""
-        return self._reader.waits(request.prompt)
+        return self._scorer.remote is not None or self._reader.waits(request.prompt)
 
-    async def score(self, request: wire.ScoreRequest, timeout: float) -> Scored:
-        """Answer Score; text is tokenised for at most `timeout` seconds."""
+    async def score(
+        self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
+    ) -> Scored:
+        """Answer Score; text is tokenised for at most `timeout` seconds, all waits end by `patience`."""
+        left = TimeLeft(patience) if self._scorer.remote else None
         strategy = _strategy(request.strategy)
         trace = Trace(self._clock) if request.explain else None
         read = await self._reader.read(request.prompt, timeout, trace)
@@ -81,6 +86,10 @@ class Answerer:
         parts = []
         most = 0
         ranks = [rank for pod in pods for rank in pod.ranks]
+        if left:
+            await self._scorer.refresh(prompt, ranks, left.seconds())
+            if trace:
+                trace.step("ask the shared index")
         matches = self._scorer.matches(prompt, ranks, strategy)
         parts_of: dict[Match, bytes] = {}
         entries = self._entries

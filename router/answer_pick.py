@@ -1,8 +1,11 @@
 """Answers to what concerns picks: Pick, Report, Explain, ListDecisions, Diagnose. No sockets."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal
+
+from google.protobuf.message import DecodeError
 
 from indexer.ingest import Ingest
 from router.attribution import Attribution
@@ -14,12 +17,16 @@ from router.eligible import eligible
 from router.engine_load import MOST_REQUESTS, Observed
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.peer_bookings import PeerBookings
 from router.pick import Ask, Picker, Traits
 from router.pods import PodTable
 from router.prompt import PromptReader
 from router.score import TokenPrompt
+from router.time_left import TimeLeft
 from router.window import GroupWindow
 from scorer.policy import UnknownPolicyError
+
+log = logging.getLogger(__name__)
 
 ENDS: dict[int, Literal["finished", "failed"]] = {
     pb.ReportRequest.FINISHED: "finished",
@@ -35,7 +42,10 @@ MOST_SESSION_BYTES = 256
 
 
 class PickAnswerer:
-    """Answers with messages. `clock` is the ingest's; `wall_offset` brings it to the Unix epoch."""
+    """Answers with messages. `clock` is the ingest's; `wall_offset` brings it to the Unix epoch.
+
+    Reports of bookings of `peers`, routers that share theirs, are handed on to them.
+    """
 
     def __init__(
         self,
@@ -50,7 +60,9 @@ class PickAnswerer:
         attribution: Attribution,
         clock: Callable[[], float],
         wall_offset: float,
+        peers: PeerBookings | None = None,
     ) -> None:
+        self._peers = peers
         self._reader = reader
         self._pods = pods
         self._picker = picker
@@ -62,10 +74,15 @@ class PickAnswerer:
         self._clock = clock
         self._wall_offset = wall_offset
 
-    async def pick(self, request: pb.PickRequest, timeout: float) -> pb.PickResponse:
-        """Answer Pick and book the work. Raises NoPodError where there is none to choose from."""
+    async def pick(
+        self, request: pb.PickRequest, timeout: float, patience: float = math.inf
+    ) -> pb.PickResponse:
+        """Answer Pick and book the work. Raises NoPodError where there is none to choose from.
+
+        Text is tokenised for at most `timeout` seconds; looking things up ends by `patience`.
+        """
         self._observe(request.loads)
-        ask = await self._ask(request, timeout, shadow=request.shadow)
+        ask = await self._ask(request, timeout, patience, shadow=request.shadow)
         try:
             if ask.unread:
                 # Nobody knows whether another is the same.
@@ -85,10 +102,12 @@ class PickAnswerer:
             response.source.CopyFrom(source_message(choice.source))
         return response
 
-    async def explain(self, request: pb.ExplainRequest, timeout: float) -> pb.ExplainResponse:
-        """Answer Explain; books nothing. Raises NoPodError."""
+    async def explain(
+        self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
+    ) -> pb.ExplainResponse:
+        """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
         self._observe(request.loads)
-        ask = await self._ask(request, timeout)
+        ask = await self._ask(request, timeout, patience)
         now = self._clock()
         try:
             choice = self._picker.weigh(ask, now)
@@ -116,21 +135,42 @@ class PickAnswerer:
         if not request.booking_id:
             raise BadPromptError("booking_id", "is missing")
         self._observe(request.loads)
-        if request.event not in EVENTS:
-            raise BadPromptError("event", f"is missing; give {', '.join(EVENTS.values())}")
-        # Of our own count it may be more: an engine's template may make more tokens than ours, and of
-        # a long text only the beginning may have been tokenised in time.
-        cached, most = request.cached_tokens, request.prompt_tokens
-        if request.HasField("prompt_tokens") and cached > most:
-            raise BadPromptError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
-        return pb.ReportResponse(known=self._reported(request, request.booking_id, self._clock()))
+        self._check_report(request)
+        now = self._clock()
+        known = self._reported(request, now) or self._hand_on(request, now)
+        return pb.ReportResponse(known=known)
 
-    def _reported(self, request: pb.ReportRequest, name: str, now: float) -> bool:
-        event = request.event
+    def handed_on(self, report: bytes) -> None:
+        """Take note of a report that another router was given: of a booking of ours, late, maybe again.
+
+        What is wrong with it, that router has said, unless the two do not know the same pods.
+        """
+        try:
+            request = pb.ReportRequest.FromString(report)
+            self._check_report(request)
+        except (DecodeError, BadPromptError) as error:
+            log.warning("a report that another router handed on is passed over: %s", error)
+            return
+        if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
+            self._picker.late(request.booking_id)
+        self._reported(request, self._clock())
+
+    def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
+        """Hand on a report of no booking of ours; False where nobody has it."""
+        if self._peers is None:
+            return False
+        report = pb.ReportRequest(booking_id=request.booking_id, event=request.event)
+        if request.event == pb.ReportRequest.STARTED:
+            report.pod, report.rank = request.pod, request.rank
+        for name in ("cached_tokens", "prompt_tokens", "output_tokens"):
+            if request.HasField(name):
+                setattr(report, name, getattr(request, name))
+        return self._peers.hand_on(report.booking_id, report.SerializeToString(), now)
+
+    def _reported(self, request: pb.ReportRequest, now: float) -> bool:
+        name, event = request.booking_id, request.event
         if event == pb.ReportRequest.STARTED:
             where = (request.pod, request.rank) if request.pod else None
-            if where is not None:
-                self._check_rank(*where)
             return self._picker.started(name, now, where)
         if request.HasField("cached_tokens"):
             tokens = request.prompt_tokens if request.HasField("prompt_tokens") else None
@@ -138,6 +178,17 @@ class PickAnswerer:
         if event == pb.ReportRequest.FIRST_TOKEN:
             return self._picker.first_token(name, now)
         return self._picker.ended(name, ENDS[event], now, output_tokens=request.output_tokens)
+
+    def _check_report(self, request: pb.ReportRequest) -> None:
+        if request.event not in EVENTS:
+            raise BadPromptError("event", f"is missing; give {', '.join(EVENTS.values())}")
+        # Of our own count it may be more: an engine's template may make more tokens than ours, and of
+        # a long text only the beginning may have been tokenised in time.
+        cached, most = request.cached_tokens, request.prompt_tokens
+        if request.HasField("prompt_tokens") and cached > most:
+            raise BadPromptError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
+        if request.event == pb.ReportRequest.STARTED and request.pod:
+            self._check_rank(request.pod, request.rank)
 
     def _check_rank(self, pod_id: str, number: int) -> None:
         pod = next((pod for pod in self._pods if pod.id == pod_id), None)
@@ -160,13 +211,19 @@ class PickAnswerer:
         )
 
     async def _ask(
-        self, request: pb.PickRequest | pb.ExplainRequest, timeout: float, *, shadow: bool = False
+        self,
+        request: pb.PickRequest | pb.ExplainRequest,
+        timeout: float,
+        patience: float,
+        *,
+        shadow: bool = False,
     ) -> Ask:
+        left = TimeLeft(patience)
         if len(request.session_id.encode()) > MOST_SESSION_BYTES:
             raise BadPromptError("session_id", f"is longer than {MOST_SESSION_BYTES} bytes")
         read = await self._reader.read(request.prompt, timeout)
         prompt = read.prompt
-        return Ask(
+        ask = Ask(
             prompt,
             eligible(self._pods, prompt.model, request.pods, prompt.lora),
             policy=request.policy,
@@ -176,6 +233,8 @@ class PickAnswerer:
             traits=_traits(request.prompt, prompt),
             unread=read.unread,
         )
+        await self._picker.refresh(ask, left.seconds())
+        return ask
 
     def _observe(self, loads: Sequence[pb.PodLoad]) -> None:
         """Take note of what a gateway says of loads; of pods that are not known it is passed over."""

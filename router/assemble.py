@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -20,11 +23,13 @@ from prometheus_client import CollectorRegistry
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import SavedRank
+from indexer.shared.names import Names
 from indexer.tasks import watched
 from router import state_file
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer
-from router.config import Config, IndexTable, Watch
+from router.config import Config, IndexTable
+from router.credentials import publisher_credentials
 from router.discover import Found, PodSource, Reconciler
 from router.discover_dns import DnsSource
 from router.discover_file import FileSource
@@ -40,10 +45,14 @@ from router.pods import PodTable
 from router.prompt import Limits, PromptReader
 from router.score import Scorer
 from router.service import SERVICE, RouterService
+from router.share_bookings import sharing
+from router.shared_index import SharedPods, asking, reached, shared_pods
 from router.texts import texts
 from router.window import GroupWindow
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TICK_SECONDS = 0.1
 EXPIRE_SECONDS = 1.0
@@ -74,17 +83,34 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     async with AsyncExitStack() as stack:
         health = Health({"draining": Component(ok=True, reason="serving")})
         read = await stack.enter_async_context(texts(config, folder))
+        shared = config.shared_index
+        names = Names(shared.prefix)
+        redis = remote = None
+        if shared.url and (shared.mode == "shared" or shared.share_bookings):
+            redis = await stack.enter_async_context(reached(shared, folder))
+            if shared.mode == "shared":
+                remote = await stack.enter_async_context(asking(shared, redis))
         ingest = Ingest(
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
             pending_bytes=config.events.pending_bytes,
             stale_after=config.events.stale_seconds,
             clock=time.monotonic,
+            remote=remote,
         )
         pods = PodTable()
         thread = await stack.enter_async_context(LoopThread("following"))
+        through = None
+        if shared.url:
+            pods_of_index = _shared_pods(config, folder, ingest, health)
+            through = await _in_thread(thread, pods_of_index, stack)
         wall_offset = time.time() - time.monotonic()
-        picking = Picking(config.pick, config.booking, wall_offset=wall_offset)
+        picking = Picking(
+            config.pick,
+            config.booking,
+            wall_offset=wall_offset,
+            shared=names if shared.share_bookings else None,
+        )
         loop = asyncio.get_running_loop()
         follower = Follower(
             ingest,
@@ -92,15 +118,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             hash_seed=config.index.hash_seed,
             events=config.events,
             probe=config.probe,
-            credentials=_credentials(config.watch, folder),
+            credentials=publisher_credentials(config.watch, folder),
+            shared=through,
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
             restarted=lambda pod: _tell(loop, picking.restarted, pod),
             gone=lambda pod: _tell(loop, picking.forget, pod),
             saved=_saved(config.index, folder),
         )
-        following = _following(config, folder, ingest, follower)
-        await thread.call(following.__aenter__())
-        stack.push_async_exit(lambda *_: thread.call(following.__aexit__(None, None, None)))
+        await _in_thread(thread, _following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
         reader = PromptReader(
@@ -115,7 +140,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         picker = picking.picker(scorer)
         expiring = watched(_expire(picker), "ending picks of which nothing is reported")
         stack.callback(expiring.cancel)
-        registry.register(PartsCollector(ingest, read, picking))
+        registry.register(
+            PartsCollector(ingest, read, picking, replica=through.replica if through else None)
+        )
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
             reader,
@@ -133,7 +160,18 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             attribution=picking.attribution,
             clock=time.monotonic,
             wall_offset=wall_offset,
+            peers=picking.peers,
         )
+        if picking.peers is not None and redis is not None:
+            await stack.enter_async_context(
+                sharing(
+                    picking.peers,
+                    picking.loads,
+                    redis,
+                    reported=picks.handed_on,
+                    rng=Random(secrets.randbits(64)),  # noqa: S311  spreads rounds, guards nothing
+                )
+            )
         service = RouterService(
             answerer, picks, metrics, tokenize_seconds=config.limits.tokenize_seconds
         )
@@ -141,6 +179,29 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         address = await _serve_grpc(config, service, stack)
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
+
+
+async def _in_thread(
+    thread: LoopThread, context: AbstractAsyncContextManager[T], stack: AsyncExitStack
+) -> T:
+    """Enter a context in a thread, which leaves it with the stack."""
+    entered = await thread.call(context.__aenter__())
+    stack.push_async_exit(lambda *_: thread.call(context.__aexit__(None, None, None)))
+    return entered
+
+
+def _shared_pods(
+    config: Config, folder: Path, ingest: Ingest, health: Health
+) -> AbstractAsyncContextManager[SharedPods]:
+    """Return what follows pods through the shared index; the router is ready when they are copied."""
+    name = "shared-index"
+    if config.shared_index.mode == "replica":
+        health.set(name, ok=False, reason="what pods hold is being copied for the first time")
+
+    def settled(reason: str) -> None:
+        health.set(name, ok=True, reason=reason)
+
+    return shared_pods(config, folder, ingest, settled)
 
 
 @asynccontextmanager
@@ -216,14 +277,6 @@ def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
         log.info("index.state-file: %d bytes saved to %s", size, path)
     except OSError as error:
         log.error("index.state-file: %s", error)  # noqa: TRY400  the reason says all
-
-
-def _credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:
-    """Return what publishers are shown, and recognised by. Raises OSError."""
-    if not table.ca:
-        return None
-    cert, key = ((folder / name).read_bytes() if name else None for name in (table.cert, table.key))
-    return grpc.ssl_channel_credentials((folder / table.ca).read_bytes(), key, cert)
 
 
 async def _serve_http(

@@ -184,6 +184,15 @@ class Bookings:
         """Return what is booked, by pod and rank, to be read only."""
         return self._ranks
 
+    @property
+    def picks(self) -> int:
+        """The number of the last pick that was heard of."""
+        return self._picks
+
+    def overtake(self, number: int) -> None:
+        """Give later picks higher numbers than another router's pick has, as Lamport's clocks do."""
+        self._picks = max(self._picks, number)
+
     def forget(self, pod: str, rank: int) -> None:
         """End all bookings of a rank that is gone."""
         book = self._ranks.get((pod, rank))

@@ -73,7 +73,7 @@ def candidate_message(
 def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
     match, candidate = option.match, option.candidate
     load = candidate.load
-    seen = next((part for part in parts if part.source != "bookings"), None)
+    seen = next((part for part in parts if part.is_observed), None)
     return pb.CandidateDetails(
         tiers=[
             pb.TierTokens(tier=tier, tokens=match.tokens_by_tier[tier])

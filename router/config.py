@@ -238,7 +238,8 @@ class Pod(Table, frozen=True):
     """Whose events they are."""
     events: str = ""
     """ZeroMQ endpoint of rank 0's events; rank r is r ports further. With trtllm the URL of
-    /kv_cache_events. Without it and `watch` what was sent to the pod stands in."""
+    /kv_cache_events. Without it and `watch` the pod is followed through [shared-index], where its
+    publisher writes; without that too, what was sent to it stands in."""
     watch: str = ""
     """host:port of the publisher beside the engine (`warmpath publish`), instead of `events`."""
     replay: str = ""
@@ -271,7 +272,8 @@ class PodSet(Table, frozen=True):
     port: Annotated[int, Meta(gt=0, lt=65536)] = 8000
     """Where pods serve requests."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
-    events_port: Annotated[int, Meta(gt=0, lt=65536)] = 5557
+    events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
+    """0: engines' events are not followed; [shared-index] is, where there is one."""
     replay_port: Annotated[int, Meta(ge=0, lt=65536)] = 5558
     """0: no replay."""
     watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
@@ -286,7 +288,7 @@ class PodSet(Table, frozen=True):
     def pod(self, pod_id: str, address: str) -> Pod:
         """Return the pod at an address."""
         host = f"[{address}]" if ":" in address else address
-        if self.watch_port:
+        if self.watch_port or not self.events_port:
             events = replay = ""
         elif self.engine == "trtllm":
             events, replay = f"http://{host}:{self.port}/kv_cache_events", ""
@@ -328,6 +330,47 @@ class Watch(Table, frozen=True):
     """PEM of its private key."""
 
 
+class SharedIndex(Table, frozen=True):
+    """[shared-index]: the index that publishers keep in Redis, for every router of a deployment.
+
+    Pods without `events` and `watch` are followed through it. Files are relative to this one.
+    """
+
+    url: str = ""
+    """`redis://host:port`, `redis-cluster://host:port,host:port` or
+    `redis-sentinel://host:port,host:port/NAME`; `rediss...` with TLS. Empty: there is none."""
+    mode: Literal["replica", "shared"] = "replica"
+    """replica: the router copies what its pods hold and keeps that current; no answer waits for Redis.
+    shared: it asks for each prompt, and keeps what was asked for last: for pods that hold far more than
+    fits into this process."""
+    prefix: str = "warmpath"
+    """Of every key; what tells two deployments on one Redis apart."""
+    user: str = ""
+    """Of Redis's ACL; empty: its default user."""
+    password_file: str = ""
+    """File with the password, one line; empty: none is sent."""
+    ca: str = ""
+    """PEM of the authority that servers are recognised by; empty: the system's."""
+    cert: str = ""
+    """PEM of the certificate that the router shows."""
+    key: str = ""
+    """PEM of its private key."""
+    deadline_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
+    """mode = "shared": the longest that an answer waits for Redis; then it is made of what is there."""
+    poll_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
+    """mode = "replica": pause between two looks at what has changed."""
+    stale_seconds: Seconds = 60.0
+    """How long Redis may be away before what is known from it counts no more: a failover takes some
+    10 s, and caches turn over in minutes."""
+    lease_seconds: Annotated[float, Meta(ge=1, le=3600)] = 10.0
+    """write: how long what this router wrote outlives it."""
+    write: bool = False
+    """Whether this router also writes what it follows by `events`, where nobody else does; of several
+    routers one does. With publishers beside the engines nobody needs to."""
+    share_bookings: bool = False
+    """Whether routers tell each other what they have picked, so that they do not all choose one pod."""
+
+
 class Config(Table, frozen=True):
     """The whole file."""
 
@@ -335,6 +378,7 @@ class Config(Table, frozen=True):
     server: Server = Server()
     limits: Limits = Limits()
     index: IndexTable = IndexTable()
+    shared_index: SharedIndex = SharedIndex()
     prefix_store: PrefixStoreTable = PrefixStoreTable()
     tokenizers: Tokenizers = Tokenizers()
     templates: Templates = Templates()

@@ -32,6 +32,7 @@ def diagnose(
             ranks=[_facts(rank, loads, now) for rank in pod.ranks],
             row=row,
             typical_factor=typical.get(pod.model, 1.0),
+            shared=pod.shared,
         )
         for one in findings(facts, now):
             response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
@@ -56,7 +57,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         # A publisher tells of blocks, not how many came and went.
         stored=counts.get("stored_blocks", 0),
         removed=counts.get("removed_blocks", 0),
-        has_load=any(part.source != "bookings" for part in parts),
+        has_load=any(part.is_observed for part in parts),
     )
 
 

@@ -35,6 +35,8 @@ class PodFacts:
     row: Row
     typical_factor: float = 1.0
     """The median calibration of the model's pods."""
+    shared: str = ""
+    """The shared index that it is followed through, in words; empty where it is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from indexer.shared.registry import AWAY, NOBODY
 from indexer.trust import Level
 from router.evidence import Evidence
 from router.facts import Finding, PodFacts, RankFacts
@@ -9,6 +10,9 @@ from router.mispredictions import ENOUGH, MOSTLY, mispredictions
 
 TRUST_SECONDS = 60.0
 """How long a view may be doubtful: restarts, snapshots and replays take less."""
+LEASE_SECONDS = 10.0
+"""How long nobody may hold a pod in the shared index, or the index be away: a publisher that was started
+anew has claimed its pod by then."""
 FAR = 4.0
 """How far off prefill times are a finding: a factor of two moves choices little
 (`shared/bench/policy-study.md`, "Robustness")."""
@@ -18,7 +22,7 @@ APART = 2.0
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:
     """Return what looks wrong of a pod; `now` is the clock of its ranks' trust."""
-    view = [*_keyspace(facts), *_trust(facts, now)]
+    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now))]
     return [
         *view,
         *_load(facts),
@@ -38,6 +42,23 @@ def _keyspace(facts: PodFacts) -> Iterator[Finding]:
 def _is_other_keyspace(rank: RankFacts) -> bool:
     """Whether the publisher's keys are others than ours (`publisher.watch_server`)."""
     return rank.trust.level is not Level.EXACT and "keyspace:" in rank.trust.reason
+
+
+def _shared(facts: PodFacts, now: float) -> list[Finding]:
+    """Return that the shared index is away, or has nothing of a pod that is followed through it."""
+    if not facts.shared:
+        return []
+    for rank in facts.ranks:
+        trust, age = rank.trust, now - rank.trust.since
+        if trust.level is Level.EXACT or age < LEASE_SECONDS or _is_other_keyspace(rank):
+            continue
+        if trust.reason.startswith(NOBODY):
+            text = f"nobody writes it in the shared index at {facts.shared}, for {age:.0f} s"
+            return [Finding("shared-index", f"{text}: start its publisher with that --redis")]
+        if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
+            text = f"rank {rank.number} is {trust.level} for {age:.0f} s: {trust.reason}"
+            return [Finding("shared-index", f"the shared index is {facts.shared}; {text}")]
+    return []
 
 
 def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Following pods: what runs for each, from when it is known until it goes."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -17,14 +17,16 @@ from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
 from router.probe import Prober, Sink
+from router.shared_index import SharedPods
 
 
 class Follower:
     """Follows pods; close it at the end.
 
-    `credentials` are for publishers; None for plain connections. `observed` is told of the engines'
-    load, `restarted` of pods whose engine began anew and `gone` of pods that are dropped, in the
-    thread that follows. `saved` is what another process knew of the ranks that engines are followed
+    `credentials` are for publishers; None for plain connections. `shared` follows the pods that have
+    neither events nor a publisher's address; where it is None nobody does. `observed` is told of the
+    engines' load, `restarted` of pods whose engine began anew and `gone` of pods that are dropped, in
+    the thread that follows. `saved` is what another process knew of the ranks that engines are followed
     for directly.
     """
 
@@ -37,6 +39,7 @@ class Follower:
         events: config.Events,
         probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
+        shared: SharedPods | None = None,
         observed: Sink | None = None,
         restarted: Callable[[Pod], None] | None = None,
         gone: Callable[[Pod], None] | None = None,
@@ -46,6 +49,7 @@ class Follower:
         self._pods = pods
         self._hash_seed = hash_seed
         self._credentials = credentials
+        self._shared = shared
         self._observed = observed
         self._restarted = restarted
         self._gone = gone
@@ -61,8 +65,8 @@ class Follower:
 
     def follow(self, spec: config.Pod) -> None:
         """Begin to follow a pod. Raises ValueError where its id is followed already."""
-        ranks, works = self._followed(spec)
-        has_events = bool(spec.events or spec.watch)
+        ranks, works, followed = self._followed(spec)
+        has_events = bool(spec.events or spec.watch or self._shared)
         pod = Pod(
             spec.id,
             spec.address,
@@ -71,6 +75,8 @@ class Follower:
             role=spec.role,
             has_events=has_events,
             blocks=spec.blocks,
+            shared=self._shared.where if self._shared and self._is_shared(spec) else "",
+            followed=tuple(followed),
         )
         self._pods.add(pod)
         if self._probe.interval_seconds:
@@ -88,25 +94,30 @@ class Follower:
             for number, work in enumerate(works)
         ]
 
-    def _followed(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+    def _is_shared(self, spec: config.Pod) -> bool:
+        """Whether the shared index is what a pod is followed through."""
+        if spec.watch or self._shared is None:
+            return False
+        return not spec.events or self._shared.writing is not None
+
+    def _followed(
+        self, spec: config.Pod
+    ) -> tuple[Sequence[Rank], list[Coroutine[Any, Any, None]], Sequence[Rank]]:
+        """Return the ranks, what is to run for them, and who learns of their engine (`Pod.followed`)."""
         if spec.watch:
-            return self._watched(spec)
+            return *self._watched(spec), ()
+        if spec.events and self._shared is not None and self._shared.writing is not None:
+            engine = _engine(spec)
+            followed, works = self._shared.writing.works(engine, self._context, self._patience)
+            return self._shared.follow(spec), works, followed
         if spec.events:
-            return self._direct(spec)
-        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
+            return *self._direct(spec), ()
+        if self._shared is not None:
+            return self._shared.follow(spec), [], ()
+        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], [], ()
 
     def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
-        engine = Engine(
-            pod=spec.id,
-            model=spec.model,
-            engine=spec.engine,
-            events=spec.events,
-            replay=spec.replay,
-            topic=spec.topic,
-            ranks=spec.ranks,
-            blocks=spec.blocks,
-            block_size=spec.block_size,
-        )
+        engine = _engine(spec)
         ranks = [self._ingest.add(source) for source in engine.sources()]
         for rank in ranks:
             saved = self._saved.pop((spec.id, rank.number, spec.model), None)
@@ -129,6 +140,8 @@ class Follower:
         """Follow a pod no longer; it holds nothing from here on."""
         pod = self._pods.remove(pod_id)
         await cancel(self._tasks.pop(pod_id))
+        if self._shared is not None:
+            self._shared.drop(pod_id)
         for rank in pod.ranks:
             self._ingest.remove(pod_id, rank.number)
         if self._gone is not None:
@@ -139,3 +152,17 @@ class Follower:
         for tasks in self._tasks.values():
             await cancel(tasks)
         self._context.destroy(linger=0)
+
+
+def _engine(spec: config.Pod) -> Engine:
+    return Engine(
+        pod=spec.id,
+        model=spec.model,
+        engine=spec.engine,
+        events=spec.events,
+        replay=spec.replay,
+        topic=spec.topic,
+        ranks=spec.ranks,
+        blocks=spec.blocks,
+        block_size=spec.block_size,
+    )

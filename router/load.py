@@ -1,10 +1,12 @@
-"""A rank's load: our own bookings, corrected by what its engine or a gateway said last.
+"""A rank's load: bookings, our own and other routers', corrected by what its engine said last.
 
-What we booked after an observation is known to us alone, so bookings are the base. A fresh observation
+What we booked after an observation is known to us alone, so bookings are the base. Where routers
+share theirs, what the others have told is added, once. A fresh observation, an engine's or a gateway's,
 corrects them for what was booked before it:
 
-- it counts more requests than we had there: the surplus is somebody else's, another router's for one;
-- it counts fewer: our oldest are over, and their reports were lost.
+- it counts more requests than we had there and were told of: the surplus is somebody else's, a router's
+  that shares nothing for one;
+- it counts fewer: the oldest are over, and their reports were lost.
 
 A request takes a moment to reach its engine, so the youngest bookings before an observation (`slack`)
 may or may not be among those it counts: they are taken for neither surplus nor lost.
@@ -12,62 +14,28 @@ may or may not be among those it counts: they are taken for neither surplus nor 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Literal
+from typing import Literal, Protocol
 
 from indexer.index import BrokenInvariantError
 from router.book import Bookings
+from router.correction import Correction, Seen, Source, correct, seen_beside
 from router.engine_load import Observed
-from router.rank_book import NANOSECONDS, Booking, RankBook
+from router.others_book import NOBODY, OthersBook
+from router.rank_book import RankBook, wait
 from scorer.candidate import Load
-from scorer.prefill import PrefillModel
-
-Source = Literal["engine", "gateway"]
-
-UNKNOWN_TOKENS = 2048
-"""Of a prompt that somebody else sent, where we have none there to go by; none of it cached."""
 
 NOTHING = RankBook()
 """What is booked where nothing is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Typical:
-    """What somebody else's request is taken to cost."""
+class Others(Protocol):
+    """Other routers' bookings (`router.peer_bookings`)."""
 
-    nanoseconds: int = round(PrefillModel().seconds(UNKNOWN_TOKENS, 0) * NANOSECONDS)
-    uncached_tokens: int = UNKNOWN_TOKENS
-    prompt_tokens: int = UNKNOWN_TOKENS
+    def anywhere(self, now: float) -> bool:
+        """Whether any are known."""
 
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """An observation, and what it said that we did not know."""
-
-    observed: Observed
-    source: Source
-    others: int
-    """Requests that are not ours."""
-    others_waiting: int
-    """Those of them without their first token, as far as the engine's queue tells."""
-    typical: Typical
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What an observation makes of a rank's bookings as they are now."""
-
-    book: RankBook
-    version: int
-    """Of the bookings."""
-    lost: int
-    """Bookings, the oldest, that are over without a report."""
-    head: Booking | None
-    """The first of ours that really waits: it alone weighs less as time passes."""
-    nanoseconds: int
-    """Predicted prefill of all that really wait."""
-    load: Load
-    """The corrected load, with a wait that leaves out what the head has had."""
+    def on(self, pod: str, rank: int, now: float) -> OthersBook:
+        """Return those on a rank; the same object for as long as nothing else was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +44,29 @@ class Part:
 
     name: str
     value: float
-    source: Literal["bookings", "engine", "gateway"]
+    source: Literal["bookings", "routers", "engine", "gateway"]
     age: float
     """Seconds since it was said; bookings are of now."""
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether somebody saw it on the rank itself."""
+        return self.source in {"engine", "gateway"}
 
 
 class LoadTable:
     """The load of every rank. Its methods and the bookings' are for one thread."""
 
     def __init__(
-        self, bookings: Bookings, stale_seconds: float, slack_seconds: float = 1.0
+        self,
+        bookings: Bookings,
+        stale_seconds: float,
+        slack_seconds: float = 1.0,
+        others: Others | None = None,
     ) -> None:
         """Believe observations for `stale_seconds`; `slack_seconds` is the longest way to an engine."""
         self._bookings = bookings
+        self._others = others
         self._stale = stale_seconds
         self._slack = slack_seconds
         self._seen: dict[tuple[str, int], Seen] = {}
@@ -99,9 +77,12 @@ class LoadTable:
         name = (pod, rank)
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
-            book = self._bookings.ranks().get(name, NOTHING)
-            self._seen[name] = _seen(observed, source, book)
-            self._corrections.pop(name, None)
+            self._seen[name] = seen_beside(self._book(name), observed, source)
+
+    def heard(self, now: float) -> None:
+        """Take note that other routers have told anew: what they booked explains what was seen."""
+        for name in [*self._seen]:
+            self._fresh(name, self._told(name, now), now)
 
     def forget(self, pod: str, rank: int) -> None:
         """Drop what was seen of a rank that is gone."""
@@ -116,20 +97,22 @@ class LoadTable:
     def loads(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Load]:
         """Return the load of each of these ranks, in the order given."""
         booked = self._bookings.loads(ranks, now)
-        if not self._seen:
+        if not self._seen and (self._others is None or not self._others.anywhere(now)):
             return booked
         return [self._corrected(*each, now) for each in zip(ranks, booked, strict=True)]
 
     def _corrected(self, name: tuple[str, int], booked: Load, now: float) -> Load:
-        seen = self._fresh(name, now)
-        if seen is None:
+        others = self._told(name, now)
+        seen = self._fresh(name, others, now)
+        if seen is None and others is NOBODY:
             return booked
-        correction = self._correction(name, seen)
+        correction = self._correction(name, others, seen)
         load, head = correction.load, correction.head
         if head is None:
             return load
+        floor = self._bookings.head_floor
         return Load(
-            correction.book.wait(head, correction.nanoseconds, now, self._bookings.head_floor),
+            wait(correction.nanoseconds, head, correction.free_since, now, floor),
             load.waiting,
             load.in_flight,
             load.waiting_uncached_tokens,
@@ -148,9 +131,14 @@ class LoadTable:
             Part("booked waiting", booked.waiting, "bookings", 0.0),
             Part("booked in flight", booked.in_flight, "bookings", 0.0),
         ]
-        seen = self._fresh((pod, rank), now)
+        others = self._told((pod, rank), now)
+        if others is not NOBODY:
+            age = max(0.0, now - others.told_at)
+            parts.append(Part("routers waiting", others.waiting, "routers", age))
+            parts.append(Part("routers in flight", others.in_flight, "routers", age))
+        seen = self._fresh((pod, rank), others, now)
         if seen is not None:
-            lost = self._correction((pod, rank), seen).lost
+            lost = self._correction((pod, rank), others, seen).lost
             age = max(0.0, now - seen.observed.at)
             for name, value in (
                 ("running", seen.observed.running),
@@ -166,12 +154,18 @@ class LoadTable:
     def check(self) -> None:
         """Raise BrokenInvariantError where a kept correction is not what it would be if made anew."""
         for name, kept in self._corrections.items():
-            book = self._bookings.ranks().get(name, NOTHING)
-            is_current = kept.book is book and kept.version == book.version
-            if is_current and kept != _correct(book, self._seen[name], self._slack):
+            book = self._book(name)
+            is_current = kept.is_of(book, kept.others, self._seen.get(name))
+            if is_current and kept != correct(book, kept.others, kept.seen, self._slack):
                 raise BrokenInvariantError(f"the correction of {name} is out of date")
 
-    def _fresh(self, name: tuple[str, int], now: float) -> Seen | None:
+    def _book(self, name: tuple[str, int]) -> RankBook:
+        return self._bookings.ranks().get(name, NOTHING)
+
+    def _told(self, name: tuple[str, int], now: float) -> OthersBook:
+        return NOBODY if self._others is None else self._others.on(*name, now)
+
+    def _fresh(self, name: tuple[str, int], others: OthersBook, now: float) -> Seen | None:
         seen = self._seen.get(name)
         if seen is None:
             return None
@@ -180,67 +174,16 @@ class LoadTable:
             # The clock was set back since: nobody knows how old this is.
             self.forget(*name)
             return None
-        return seen if age <= self._stale else None
+        if age > self._stale:
+            return None
+        seen = self._seen[name] = seen.explained_by(others)
+        return seen
 
-    def _correction(self, name: tuple[str, int], seen: Seen) -> Correction:
-        book = self._bookings.ranks().get(name, NOTHING)
+    def _correction(
+        self, name: tuple[str, int], others: OthersBook, seen: Seen | None
+    ) -> Correction:
+        book = self._book(name)
         kept = self._corrections.get(name)
-        if kept is None or kept.book is not book or kept.version != book.version:
-            kept = self._corrections[name] = _correct(book, seen, self._slack)
+        if kept is None or not kept.is_of(book, others, seen):
+            kept = self._corrections[name] = correct(book, others, seen, self._slack)
         return kept
-
-
-def _seen(observed: Observed, source: Source, book: RankBook) -> Seen:
-    ours = sum(booking.since <= observed.at for booking in book.in_flight.values())
-    ours_waiting = sum(booking.since <= observed.at for booking in book.waiting.values())
-    others = max(0, observed.requests - ours)
-    # Ours may run already and be without a first token: they are not in the queue any more.
-    others_waiting = min(others, max(0, observed.waiting - ours_waiting))
-    typical = _typical(book) if others else Typical()
-    return Seen(observed, source, others, others_waiting, typical)
-
-
-def _typical(book: RankBook) -> Typical:
-    """Return the mean of our own requests there: those that wait, or else those that run."""
-    works = [booking.work for booking in (book.waiting or book.in_flight).values()]
-    if not works:
-        return Typical()
-    return Typical(
-        sum(work.nanoseconds for work in works) // len(works),
-        sum(work.uncached for work in works) // len(works),
-        sum(work.prompt_tokens for work in works) // len(works),
-    )
-
-
-def _correct(book: RankBook, seen: Seen, slack: float) -> Correction:
-    observed, typical = seen.observed, seen.typical
-    old = 0
-    for booking in book.in_flight.values():
-        if booking.since > observed.at - slack:
-            break
-        old += 1
-    lost = max(0, old - observed.requests)
-    over = [*islice(book.in_flight.values(), lost)]
-    # Those that wait are in the same order, so the lost ones are the first of them.
-    waited = [booking.work for booking in over if booking.id in book.waiting]
-    nanoseconds = book.nanoseconds - sum(work.nanoseconds for work in waited)
-    nanoseconds += seen.others_waiting * typical.nanoseconds
-    load = Load(
-        wait=nanoseconds / NANOSECONDS,
-        waiting=len(book.waiting) - len(waited) + seen.others_waiting,
-        in_flight=len(book.in_flight) - lost + seen.others,
-        waiting_uncached_tokens=book.uncached_tokens
-        - sum(work.uncached for work in waited)
-        + seen.others_waiting * typical.uncached_tokens,
-        waiting_prompt_tokens=book.prompt_tokens
-        - sum(work.prompt_tokens for work in waited)
-        + seen.others_waiting * typical.prompt_tokens,
-        context_tokens=book.context_tokens
-        - sum(booking.work.prompt_tokens for booking in over)
-        + seen.others * typical.prompt_tokens,
-        queue=observed.waiting,
-        kv_usage=observed.kv_usage,
-        last_pick=book.last_pick,
-    )
-    head = next(islice(book.waiting.values(), len(waited), None), None)
-    return Correction(book, book.version, lost, head, nanoseconds, load)

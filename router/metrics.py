@@ -4,6 +4,7 @@ Labels are pods, ranks, tiers, methods and statuses: as many as are configured o
 hash or request id is ever a label. What the parts count in plain fields is read when it is scraped.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -11,7 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
+from indexer.shared.pod_copy import Resync
+from indexer.shared.remote import RemoteIndex
+from indexer.shared.replica import Replica
 from indexer.trust import Level
+from router.peer_bookings import PeerBookings
 from router.picking import Picking
 from router.texts import Texts
 
@@ -76,7 +81,10 @@ class PartsCollector(Collector):
         ingest: Ingest,
         texts: Texts,
         picking: Picking,
+        *,
+        replica: Replica | None = None,
     ) -> None:
+        self._replica = replica
         self._ingest = ingest
         self._texts = texts
         self._picking = picking
@@ -121,6 +129,10 @@ class PartsCollector(Collector):
         yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
         yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
         yield from self._picks()
+        if self._replica is not None:
+            yield from _copies(self._replica)
+        if self._ingest.remote is not None:
+            yield from _look_ups(self._ingest.remote)
 
     def _loads(self) -> Iterator[Metric]:
         stats = self._texts.tokenizers.stats
@@ -154,6 +166,8 @@ class PartsCollector(Collector):
         yield _gauge("warmpath_believed_blocks", "Blocks only believed.", believed.blocks)
         yield _gauge("warmpath_believed_max_blocks", "The most there may be.", believed.max_blocks)
         yield _gauge("warmpath_sessions", "Sessions remembered.", len(picking.sessions))
+        if picking.peers is not None:
+            yield from _shared_bookings(picking.peers)
         for name, help_text in (
             ("requests", "Picks of the pod."),
             ("prompt_tokens", "Tokens of their prompts."),
@@ -204,6 +218,72 @@ class PartsCollector(Collector):
             for kind, count in rank.counts().items():
                 events.add_metric([*name, kind], count)
         yield from (trust, blocks, events)
+
+
+def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
+    now, stats = time.monotonic(), peers.stats
+    name = "warmpath_shared_bookings"
+    connected = float(peers.is_connected)
+    yield _gauge(f"{name}_connected", "1 where Redis answered the last round.", connected)
+    yield _gauge(f"{name}_routers", "Other routers whose bookings count here.", peers.peers(now))
+    yield _gauge(f"{name}_oldest_seconds", "Age of what was told longest ago.", peers.oldest(now))
+    yield _counter(f"{name}_told", "Times that it was told what is booked here.", stats.tells)
+    yield _counter(f"{name}_failures", "Rounds that Redis did not answer in full.", stats.failures)
+    yield _counter(f"{name}_malformed", "Values of others that cannot be.", stats.malformed)
+    for kind, help_text, count in (
+        ("handed_on", "Reports given to the router that booked.", stats.handed_on),
+        ("received", "Reports that others were given and handed on.", stats.received),
+        ("dropped", "Reports whose router went before it had them.", stats.dropped),
+    ):
+        yield _counter(f"{name}_reports_{kind}", help_text, count)
+
+
+def _copies(replica: Replica) -> Iterator[Metric]:
+    name = "warmpath_shared_index"
+    polled = replica.polled_at
+    if polled is not None:
+        age = time.monotonic() - polled
+        yield _gauge(f"{name}_poll_age_seconds", "Since every pod was last asked for.", age)
+    lost = replica.redis.disruptions
+    yield _counter(f"{name}_disruptions", "Times that a node was lost or reached.", lost)
+    yield _counter(f"{name}_log_entries", "Batches of publishers applied.", replica.entries())
+    resyncs = CounterMetricFamily(
+        f"{name}_resyncs", "Times that a pod's blocks were read anew.", labels=["reason"]
+    )
+    counts = replica.resyncs()
+    for why in Resync:
+        resyncs.add_metric([why], counts[why])
+    lags = GaugeMetricFamily(
+        f"{name}_lag_deltas", "Deltas that a pod's record has and the copy not.", labels=["pod"]
+    )
+    for pod, lag in replica.lags().items():
+        lags.add_metric([pod], lag)
+    yield from (resyncs, lags)
+
+
+def _look_ups(remote: RemoteIndex) -> Iterator[Metric]:
+    name, copy = "warmpath_shared_index", remote.copy
+    for what, help_text, count in (
+        ("look_ups", "Prompts for which Redis was asked.", remote.look_ups),
+        ("reads", "Times that it was asked.", remote.reads),
+        ("read_seconds", "Time that these took.", remote.read_seconds),
+        ("read_bytes", "Bytes that they brought.", remote.read_bytes),
+        ("timeouts", "Reads that were not over in time.", remote.timeouts),
+        ("errors", "Reads of which some part failed.", remote.errors),
+        ("late", "Prompts that did not wait for the end of a read.", remote.late),
+        ("old_answers", "Answers made of what was read before.", remote.old_answers),
+        ("unknown_slots", "Stretches whose holder nobody knows.", remote.unknown_slots),
+        ("copy_hits", "Segments found in the copy.", copy.hits),
+        ("copy_misses", "Segments not found there.", copy.misses),
+        ("copy_evictions", "Segments let go for others.", copy.evicted),
+        ("openings", "Times that a bucket was left alone.", remote.reach.openings),
+    ):
+        yield _counter(f"{name}_{what}", help_text, count)
+    yield _gauge(f"{name}_copy_segments", "Segments in the copy.", len(copy))
+    yield _gauge(f"{name}_copy_bytes", "Bytes that it takes.", copy.bytes)
+    yield _gauge(f"{name}_copy_max_bytes", "The most that it may take.", copy.max_bytes)
+    left_alone = remote.reach.open_buckets
+    yield _gauge(f"{name}_open_buckets", "Buckets left alone for now.", left_alone)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

@@ -174,6 +174,8 @@ class Placed:
     has_told: bool = False
     """Whether a report has said what the engine found."""
     first_token_at: float | None = None
+    is_late: bool = False
+    """Whether a report of it came late, by way of another router: nothing is timed by that."""
     output_tokens: int = 0
     """Of its answer, as reported with its end."""
 
@@ -369,6 +371,12 @@ class Picker:
 
     # Choosing
 
+    async def refresh(self, ask: Ask, timeout: float) -> None:
+        """Have at hand what the shared index says of a request's prompt (`Scorer.refresh`)."""
+        if self._scorer.remote is not None:
+            ranks = [rank for pod in ask.pods for rank in pod.ranks]
+            await self._scorer.refresh(ask.prompt, ranks, timeout)
+
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
         """Choose, and book unless in shadow; return what reports call it. Raises as `weigh`."""
         self.expire(now)
@@ -506,6 +514,12 @@ class Picker:
             witness.first_token(placed, now)
         return True
 
+    def late(self, booking_id: str) -> None:
+        """Take note that the next report of a pick's progress is late; it may be unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is not None:
+            placed.is_late = True
+
     def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
         """Take note of what an engine found cached of a pick."""
         placed = self._placed.get(booking_id)
@@ -531,7 +545,8 @@ class Picker:
         self._expectations -= len(placed.predicted)
         # Only now is it known what the engine found cached.
         is_timed = placed.first_token_at is not None and end == "finished"
-        if placed.booking is not None and is_timed and placed.counts_in_full:
+        is_told = is_timed and placed.counts_in_full and not placed.is_late
+        if placed.booking is not None and is_told:
             self._calibration.learn(placed.booking)
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":

@@ -5,12 +5,14 @@ from random import Random
 
 from indexer.believed import Believed
 from indexer.embedded import embedded_index
-from router import config
+from indexer.shared.names import Names
+from router import booking_id, config
 from router.attribution import Attribution
 from router.book import Bookings
 from router.calibration import Calibration
 from router.decisions import Decisions
 from router.load import LoadTable
+from router.peer_bookings import PeerBookings
 from router.pick import Picker, PickSettings
 from router.pods import Pod
 from router.score import Scorer
@@ -22,18 +24,34 @@ BELIEVED_BYTES = 100
 
 
 class Picking:
-    """The parts of picking. `wall_offset` brings the picker's clock to the Unix epoch, seconds."""
+    """The parts of picking."""
 
-    def __init__(self, pick: config.Pick, booking: config.Booking, *, wall_offset: float) -> None:
+    def __init__(
+        self,
+        pick: config.Pick,
+        booking: config.Booking,
+        *,
+        wall_offset: float,
+        shared: Names | None = None,
+    ) -> None:
+        """Build them. `wall_offset` brings the picker's clock to the Unix epoch, seconds.
+
+        With `shared`, the names of keys in Redis, bookings are shared with other routers: by `peers`,
+        once `router.share_bookings` lets it speak.
+        """
+        self._router = booking_id.new_router()
         self._table = pick
         self._booking = booking
         self.bookings = Bookings(
             expire_after=booking.expire_seconds,
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
-            new_id=_new_id,
+            new_id=self._new_id,
         )
-        self.loads = LoadTable(self.bookings, stale_seconds=pick.load_stale_seconds)
+        self.peers = PeerBookings(self._router, shared, self.bookings) if shared else None
+        self.loads = LoadTable(
+            self.bookings, stale_seconds=pick.load_stale_seconds, others=self.peers
+        )
         self.believed = Believed(
             embedded_index(max(16 << 20, BELIEVED_BYTES * pick.max_believed_blocks)),
             max_blocks=pick.max_believed_blocks,
@@ -69,7 +87,7 @@ class Picking:
                 expire_seconds=self._booking.expire_seconds,
                 most=self._booking.max_bookings,
             ),
-            new_id=_new_id,
+            new_id=self._new_id,
             rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
             witnesses=(self.decisions, self.attribution),
         )
@@ -86,6 +104,5 @@ class Picking:
             self._picker.forget(pod)
         self.attribution.forget(pod.id)
 
-
-def _new_id() -> str:
-    return secrets.token_hex(8)
+    def _new_id(self) -> str:
+        return booking_id.new_id(self._router)

@@ -42,6 +42,11 @@ class Pod:
     has_events: bool = True
     blocks: int = 0
     """Of a rank's cache; 0: not known."""
+    shared: str = ""
+    """The shared index that it is followed through, in words; empty where it is not."""
+    followed: tuple[Rank, ...] = ()
+    """Its ranks as this router follows them for others (`router.write_shared`): `ranks` are what is read
+    back, and learn nothing of the engine."""
 
     @property
     def serves(self) -> bool:

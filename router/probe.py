@@ -141,7 +141,7 @@ class Prober:
         """Learn the size of the cache of an engine that has come up."""
         found = CAPACITY.search(metrics)
         if found:
-            for rank in self._pod.ranks:
+            for rank in self._pod.followed or self._pod.ranks:
                 # One is the null block, which is never cached.
                 rank.learn_capacity(int(found[1]) - 1)
         return Status(healthy=True, reason="/health answers")

@@ -1,8 +1,9 @@
 """Several routers behind one port: each process has its own index, and follows the fleet itself.
 
-The kernel deals connections out among them (SO_REUSEPORT). They share nothing, so that none waits for
+The kernel deals connections out among them (SO_REUSEPORT). They share no memory, so that none waits for
 another, and one that ends takes down only the calls it had; it is started again. What is kept of calls
-is a process's own, as with replicas: a booking is reported on the connection that it was picked on.
+is a process's own, as with replicas: a booking is reported on the connection that it was picked on,
+unless bookings are shared (`router.share_bookings`).
 """
 
 import asyncio

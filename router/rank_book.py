@@ -2,6 +2,8 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from indexer.index import BrokenInvariantError
 from scorer.candidate import IDLE, Load
@@ -68,10 +70,35 @@ class Booking:
         return cached
 
 
+class Head(NamedTuple):
+    """The first of those that wait: what the rank computes."""
+
+    since: float
+    """When it went to its rank."""
+    nanoseconds: int
+    """Of its prefill."""
+
+
+def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
+    """Return the seconds until a new prefill would start.
+
+    `nanoseconds` are those of all that wait, `head` is the first of them that was booked: what it has
+    had already, since the rank was free for it, counts no more, but `floor` of it always does, since
+    predictions are not exact (`wait_s` in `shared/bench/policies.py`).
+    """
+    if head is None:
+        return nanoseconds / NANOSECONDS
+    whole = head.nanoseconds
+    had = max(0.0, now - max(free_since, head.since))
+    left = max(whole - had * NANOSECONDS, floor * whole)
+    return (nanoseconds - whole + left) / NANOSECONDS
+
+
 class RankBook:
     """The bookings of one rank."""
 
     __slots__ = (
+        "_head",
         "_load",
         "context_tokens",
         "free_since",
@@ -99,6 +126,7 @@ class RankBook:
         self.prompt_tokens = 0
         self.context_tokens = 0
         self._load: Load | None = None
+        self._head: Head | None = None
 
     def place(self, booking: Booking) -> None:
         """Add a booking as the last; it waits unless its first token is there."""
@@ -128,7 +156,7 @@ class RankBook:
     def changed(self) -> None:
         """Take note that loads of before are not those of now."""
         self.version += 1
-        self._load = None
+        self._load = self._head = None
 
     def heads(self, booking: Booking) -> bool:
         """Whether a booking is the first of those that wait."""
@@ -139,19 +167,17 @@ class RankBook:
         self.free_since += seconds
         self.changed()
 
-    def wait(self, head: Booking | None, nanoseconds: int, now: float, floor: float) -> float:
-        """Return the seconds until a new prefill would start.
-
-        `nanoseconds` are those of all that wait, `head` is the first of them that is ours: what it
-        has had already counts no more, but `floor` of it always does, since predictions are not
-        exact (`wait_s` in `shared/bench/policies.py`).
-        """
-        if head is None:
-            return nanoseconds / NANOSECONDS
-        whole = head.work.nanoseconds
-        had = max(0.0, now - max(self.free_since, head.since))
-        left = max(whole - had * NANOSECONDS, floor * whole)
-        return (nanoseconds - whole + left) / NANOSECONDS
+    def head(self, skip: int = 0) -> Head | None:
+        """Return the first of those that wait, or of those after the first `skip`."""
+        if skip == 0 and self._head is not None:
+            return self._head
+        booking = next(islice(self.waiting.values(), skip, None), None)
+        if booking is None:
+            return None
+        head = Head(booking.since, booking.work.nanoseconds)
+        if skip == 0:
+            self._head = head
+        return head
 
     def load(self, now: float, floor: float) -> Load:
         """Return the rank's load."""
@@ -159,9 +185,9 @@ class RankBook:
             return self._load
         if not self.in_flight and not self.last_pick:
             return IDLE
-        head = next(iter(self.waiting.values()), None)
+        head = self.head()
         load = Load(
-            wait=self.wait(head, self.nanoseconds, now, floor),
+            wait=wait(self.nanoseconds, head, self.free_since, now, floor),
             waiting=len(self.waiting),
             in_flight=len(self.in_flight),
             waiting_uncached_tokens=self.uncached_tokens,
@@ -192,6 +218,9 @@ class RankBook:
                 raise BrokenInvariantError("bookings are not in the order in which they went out")
         if any(self.in_flight.get(name) is not one for name, one in self.waiting.items()):
             raise BrokenInvariantError("a booking waits that is not in flight")
+        first = next(iter(self.waiting.values()), None)
+        if self._head is not None and (first is None or self._head.since != first.since):
+            raise BrokenInvariantError("the head that is kept is not the first that waits")
         if any(booking.first_token_at is not None for booking in self.waiting.values()):
             raise BrokenInvariantError("a booking waits that has its first token")
 

@@ -15,8 +15,20 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from indexer.endpoint import endpoint_problem
+from indexer.shared.address import AddressError
+from indexer.shared.address import parse as parse_address
 from prefixstore.pin import Pin
-from router.config import Config, Hub, Model, Pick, Pod, PodSet, Server, Table
+from router.config import (
+    Config,
+    Hub,
+    Model,
+    Pick,
+    Pod,
+    PodSet,
+    Server,
+    SharedIndex,
+    Table,
+)
 from router.toml_lines import find_line
 from scorer.policy import UnknownPolicyError, make_policy
 
@@ -24,6 +36,10 @@ HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
 
 URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 """With a path where there is one; without credentials, which would end up in messages."""
+
+
+PREFIX = re.compile(r"^[^\s{}:]([^\s{}]{0,62}[^\s{}:])?$")
+"""Of keys in Redis: braces mark what decides on a key's node, and a colon ends the prefix."""
 
 
 class ConfigError(Exception):
@@ -71,10 +87,14 @@ def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
         if model.hub.token_file and not (folder / model.hub.token_file).is_file():
             problem = f"there is no file {folder / model.hub.token_file}"
             yield ("models", position, "hub", "token-file"), problem
-    for key in ("ca", "cert", "key"):
-        name = getattr(config.watch, key)
-        if name and not (folder / name).is_file():
-            yield ("watch", key), f"there is no file {folder / name}"
+    for table, files, keys in (
+        ("watch", config.watch, ("ca", "cert", "key")),
+        ("shared-index", config.shared_index, ("password_file", "ca", "cert", "key")),
+    ):
+        for key in keys:
+            name = getattr(files, key)
+            if name and not (folder / name).is_file():
+                yield (table, key.replace("_", "-")), f"there is no file {folder / name}"
     if config.index.state_file:
         where = (folder / config.index.state_file).parent
         if not where.is_dir():
@@ -193,6 +213,7 @@ def _contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str
     yield from _endpoints(config)
     yield from _sources(config)
     yield from _pick(config.pick)
+    yield from _shared_index(config.shared_index)
     limits = config.limits
     if limits.max_prompt_bytes > limits.max_queued_bytes:
         problem = f"is {limits.max_queued_bytes}, less than one prompt of max-prompt-bytes may have"
@@ -253,6 +274,44 @@ def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
         make_policy(pick.policy, pick.options)
     except ValueError as error:
         yield ("pick", "options"), str(error)
+
+
+def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with how Redis is reached, and what is asked of it."""
+    if not table.url:
+        for key in (
+            "mode",
+            "user",
+            "password_file",
+            "ca",
+            "cert",
+            "key",
+            "write",
+            "share_bookings",
+        ):
+            if getattr(table, key) != getattr(SharedIndex(), key):
+                yield ("shared-index", key.replace("_", "-")), "goes with url, which is missing"
+        return
+    if any(importlib.util.find_spec(name) is None for name in ("redis", "hiredis")):
+        yield ("shared-index", "url"), "needs the extra: pip install 'warmpath[redis]'"
+    try:
+        address = parse_address(table.url)
+    except AddressError as error:
+        yield ("shared-index", "url"), str(error)
+        return
+    if not PREFIX.match(table.prefix):
+        problem = (
+            "is not 1 to 64 characters without spaces and braces, and without a colon at an end"
+        )
+        yield ("shared-index", "prefix"), problem
+    for key in ("ca", "cert", "key"):
+        if getattr(table, key) and not address.tls:
+            yield ("shared-index", key), "is for TLS, and url does not begin with rediss"
+    for key in ("cert", "key"):
+        if bool(getattr(table, key)) != bool(table.cert and table.key):
+            yield ("shared-index", key), "cert and key: give both or none"
+    if table.user and not table.password_file:
+        yield ("shared-index", "user"), "needs a password-file"
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -17,6 +17,7 @@ from indexer.ingest import Ingest
 from indexer.key import Chain, Keyspace, chain
 from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
+from indexer.shared.remote_rank import RemoteRank
 from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
 from indexer.word import WORD_BYTES, pack_words, unpack_words
@@ -165,6 +166,8 @@ class Scorer:
         shared_tiers: Mapping[str, Collection[str]] = MappingProxyType({}),
         assumed_block_size: int = ASSUMED_BLOCK_SIZE,
     ) -> None:
+        self.remote = ingest.remote
+        """Where `refresh` looks things up; None where it has nothing to wait for."""
         self._ingest = ingest
         self._hash_seed = hash_seed
         self._believed = believed
@@ -198,6 +201,8 @@ class Scorer:
         is known to hold nothing: what it held says nothing of what it holds.
         """
         self._forget_old_lives(ranks)
+        if self.remote is not None:
+            self.remote.begin()
         # Caches that need only a window may be held where the prompt's beginning is not.
         leading = strategy in LEADING
         of_form: dict[Form, list[Rank]] = {}
@@ -243,6 +248,18 @@ class Scorer:
         if self._believed is not None and rank.trust.level is not Level.EXACT:
             blocks = max(blocks, self._believed.count(rank.pod, rank.number))
         return blocks * self._form(model, rank.layout.form)[0]
+
+    async def refresh(self, prompt: Prompt, ranks: Sequence[Rank], timeout: float) -> None:
+        """Have at hand what the shared index says of a prompt, within `timeout` seconds.
+
+        It does not fail: what could not be read in time shows in the trust of those ranks that are read
+        from there, from the next `matches` on and until the caller waits for anything.
+        """
+        if self.remote is None:
+            return
+        known = [rank for rank in ranks if isinstance(rank, RemoteRank) and rank.layout.block_size]
+        if known:
+            await self.remote.refresh(self.keys(prompt, known).values(), timeout)
 
     def _sought(self, prompt: Prompt, form: Form) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])

@@ -1,12 +1,14 @@
 """The gRPC service: answers at the edge of the network, and our errors as statuses."""
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from prefixstore.pool import PoolClosedError, PoolFullError
@@ -48,7 +50,7 @@ STREAM_WIDTH = 64
 """Requests of one stream that are worked on at once."""
 
 REPLY_SECONDS = 0.01
-"""What is left of the caller's deadline for everything but waiting for the tokenizer."""
+"""What is left of the caller's deadline for everything but waiting for others."""
 
 
 class Meter(Protocol):
@@ -84,7 +86,10 @@ class RouterService:
             parsed = parse_request(request)
             # A deadline bounds waiting, and ids need none.
             waits = self._answerer.waits(parsed)
-            return await self._score(parsed, self._timeout(context) if waits else 0.0)
+            if not waits:
+                return await self._score(parsed, 0.0)
+            left = _left(context)
+            return await self._score(parsed, min(self._tokenize_seconds, left), left)
 
         return await self._answer("Score", answer(), context)
 
@@ -137,70 +142,29 @@ class RouterService:
         refused = pb.RequestError(code=code.value[0], message=str(error))
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
-    async def Pick(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.PickResponse:
-        """Answer Pick."""
+    def _unary(
+        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a method.
 
-        async def answer() -> pb.PickResponse:
-            parsed = parse(pb.PickRequest, request)
-            return await self._picks.pick(parsed, self._timeout(context))
+        It is answered from the request, the seconds for the tokenizer, and those for all waiting.
+        """
+        asked = GetMessageClass(SERVICE.methods_by_name[name].input_type)
 
-        return await self._answer("Pick", answer(), context)
+        async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            async def reply() -> bytes:
+                left = _left(context)
+                told = answer(parse(asked, request), min(self._tokenize_seconds, left), left)
+                return (told if isinstance(told, Message) else await told).SerializeToString()
 
-    async def Report(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ReportResponse:
-        """Answer Report."""
+            return await self._answer(name, reply(), context)
 
-        async def answer() -> pb.ReportResponse:
-            return self._picks.report(parse(pb.ReportRequest, request))
+        return grpc.unary_unary_rpc_method_handler(handle)
 
-        return await self._answer("Report", answer(), context)
-
-    async def Explain(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ExplainResponse:
-        """Answer Explain."""
-
-        async def answer() -> pb.ExplainResponse:
-            parsed = parse(pb.ExplainRequest, request)
-            return await self._picks.explain(parsed, self._timeout(context))
-
-        return await self._answer("Explain", answer(), context)
-
-    async def ListDecisions(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListDecisionsResponse:
-        """Answer ListDecisions."""
-
-        async def answer() -> pb.ListDecisionsResponse:
-            return self._picks.list_decisions(parse(pb.ListDecisionsRequest, request))
-
-        return await self._answer("ListDecisions", answer(), context)
-
-    async def Diagnose(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.DiagnoseResponse:
-        """Answer Diagnose."""
-
-        async def answer() -> pb.DiagnoseResponse:
-            return self._picks.diagnose(parse(pb.DiagnoseRequest, request))
-
-        return await self._answer("Diagnose", answer(), context)
-
-    async def ListPods(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListPodsResponse:
-        """Answer ListPods."""
-
-        async def answer() -> pb.ListPodsResponse:
-            return self._answerer.list_pods(parse(pb.ListPodsRequest, request))
-
-        return await self._answer("ListPods", answer(), context)
-
-    async def _score(self, request: wire.ScoreRequest, timeout: float) -> bytes:
-        scored = await self._answerer.score(request, timeout)
+    async def _score(
+        self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
+    ) -> bytes:
+        scored = await self._answerer.score(request, timeout, patience)
         self._meter.scored(scored.prompt_tokens, scored.most)
         return scored.response
 
@@ -224,24 +188,28 @@ class RouterService:
             self._meter.answered(method, "OK", time.perf_counter() - begun)
             return reply
 
-    def _timeout(self, context: grpc.aio.ServicerContext[Any, Any]) -> float:
-        """Return how many seconds the tokenizer may take."""
-        # Without a deadline there is none left; the stubs do not say so.
-        left = cast("float | None", context.time_remaining())
-        if left is None:
-            return self._tokenize_seconds
-        return max(0.0, min(self._tokenize_seconds, left - REPLY_SECONDS))
-
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods: they take bytes, and Score's give bytes too."""
+        """Return the handlers of all methods: they take bytes and give bytes."""
+        picks = self._picks
         methods: dict[str, Any] = {
             "Score": grpc.unary_unary_rpc_method_handler(self.Score),
             "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
+            "Pick": self._unary("Pick", picks.pick),
+            "Report": self._unary("Report", lambda request, *_: picks.report(request)),
+            "Explain": self._unary("Explain", picks.explain),
+            "ListDecisions": self._unary(
+                "ListDecisions", lambda request, *_: picks.list_decisions(request)
+            ),
+            "Diagnose": self._unary("Diagnose", lambda request, *_: picks.diagnose(request)),
+            "ListPods": self._unary(
+                "ListPods", lambda request, *_: self._answerer.list_pods(request)
+            ),
         }
-        for name in ("Pick", "Report", "Explain", "ListDecisions", "Diagnose", "ListPods"):
-            method = SERVICE.methods_by_name[name]
-            methods[name] = grpc.unary_unary_rpc_method_handler(
-                getattr(self, name),
-                response_serializer=GetMessageClass(method.output_type).SerializeToString,
-            )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+
+
+def _left(context: grpc.aio.ServicerContext[Any, Any]) -> float:
+    """Return how many seconds an answer may wait for others."""
+    # Without a deadline there is none left; the stubs do not say so.
+    left = cast("float | None", context.time_remaining())
+    return math.inf if left is None else max(0.0, left - REPLY_SECONDS)

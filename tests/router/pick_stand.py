@@ -26,6 +26,8 @@ class Stand:
 
     address: str
     stub: router_pb2_grpc.RouterStub
+    http_address: str = ""
+    """Where its metrics are; empty: nowhere."""
 
     async def pick(
         self, prompt: pb.Prompt, *, wait: bool = False, **fields: Any
@@ -91,12 +93,15 @@ def pod(name: str, address: str = "", **keys: object) -> str:
 
 @asynccontextmanager
 async def standing(
-    folder: Path, tables: str, *, models: str = "", top: str = ""
+    folder: Path, tables: str, *, models: str = "", top: str = "", metrics: str = ""
 ) -> AsyncIterator[Stand]:
-    """Run a router of one model, `demo`; `tables` end its configuration and `models` tells of it."""
+    """Run a router of one model, `demo`; `tables` end its configuration and `models` tells of it.
+
+    Its metrics are at `metrics`, host:port.
+    """
     config = parse(
         f"{top}\n"
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\n'
         f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}',
         "test",
     )
@@ -104,4 +109,4 @@ async def standing(
         running(config, folder) as router,
         grpc.aio.insecure_channel(router.address) as channel,
     ):
-        yield Stand(router.address, router_pb2_grpc.RouterStub(channel))
+        yield Stand(router.address, router_pb2_grpc.RouterStub(channel), router.http_address)

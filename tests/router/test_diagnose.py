@@ -1,5 +1,7 @@
 """Diagnose: the answer made of attribution, the ranks' state and the load that was seen."""
 
+from dataclasses import replace
+
 import pytest
 from weighed import FakeRank, choice, option, placed
 
@@ -103,3 +105,11 @@ def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
     found = diagnose("", [pod(name) for name in "abc"], attribution, loads(), now=NOW).findings
     assert [(one.pod, one.kind) for one in found] == [("c", "calibration")]
     assert "2.7 times" in found[0].text
+
+
+def test_a_pod_that_is_followed_through_the_shared_index_is_told_of_it() -> None:
+    ill = replace(pod("a"), shared="redis://h:1 under prefix 'x'")
+    ill.ranks[0].trust = Trust(Level.STALE, "the shared index: refused", NOW - 20)  # type: ignore[misc]
+    (found,) = diagnose("", [ill], Attribution(), loads(), now=NOW).findings
+    assert (found.pod, found.kind) == ("a", "shared-index")
+    assert "redis://h:1 under prefix 'x'" in found.text

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.shared.registry import NOBODY
 from indexer.trust import Level, Trust
 from router.attribution import Row
 from router.evidence import Evidence, Tally
@@ -291,3 +292,28 @@ def test_reports_of_several_kinds_are_counted_together() -> None:
         assert both.reports == 50
         assert both.weight == pytest.approx(one.weight + other.weight)
         assert one.off_share == 1.0 > both.off_share > other.off_share == 0.0
+
+
+SHARED = "redis://10.0.0.9:6379 under prefix 'x'"
+
+
+@pytest.mark.parametrize("level", [Level.STALE, Level.DEGRADED, Level.COLD])
+def test_a_shared_index_that_is_away_is_named(level: Level) -> None:
+    away = Trust(level, "the shared index: 10.0.0.9:6379: Connection refused", NOW - 20)
+    facts = PodFacts(True, True, [rank(trust=away)], Row("pod-a", "m"), shared=SHARED)
+    (found,) = findings(facts, NOW)
+    assert found.kind == "shared-index"
+    assert SHARED in found.text
+    assert "Connection refused" in found.text
+    assert findings(facts, NOW - 15) == []
+
+
+def test_a_pod_that_nobody_writes_in_the_shared_index_is_named() -> None:
+    nobody = Trust(Level.COLD, NOBODY, NOW - 20)
+    facts = PodFacts(True, True, [rank(trust=nobody)], Row("pod-a", "m"), shared=SHARED)
+    (found,) = findings(facts, NOW)
+    assert found.kind == "shared-index"
+    assert f"nobody writes it in the shared index at {SHARED}" in found.text
+    assert findings(facts, NOW - 15) == []
+    exact = PodFacts(True, True, [rank()], Row("pod-a", "m"), shared=SHARED)
+    assert findings(exact, NOW) == []

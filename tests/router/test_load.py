@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.book import Bookings, Work
+from router.correction import UNKNOWN_TOKENS
 from router.engine_load import Observed
-from router.load import UNKNOWN_TOKENS, LoadTable
+from router.load import LoadTable
 from scorer.candidate import Load
 from scorer.prefill import PrefillModel
 

@@ -908,7 +908,7 @@ class ReportResponse(_message.Message):
 
     KNOWN_FIELD_NUMBER: _builtins.int
     known: _builtins.bool
-    """False where the booking is unknown: finished, expired, or another router's."""
+    """False where the booking is unknown: finished, expired, or of a router that shares none."""
     def __init__(
         self,
         *,

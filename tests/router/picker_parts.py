@@ -1,0 +1,153 @@
+"""A picker over ranks that hold what a test says."""
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+
+from indexer.believed import Believed
+from indexer.ingest import Ingest
+from indexer.key import Chain
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.reference import ReferenceIndex
+from indexer.shared.names import Names
+from indexer.watched import WatchedRank
+from indexer.word import pack_words
+from router.book import Bookings
+from router.calibration import Calibration
+from router.load import LoadTable
+from router.peer_bookings import PeerBookings
+from router.pick import Ask, Choice, Picker, PickSettings, Placed
+from router.pods import Pod, Role
+from router.score import Scorer
+from router.sessions import Sessions
+
+BLOCK = 16
+
+
+class KeyedPrompt:
+    """A prompt whose blocks have the keys given."""
+
+    model = "m"
+
+    def __init__(self, keys: Sequence[int], tokens: int = 0) -> None:
+        self.tokens = tokens or len(keys) * BLOCK + 1
+        self._keys = list(keys)
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        del hash_seed, lookahead
+        # Blocks of another size have other keys.
+        offset = 0 if block_size == BLOCK else block_size << 32
+        keys = pack_words([key + offset for key in self._keys])
+        return Chain(0, b"", block_size, len(self._keys), (), keys)
+
+
+PROMPT = KeyedPrompt(range(1, 101))
+
+
+class Parts:
+    """A picker over watched ranks, and all that it stands on."""
+
+    def __init__(
+        self, pods: int = 3, roles: Sequence[Role] = (), *, router: str = "", **options: object
+    ) -> None:
+        """Build them; as `router`, where it is named, it shares its bookings with others."""
+        self.now = 1000.0
+        self.ingest = Ingest(
+            ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: self.now
+        )
+        self.bookings = Bookings(expire_after=600.0, most=2000, new_id=_ids("b"))
+        self.peers = PeerBookings(router, Names("test"), self.bookings) if router else None
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers)
+        self.believed = Believed(ReferenceIndex(), max_blocks=10_000, assumed_seconds=600.0)
+        self.sessions = Sessions(most=100, seconds=600.0)
+        self.calibration = Calibration()
+        self.seen: list[str] = []
+        self.placed: list[Placed] = []
+        self.pods = [
+            self.pod(f"pod-{number}", roles[number] if roles else "both") for number in range(pods)
+        ]
+        tiers = options.pop("shared_tiers", frozenset())
+        self.picker = Picker(
+            Scorer(
+                self.ingest,
+                "",
+                believed=self.believed,
+                shared_tiers={"m": tiers},
+                assumed_block_size=BLOCK,
+            ),  # type: ignore[dict-item]
+            loads=self.loads,
+            bookings=self.bookings,
+            believed=self.believed,
+            sessions=self.sessions,
+            calibration=self.calibration,
+            settings=PickSettings(**{"most": 1000, **options}),  # type: ignore[arg-type]
+            new_id=_ids("p"),
+            rng=Random(1),
+            witnesses=(self,),
+        )
+
+    def pod(self, name: str, role: Role = "both") -> Pod:
+        rank = self.ingest.watch(name, 0)
+        rank.connected()
+        self.tell(rank, "exact")
+        return Pod(name, f"{name}:80", "m", (rank,), role=role)
+
+    def size_blocks(self, pod: int, block_size: int) -> None:
+        """Let a pod have blocks of another size."""
+        [rank] = self.pods[pod].ranks
+        assert isinstance(rank, WatchedRank)
+        self.tell(rank, "exact", block_size=block_size)
+
+    def tell(
+        self, rank: WatchedRank, trust: str, *changes: pb.Change, block_size: int = BLOCK
+    ) -> None:
+        group = pb.Group(number=0, kind="full_attention", block_size=block_size)
+        state = pb.RankState(trust=trust, reason="told", groups=[group])
+        rank.take_delta(pb.Delta(changes=changes, state=state))
+
+    def warm(self, pod: int, blocks: int, tier: str = "gpu", trust: str = "exact") -> None:
+        """Let a pod hold so many of PROMPT's blocks."""
+        [rank] = self.pods[pod].ranks
+        assert isinstance(rank, WatchedRank)
+        keys = pack_words(list(range(1, blocks + 1)))
+        self.tell(rank, trust, pb.Change(added=pb.Keys(tier=tier, keys=keys)))
+
+    def ask(self, prompt: KeyedPrompt = PROMPT, **fields: object) -> Ask:
+        return Ask(prompt, fields.pop("pods", self.pods), **fields)  # type: ignore[arg-type]
+
+    def weigh(self, **fields: object) -> Choice:
+        return self.picker.weigh(self.ask(**fields), self.now)  # type: ignore[arg-type]
+
+    def choose(self, **fields: object) -> tuple[str, Choice]:
+        return self.picker.choose(self.ask(**fields), self.now)  # type: ignore[arg-type]
+
+    def wait(self, pod: int) -> float:
+        return self.bookings.load(f"pod-{pod}", 0, self.now).wait
+
+    # A witness of picks
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        del choice
+        self.seen.append("picked")
+        self.placed.append(placed)
+
+    def started(self, placed: Placed, now: float) -> None:
+        del now
+        self.seen.append(f"started {placed.went[0]}")
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        del placed, now
+        self.seen.append("first token")
+
+    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        del placed, prompt_tokens
+        self.seen.append(f"told {cached}")
+
+    def ended(self, placed: Placed, end: str, now: float) -> None:
+        del placed, now
+        self.seen.append(end)
+
+
+def _ids(letter: str):  # noqa: ANN202
+    numbers = count()
+    return lambda: f"{letter}{next(numbers)}"

@@ -1,0 +1,267 @@
+"""Routers that follow pods through the shared index, beside workers, publishers and a real Redis."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from bench.cluster import MODEL, Process, Worker, WorkerSettings
+from indexer.shared.names import Names
+from indexer.token import pack_tokens
+from publisher.assemble import Settings, publishing
+from router.assemble import Running, running
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.read_config import parse
+from tests.servers.redis_server import RedisServer, free_port
+
+WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
+IDS = list(range(100, 260))
+OTHER = list(range(5000, 5100))
+LEASE = 1.0
+"""Seconds: an audit each tenth of it."""
+
+
+@dataclass
+class Router:
+    """A router and a client of it."""
+
+    running: Running
+    stub: router_pb2_grpc.RouterStub
+
+    async def score(self, ids: list[int] = IDS) -> dict[str, int]:
+        """Return the tokens that each pod is said to hold of a prompt."""
+        prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
+        answer = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=30)
+        return {one.pod: one.matched_tokens for one in answer.scores}
+
+    async def trust(self, pod: str = "w") -> pb.Trust:
+        pods = await self.stub.ListPods(pb.ListPodsRequest(), timeout=30)
+        [found] = [one for one in pods.pods if one.id == pod]
+        return found.ranks[0].trust
+
+    async def is_believed(self) -> bool:
+        return (await self.trust()).level == pb.Trust.EXACT
+
+
+async def until(ready: Callable[[], object]) -> None:
+    """Wait for something; the test's own timeout bounds it."""
+    while not await ready():  # type: ignore[misc]
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def router(
+    folder: Path, url: str, prefix: str, pod: str, more: str = ""
+) -> AsyncIterator[Router]:
+    config = parse(
+        f"""
+        [server]
+        listen = "127.0.0.1:0"
+        metrics-listen = "127.0.0.1:0"
+        [probe]
+        interval-seconds = 0
+        [shared-index]
+        url = "{url}"
+        prefix = "{prefix}"
+        lease-seconds = {LEASE}
+        {more}
+        [[models]]
+        name = "{MODEL}"
+        {pod}
+        """,
+        "test",
+    )
+    async with (
+        running(config, folder) as one,
+        grpc.aio.insecure_channel(one.address) as channel,
+    ):
+        yield Router(one, router_pb2_grpc.RouterStub(channel))
+
+
+@pytest.fixture
+async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
+    one = Worker("w", Process("worker", tmp_path / "worker.log"))
+    await one.start(WORKER)
+    yield one
+    await one.process.stop()
+
+
+async def generate(worker: Worker, ids: list[int]) -> None:
+    body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
+    url = f"http://{worker.address}/v1/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
+        assert response.status == 200, await response.text()
+
+
+def seen(worker: Worker) -> str:
+    """Return a pod of which all is known through the shared index."""
+    return f'[[pods]]\nid = "w"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
+
+
+def publisher(worker: Worker, url: str, prefix: str, **changes: object) -> Settings:
+    fields = {
+        "pod": "w", "model": MODEL, "engine": "vllm", "events": worker.events,
+        "replay": worker.replay, "topic": "", "ranks": 1, "blocks": 0, "block_size": 16,
+        "hash_seed": "", "listen": "127.0.0.1:0", "metrics_listen": "", "journal_bytes": 1 << 20,
+        "max_watchers": 1, "redis": url, "redis_prefix": prefix, "redis_lease_seconds": LEASE,
+    }  # fmt: skip
+    return Settings(**(fields | changes))  # type: ignore[arg-type]
+
+
+async def page(one: Router) -> str:
+    url = f"http://{one.running.http_address}/metrics"
+    async with aiohttp.ClientSession() as http, http.get(url) as response:
+        return await response.text()
+
+
+async def test_router_and_publisher_say_once_which_index_they_use(
+    tmp_path: Path,
+    worker: Worker,
+    redis_server: RedisServer,
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = redis_server.url
+    with caplog.at_level(logging.INFO):
+        async with (
+            publishing(publisher(worker, url, prefix)),
+            router(tmp_path, url, prefix, seen(worker), 'mode = "shared"\nshare-bookings = true'),
+        ):
+            while "writing to the shared index" not in caplog.text:
+                await asyncio.sleep(0.02)
+    place = url.removeprefix("redis://")
+    told = [line for line in caplog.messages if f" {place}" in line and prefix in line]
+    assert sorted(told) == [
+        f"pod w: writing to the shared index at {place} under prefix {prefix}",
+        f"shared index at {place}, prefix {prefix}, mode shared, bookings are shared",
+    ]
+
+
+async def test_two_routers_score_alike_from_one_publishers_data(
+    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+) -> None:
+    url = redis_server.url
+    await generate(worker, IDS)
+    async with (
+        router(tmp_path, url, prefix, seen(worker)) as first,
+        publishing(publisher(worker, url, prefix)),
+        router(tmp_path, url, prefix, seen(worker)) as second,
+    ):
+        for one in (first, second):
+            await until(one.is_believed)
+            assert await one.score() == {"w": 144}
+        await generate(worker, OTHER)
+        for one in (first, second):
+            while await one.score(OTHER) != {"w": 96}:
+                await asyncio.sleep(0.02)
+            assert await one.is_believed()
+            assert one.running.health.ready()
+        figures = await page(first)
+        assert 'warmpath_shared_index_resyncs_total{reason="start"} 1.0' in figures
+        assert 'warmpath_shared_index_lag_deltas{pod="w"} 0.0' in figures
+        assert "warmpath_shared_index_log_entries_total" in figures
+
+
+@pytest.mark.parametrize("mode", ["replica", "shared"])
+async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
+    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str, mode: str
+) -> None:
+    url = redis_server.url
+    async with router(tmp_path, url, prefix, seen(worker), f'mode = "{mode}"') as one:
+        assert not await one.is_believed()
+        async with publishing(publisher(worker, url, prefix)):
+            await generate(worker, IDS)
+            await until(one.is_believed)
+            while await one.score() != {"w": 144}:
+                await asyncio.sleep(0.02)
+        while (await one.trust()).level != pb.Trust.COLD:
+            await asyncio.sleep(0.02)
+        assert "no publisher" in (await one.trust()).reason
+        assert await one.score() == {"w": 0}
+
+
+@pytest.mark.parametrize("mode", ["replica", "shared"])
+async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_there(
+    tmp_path: Path, worker: Worker, prefix: str, mode: str
+) -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}"
+    async with (
+        publishing(publisher(worker, url, prefix)),
+        router(tmp_path, url, prefix, seen(worker), f'mode = "{mode}"') as one,
+    ):
+        await generate(worker, IDS)
+        while f"127.0.0.1:{port}" not in (await one.trust()).reason:
+            assert await one.score() == {"w": 0}
+            await asyncio.sleep(0.02)
+        while not one.running.health.ready():
+            await asyncio.sleep(0.02)
+        assert (await one.trust()).level == pb.Trust.COLD
+        with RedisServer(port=port) as server:
+            await until(one.is_believed)
+            while await one.score() != {"w": 144}:
+                await asyncio.sleep(0.02)
+            server.kill()
+            while (await one.trust()).level != pb.Trust.DEGRADED:
+                assert await one.score() == {"w": 144}
+                await asyncio.sleep(0.02)
+            assert await one.score() == {"w": 144}
+            # It comes back with nothing: until all is written anew nobody is believed.
+            server.restart()
+            await until(one.is_believed)
+            while await one.score() != {"w": 144}:
+                await asyncio.sleep(0.02)
+
+
+async def test_one_router_writes_what_it_follows_and_another_reads_it(
+    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+) -> None:
+    url = redis_server.url
+    events = seen(worker) + f'events = "{worker.events}"\nreplay = "{worker.replay}"\n'
+    await generate(worker, IDS)
+    async with (
+        router(tmp_path, url, prefix, seen(worker)) as reader,
+        router(tmp_path, url, prefix, events, "write = true") as writer,
+    ):
+        for one in (writer, reader):
+            await until(one.is_believed)
+            assert await one.score() == {"w": 144}
+        record = Names(prefix).record("w")
+        owner = redis_server.ask("HGET", record, "owner")
+        # A second one that could write leaves it to the first for as long as that lives.
+        async with router(tmp_path, url, prefix, events, "write = true") as second:
+            await until(second.is_believed)
+            assert redis_server.ask("HGET", record, "owner") == owner
+            assert await second.score() == {"w": 144}
+
+
+async def test_another_hash_seed_is_named_and_nothing_is_matched(
+    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+) -> None:
+    url = redis_server.url
+    await generate(worker, IDS)
+    async with (
+        publishing(publisher(worker, url, prefix, hash_seed="another")),
+        router(tmp_path, url, prefix, seen(worker)) as one,
+    ):
+        while "hash-seed" not in (await one.trust()).reason:
+            await asyncio.sleep(0.02)
+        assert (await one.trust()).level == pb.Trust.COLD
+        assert await one.score() == {"w": 0}
+
+
+async def test_another_versions_data_are_refused_by_name(
+    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+) -> None:
+    redis_server.ask("HSET", Names(prefix).schema, "schema", "99")
+    async with router(tmp_path, redis_server.url, prefix, seen(worker)) as one:
+        while "schema 99" not in (await one.trust()).reason:
+            await asyncio.sleep(0.02)
+        assert await one.score() == {"w": 0}
