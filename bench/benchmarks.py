@@ -1,6 +1,7 @@
 """`warmpath bench`: how fast the parts are, as ratios."""
 
 import argparse
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,6 +21,14 @@ from bench import (
     simworker,
     tokenize,
 )
+from bench.figure import Figure
+
+
+def _redis(*, quick: bool) -> list[Figure]:
+    # redis-py is an extra, and the others do without it.
+    figures: list[Figure] = importlib.import_module("bench.redis").measure(quick=quick)
+    return figures
+
 
 BENCHMARKS = {
     "index": index.measure,
@@ -31,14 +40,15 @@ BENCHMARKS = {
     "simworker": simworker.measure,
     "pick": pick.measure,
     "policy": policy_bars.measure,
+    "redis": _redis,
 }
 
-BY_NAME_ONLY = frozenset({"policy"})
-"""An hour on two cores."""
+BY_NAME_ONLY = frozenset({"policy", "redis"})
+"""An hour on two cores, and what needs a server of another's."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, texts, recovery, simulated workers, picks; ratios compare."""
+    """Measure index, ingestion, Score, texts, recovery, workers, picks, Redis; ratios compare."""
     parser = argparse.ArgumentParser(
         prog="warmpath bench",
         description=main.__doc__,

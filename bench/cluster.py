@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 import tempfile
@@ -43,9 +44,12 @@ class Process:
         self.name = name
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
+        self.command = ""
+        """How it was started last, for a shell."""
 
     async def start(self, *args: str) -> str:
         """Start `python -m ARGS` and return the first line it prints."""
+        self.command = shlex.join(("python", "-m", *args))
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", *args,

@@ -12,16 +12,16 @@ from bench.fleet import MODEL, batches_of, feed, new_ingest
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
 from indexer.ingest import Ingest
+from indexer.journal import Journal
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.pod_cache import Pending, PodCache
 from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
 from indexer.rank_source import RankSource
 from indexer.rank_state import PureState
 from indexer.resolver import Resolver
 from indexer.trust import Level
 from indexer.watch import Watcher
-from publisher.journal import Journal
-from publisher.pod_cache import Pending, PodCache
 from publisher.watch_server import WatchServer
 from router import state_file
 

@@ -7,7 +7,6 @@ on top of it, so a load of 1 is more than there is.
 
 import gc
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +22,7 @@ from bench.traffic import Generated
 from indexer.embedded import embedded_index
 from indexer.index import Index
 from scorer.prefill import PrefillModel
+from simworker import trace
 from simworker.cluster import Outcome, VirtualCluster
 from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
@@ -226,25 +226,13 @@ def pooled(
 
     It is fed in the order of arrival, `capacity` blocks large. No router can find much more cached.
     """
-    cache: OrderedDict[int, None] = OrderedDict()
-    hit = total = 0
-    work = 0.0
-    for one in requests:
-        leading = 0
-        for key in one.keys:
-            if key not in cache:
-                break
-            leading += 1
-        cached = min(leading * block_size, one.prompt_tokens - 1)
-        hit += cached
-        total += one.prompt_tokens
-        work += latency.step(StepWork([(one.prompt_tokens - cached, cached)]))
-        for key in reversed(one.keys):
-            cache[key] = None
-            cache.move_to_end(key)
-        while len(cache) > capacity:
-            cache.popitem(last=False)
-    return hit / total, work
+    found, work = trace.pooled(
+        ((one.keys, one.prompt_tokens) for one in requests),
+        capacity,
+        block_size,
+        lambda new, before: latency.step(StepWork([(new, before)])),
+    )
+    return found / sum(one.prompt_tokens for one in requests), work
 
 
 class _Placing:

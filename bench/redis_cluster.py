@@ -1,0 +1,113 @@
+"""A Redis Cluster on loopback for a fleet of our own: masters without replicas, nothing kept on disk."""
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+from typing import Any
+
+import redis.asyncio
+from redis.exceptions import ConnectionError as NotThereError
+
+from bench.redis_server import find_server
+from bench.servers import free_ports
+
+SLOTS = 16_384
+BUS = 10_000
+"""How much further than its port a node listens for the others."""
+START_SECONDS = 30.0
+STOP_SECONDS = 5.0
+
+
+class RedisCluster:
+    """Masters that share all slots evenly; `kind` is redis or valkey. Logs go to a folder."""
+
+    def __init__(self, kind: str, masters: int, logs: Path) -> None:
+        self._program = find_server(kind)
+        self._logs = logs
+        self._masters = masters
+        self._processes: list[asyncio.subprocess.Process] = []
+        self.ports: list[int] = []
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return "redis-cluster://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    async def start(self) -> None:
+        """Start the servers and make a cluster of them. Raises TimeoutError."""
+        self.ports = _ports(self._masters)
+        for port in self.ports:
+            self._processes.append(await self._serve(port))
+        async with asyncio.timeout(START_SECONDS):
+            clients = [redis.asyncio.Redis(host="127.0.0.1", port=port) for port in self.ports]
+            try:
+                await self._join(clients)
+            finally:
+                for client in clients:
+                    await client.aclose()
+
+    async def _serve(self, port: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            str(self._program),
+            *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._logs)),
+            *("--save", "", "--appendonly", "no", "--logfile", f"redis-{port}.log"),
+            *("--cluster-enabled", "yes", "--cluster-config-file", f"redis-{port}.nodes"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    async def _join(self, clients: list[Any]) -> None:
+        for client in clients:
+            await _answers(client)
+        for number, client in enumerate(clients):
+            first = number * SLOTS // len(clients)
+            past = (number + 1) * SLOTS // len(clients)
+            await client.execute_command("CLUSTER ADDSLOTS", *range(first, past))
+            await client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for port in self.ports[1:]:
+            await clients[0].execute_command("CLUSTER MEET", "127.0.0.1", port)
+        for client in clients:
+            await _is_whole(client)
+
+    async def stop(self) -> None:
+        """Stop the servers."""
+        for process in self._processes:
+            if process.returncode is None:
+                process.terminate()
+        for process in self._processes:
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+def _ports(count: int) -> list[int]:
+    """Return free ports of which those of the cluster's bus are free too."""
+    found: list[int] = []
+    while len(found) < count:
+        (port,) = free_ports(1)
+        with socket.socket() as bus, contextlib.suppress(OSError, OverflowError):
+            bus.bind(("127.0.0.1", port + BUS))
+            found.append(port)
+    return found
+
+
+async def _answers(client: Any) -> None:
+    while True:
+        try:
+            await client.ping()
+        except NotThereError:
+            await asyncio.sleep(0.02)
+        else:
+            return
+
+
+async def _is_whole(client: Any) -> None:
+    while True:
+        if (await client.execute_command("CLUSTER INFO"))["cluster_state"] == "ok":
+            return
+        await asyncio.sleep(0.05)
