@@ -1,0 +1,116 @@
+"""`warmpath fleet`: routers, publishers and a Redis Cluster with one command, and nothing left after it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from publisher.__main__ import main as publish
+from router.read_config import load
+
+ROOT = Path(__file__).parents[2]
+
+
+def fleet(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "router", "fleet", f"--out={out}", "--json", *options]
+
+
+def publishers_of(parent: int) -> list[int]:
+    """Return the ids of a process's children that publish."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    words = {int(one): Path(f"/proc/{one}/cmdline").read_bytes() for one in children}
+    return [one for one, line in words.items() if b"\0publisher\0" in line]
+
+
+@pytest.mark.parametrize(
+    ("mode", "server", "routers"), [("replica", "valkey", 3), ("shared", "redis", 1)]
+)
+def test_every_router_knows_every_pod_through_the_cluster(
+    tmp_path: Path, mode: str, server: str, routers: int
+) -> None:
+    options = (f"--mode={mode}", f"--server={server}", f"--routers={routers}", "--requests=12")
+    ended = subprocess.run(
+        fleet(tmp_path, "--once", *options),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["requests"], told["failed"]) == (12, 0)
+    assert len(told["addresses"]["routers"]) == routers
+    assert told["routers_agree"]
+    assert "12 requests, 0 failed" in ended.stderr
+    assert "look into the index" not in ended.stderr
+    assert max(told["scores"][0].values()) > 0, "the last prompt lies where it was served"
+
+
+def test_it_goes_on_until_it_is_asked_to_end(tmp_path: Path) -> None:
+    command = fleet(tmp_path, "--requests=2", "--routers=1", "--pods=1")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        told: dict[str, Any] = json.loads(process.stdout.readline())
+        assert told["requests"] == 2
+        assert process.poll() is None
+        while "Ctrl-C" not in process.stderr.readline():
+            pass
+        for number in publishers_of(process.pid):
+            os.kill(number, signal.SIGKILL)
+        said = process.stderr.readline()
+        assert said.startswith("publisher-1 ended with -9; its log: ")
+        assert "to start it again: python -m publisher --pod=pod-1 " in said
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    mine = str(tmp_path)
+    for command_line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = command_line.read_bytes()
+        except OSError:
+            continue
+        assert mine.encode() not in words, "a process was left behind"
+
+
+def test_the_compose_file_has_the_same_shape() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    in_fleet = {name: one for name, one in services.items() if one.get("profiles") == ["fleet"]}
+    names = sorted(in_fleet)
+    assert [name for name in names if name.startswith("publisher")] == [
+        "publisher-1",
+        "publisher-2",
+    ]
+    assert [name for name in names if name.startswith("shared-router")] == [
+        "shared-router-1", "shared-router-2", "shared-router-3",
+    ]  # fmt: skip
+    config = load(ROOT / "deploy/compose-shared.toml")
+    masters = ",".join(f"{name}:6379" for name in ("redis-1", "redis-2", "redis-3"))
+    assert config.shared_index.url == f"redis-cluster://{masters}"
+    assert all(not pod.events and not pod.watch for pod in config.pods)
+    for name in ("publisher-1", "publisher-2"):
+        command = in_fleet[name]["command"]
+        assert f"--redis={config.shared_index.url}" in command
+        pod = next(word for word in command if word.startswith("--pod="))
+        assert pod.removeprefix("--pod=") in {one.id for one in config.pods}
+
+
+@pytest.mark.parametrize("name", ["publisher-1", "publisher-2"])
+def test_the_compose_file_s_publishers_have_known_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    words = services[name]["command"]
+    assert words[0] == "publish"
+    # A last option that is refused, after all the others were taken.
+    with pytest.raises(SystemExit):
+        publish([*words[1:], "--redis-lease-seconds=0"])
+    assert "--redis-lease-seconds" in capsys.readouterr().err

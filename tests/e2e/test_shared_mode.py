@@ -1,0 +1,187 @@
+"""A router that looks everything up in Redis, beside a publisher that writes it: also while Redis is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from bench.cluster import MODEL
+from indexer.token import pack_tokens
+from router.assemble import running
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.read_config import parse
+from tests.publisher.test_publish import FULL, IDS, SETTINGS, Pod
+from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
+
+PATIENCE = 60.0
+LEASE = 2
+OTHERS = list(range(5000, 5160))
+
+
+def prompt_of(ids: list[int]) -> pb.Prompt:
+    return pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
+
+
+class Asker:
+    """A client of a router. No call of it fails."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub = router_pb2_grpc.RouterStub(channel)
+        self.answers: list[pb.PodScore] = []
+
+    async def score(self, ids: list[int] = IDS) -> pb.PodScore:
+        request = pb.ScoreRequest(prompt=prompt_of(ids))
+        response = await self.stub.Score(request, timeout=PATIENCE)
+        self.answers += response.scores
+        return response.scores[0]
+
+    async def until(self, ready: Callable[[pb.PodScore], bool]) -> pb.PodScore:
+        async with asyncio.timeout(PATIENCE):
+            while not ready(score := await self.score()):
+                await asyncio.sleep(0.01)
+            return score
+
+    async def until_warm(self) -> pb.PodScore:
+        return await self.until(
+            lambda score: score.trust.level == pb.Trust.EXACT and score.matched_tokens == FULL
+        )
+
+
+@pytest.fixture
+async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
+    pod = Pod(tmp_path)
+    await pod.worker.start(SETTINGS)
+    yield pod
+    await pod.publisher.stop()
+    await pod.worker.process.stop()
+
+
+async def publish(pod: Pod, server: RedisServer, prefix: str) -> None:
+    await pod.publish(
+        f"--redis={server.url}", f"--redis-prefix={prefix}", f"--redis-lease-seconds={LEASE}"
+    )
+
+
+@asynccontextmanager
+async def asking(
+    pod: Pod, url: str, prefix: str, folder: Path, deadline: float = 0.5
+) -> AsyncIterator[Asker]:
+    config = (
+        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        f'[shared-index]\nurl = "{url}"\nprefix = "{prefix}"\nmode = "shared"\n'
+        f"deadline-seconds = {deadline}\nstale-seconds = 3\n"
+        f'[[models]]\nname = "{MODEL}"\n'
+        f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
+    )
+    async with AsyncExitStack() as stack:
+        router = await stack.enter_async_context(running(parse(config, "test"), folder))
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
+        yield Asker(channel)
+        assert router.ingest.remote is not None
+        router.ingest.remote.check()
+        router.ingest.check()
+
+
+async def test_what_one_publisher_writes_every_call_of_the_router_knows(
+    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+) -> None:
+    await publish(pod, redis_server, prefix)
+    await pod.generate(IDS)
+    async with asking(pod, redis_server.url, prefix, tmp_path) as asker:
+        score = await asker.until_warm()
+        assert score.ready
+        assert await pod.generate(IDS) == FULL
+        picked = await asker.stub.Pick(pb.PickRequest(prompt=prompt_of(IDS)), timeout=PATIENCE)
+        assert picked.candidates[0].matched_tokens == FULL
+        explained = await asker.stub.Explain(
+            pb.ExplainRequest(prompt=prompt_of(IDS)), timeout=PATIENCE
+        )
+        assert explained.candidates[0].trust.level == pb.Trust.EXACT
+        listed = await asker.stub.ListPods(pb.ListPodsRequest(), timeout=PATIENCE)
+        [rank] = listed.pods[0].ranks
+        assert (rank.block_size, rank.trust.level) == (16, pb.Trust.EXACT)
+        assert rank.tiers[0].blocks >= FULL // 16
+
+
+async def test_no_call_fails_while_redis_is_killed_and_comes_back_with_nothing(
+    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+) -> None:
+    await publish(pod, redis_server, prefix)
+    await pod.generate(IDS)
+    async with asking(pod, redis_server.url, prefix, tmp_path) as asker:
+        await asker.until_warm()
+        asker.answers.clear()
+        redis_server.kill()
+        old = await asker.until(lambda score: "a copy" in score.trust.reason)
+        assert old.trust.level == pb.Trust.DEGRADED
+        assert old.matched_tokens == FULL
+        await asker.until(lambda score: score.trust.level == pb.Trust.STALE)
+        assert all(score.ready for score in asker.answers)
+        picked = await asker.stub.Pick(pb.PickRequest(prompt=prompt_of(OTHERS)), timeout=PATIENCE)
+        report = pb.ReportRequest(booking_id=picked.booking_id, event=pb.ReportRequest.FINISHED)
+        await asker.stub.Report(report, timeout=PATIENCE)
+        explained = await asker.stub.Explain(
+            pb.ExplainRequest(prompt=prompt_of(OTHERS)), timeout=PATIENCE
+        )
+        # What was sent there is believed, where nobody can tell.
+        assert explained.candidates[0].details.assumed_tokens == FULL
+        redis_server.restart()
+        await asker.until_warm()
+        levels = {score.trust.level for score in asker.answers}
+        assert pb.Trust.STALE in levels
+        held = [score.matched_tokens for score in asker.answers]
+        assert set(held) <= {0, FULL}
+
+
+async def test_a_publisher_that_dies_holds_nothing_when_its_lease_is_over(
+    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+) -> None:
+    await publish(pod, redis_server, prefix)
+    await pod.generate(IDS)
+    async with asking(pod, redis_server.url, prefix, tmp_path) as asker:
+        await asker.until_warm()
+        pod.publisher.kill()
+        gone = await asker.until(lambda score: score.trust.level == pb.Trust.COLD)
+        assert gone.matched_tokens == 0
+        assert not gone.ready
+        await pod.publisher.stop()
+        await publish(pod, redis_server, prefix)
+        await asker.until_warm()
+
+
+async def test_a_router_that_starts_before_redis_answers_and_learns(
+    pod: Pod, prefix: str, tmp_path: Path
+) -> None:
+    with RedisServer("redis") as server:
+        server.stop()
+        async with asking(pod, server.url, prefix, tmp_path) as asker:
+            assert (await asker.score()).trust.level == pb.Trust.COLD
+            server.restart()
+            await publish(pod, server, prefix)
+            await pod.generate(IDS)
+            await asker.until_warm()
+
+
+async def test_what_waits_for_redis_holds_up_nothing_else_of_a_stream(
+    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+) -> None:
+    await publish(pod, redis_server, prefix)
+    await pod.generate(IDS)
+    with Relay(redis_server.port) as relay:
+        async with asking(pod, relay.url, prefix, tmp_path, deadline=10.0) as asker:
+            await asker.until_warm()
+            stream = asker.stub.ScoreStream(timeout=PATIENCE)
+            relay.pause()
+            await stream.write(pb.ScoreRequest(prompt=prompt_of(OTHERS), request_id=1))
+            await stream.write(pb.ScoreRequest(prompt=pb.Prompt(model="?"), request_id=2))
+            first = await stream.read()
+            assert first.HasField("error")
+            relay.resume()
+            second = await stream.read()
+            assert (second.request_id, second.HasField("response")) == (1, True)
+            await stream.done_writing()

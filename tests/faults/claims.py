@@ -1,0 +1,135 @@
+"""What happens to publishers: two claim one pod, one stands still and goes on, one starts again, clocks lie."""
+
+import time
+
+import pytest
+
+from indexer.shared.writer_state import Cause, State
+from tests.faults.rig import Outcome, rig
+from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
+
+HOUR = 3600.0
+
+
+async def contended(prefix: str, hold: float) -> Outcome:
+    """Let a second publisher claim a pod; the first has it back when the second one dies."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            pod = made.pods["a"]
+            first = pod.publisher
+            second = await made.publish(pod)
+            await made.until(lambda: first.writer.state is State.WAITING, "the first one stops")
+            await made.until(lambda: second.is_current, "the second one has it")
+            record = await made.record("a")
+            assert record is not None
+            assert record.claim is not None
+            assert record.claim.base in second.bases
+            await made.exact()
+            await made.lasts(hold)
+            await second.end(in_order=False)
+            # What it said is still judged by what it knew, and the first one is who writes now.
+            pod.publishers.remove(second)
+            pod.publishers.insert(0, second)
+            await made.until(lambda: first.is_current, "the first one has it back")
+            outcome = await made.healed()
+            assert outcome.rebuilds[Cause.FREE] == 1
+            return outcome
+
+
+async def zombie(prefix: str, hold: float) -> Outcome:
+    """Hold up a publisher's writes on their way, and deliver them when another one has the pod."""
+    with RedisServer() as server, Relay(server.port) as held_up:
+        async with rig(server.url, prefix, writers=held_up.url) as made:
+            await made.begin()
+            pod = made.pods["a"]
+            first, b = pod.publisher, made.pods["b"].publisher
+            held_up.pause()
+            await made.until(lambda: not first.is_current and not b.is_current, "both are stuck")
+            made.writers_url = server.url
+            second = await made.publish(pod)
+            await made.until(lambda: second.is_current, "the second one has it")
+            await made.lasts(hold)
+            held_up.resume()
+            await made.until(lambda: first.writer.state is State.WAITING, "the first one stops")
+            await made.goes_on()
+            return await made.healed()
+
+
+async def restarted(prefix: str, hold: float) -> Outcome:
+    """End a publisher with no word to Redis, and start another one before the lease is over."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            pod = made.pods["a"]
+            bases = pod.publisher.bases.copy()
+            await pod.publisher.end(in_order=False)
+            await made.lasts(hold)
+            await made.publish(pod)
+            outcome = await made.healed()
+            record = await made.record("a")
+            assert record is not None
+            assert record.claim is not None
+            assert record.claim.base not in bases
+            return outcome
+
+
+async def gone_for_good(prefix: str, hold: float) -> Outcome:
+    """End a publisher in order, and start another one when its lease is over."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            pod = made.pods["a"]
+            await pod.publisher.end()
+            while await made.record("a") is not None:
+                await made.goes_on()
+            await made.until(
+                lambda: all(
+                    any("no publisher" in reason for reason in reader.reasons)
+                    for reader in made.readers
+                ),
+                "the pod is gone",
+            )
+            await made.lasts(hold)
+            await made.publish(pod)
+            return await made.healed()
+
+
+class Clock:
+    """Begins anywhere, runs at any speed, and jumps ahead."""
+
+    def __init__(self, begins: float, speed: float) -> None:
+        self._begins = begins
+        self._speed = speed
+        self._start = time.monotonic()
+
+    def __call__(self) -> float:
+        return self._begins + (time.monotonic() - self._start) * self._speed
+
+    def jump(self, seconds: float) -> None:
+        """Jump ahead, as where a machine slept."""
+        self._begins += seconds
+
+
+async def clocks_lie(prefix: str, hold: float, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """Let each one's monotonic clock be its own, and wall clocks jump hours either way."""
+    clocks = {
+        "a": Clock(-5 * HOUR, 1.3),
+        "b": Clock(90 * HOUR, 0.7),
+        "Copying": Clock(-40 * HOUR, 2.0),
+        "Looking": Clock(7 * HOUR, 0.5),
+    }
+    true = time.time
+    jumps = [0.0]
+    monkeypatch.setattr(time, "time", lambda: true() + jumps[0])
+    with RedisServer() as server:
+        async with rig(server.url, prefix, clocks=clocks) as made:
+            await made.begin()
+            for wall in (-30 * HOUR, 30 * HOUR):
+                jumps[0] = wall
+                for clock in clocks.values():
+                    clock.jump(2 * HOUR)
+                    await made.goes_on()
+                await made.lasts(hold)
+            return await made.healed()

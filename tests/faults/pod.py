@@ -1,0 +1,205 @@
+"""A pod under faults: an engine whose cache is the truth, and publishers that follow it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.journal import Journal
+from indexer.key import Keyspace, chain
+from indexer.pod_cache import Pending, PodCache
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
+from indexer.rank_state import PureState
+from indexer.resolver import Resolver
+from indexer.shared.command import Redis
+from indexer.shared.names import Names
+from indexer.shared.segment import Segments
+from indexer.shared.write import News, random_base, write
+from indexer.shared.writer import Writer
+from indexer.shared.writer_state import State
+from indexer.tasks import cancel, watched
+from indexer.token import pack_tokens
+from tests.indexer.engine_model import BLOCK, Block, EngineModel
+
+MODEL = "m"
+KEYSPACE = "faults"
+CAPACITY = 120
+TIMEOUT_OF_A_LEASE = 0.2
+"""As `publisher.assemble` has it."""
+
+Held = dict[Tier, set[int]]
+"""By tier: the keys of the blocks that it holds."""
+
+Clock = Callable[[], float]
+
+_RNG = Random(1)
+BASES = [[_RNG.randrange(50_000) for _ in range(2 * length)] for length in (3, 40, 60)]
+TAILS = [[_RNG.randrange(50_000) for _ in range(2 * _RNG.randint(1, 30))] for _ in range(8)]
+PROMPTS = [tuple(base + tail) for base in BASES for tail in TAILS]
+"""All that is ever asked for: many share their beginning, some are longer than a segment."""
+
+
+@lru_cache(1 << 16)
+def _key_of(block: Block) -> int:
+    lora, salt, tokens = block
+    root = Keyspace(model=MODEL, block_size=BLOCK, lora=lora, cache_salt=salt).root()
+    return chain(root, pack_tokens(tokens), BLOCK)[-1]
+
+
+class Engine(EngineModel):
+    """The model, which remembers what it has computed."""
+
+    def truth(self) -> Held:
+        """Return the keys that each tier holds."""
+        tiers = {Tier.GPU: self.gpu, Tier.CPU: self.cpu}
+        return {tier: {_key_of(one) for one in blocks} for tier, blocks in tiers.items()}
+
+
+class Pod:
+    """An engine, what it said since it started, and those that listen."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self.engine = Engine(capacity=CAPACITY)
+        self.publishers: list[Publisher] = []
+        """Those that live, and those that ended."""
+        self._rng = Random(seed)
+        self._said: list[tuple[tuple[int, bytes], Held]] = []
+
+    @property
+    def publisher(self) -> "Publisher":
+        """The last one."""
+        return self.publishers[-1]
+
+    def publisher_of(self, base: int) -> "Publisher":
+        """Return whose claim has a base."""
+        return next(one for one in self.publishers if base in one.bases)
+
+    def follow(self, publisher: "Publisher") -> None:
+        """Let a publisher have all that was said, and what will be."""
+        self.publishers.append(publisher)
+        for message, truth in self._said:
+            publisher.hear(message, truth)
+
+    def step(self) -> None:
+        """Serve a request, or let something else happen to the cache."""
+        chance, which = self._rng.random(), self._rng.randrange(1 << 16)
+        engine = self.engine
+        message: tuple[int, bytes] | None
+        if chance < 0.8:
+            message = engine.store(self._rng.choice(PROMPTS))
+        elif chance < 0.9:
+            message = engine.evict(which)
+        elif chance < 0.96:
+            message = engine.offload(which)
+        elif chance < 0.99:
+            message = engine.drop_offloaded()
+        else:
+            message = engine.clear()
+        engine.snapshots.clear()
+        if message is None:
+            return
+        said = message, engine.truth()
+        self._said.append(said)
+        for publisher in self.publishers:
+            publisher.hear(*said)
+
+
+class Publisher:
+    """One life of a pod's publisher: what it knows of the engine, and a writer that runs."""
+
+    def __init__(
+        self, pod: Pod, redis: Redis, names: Names, *, lease: float, clock: Clock, take_over: bool
+    ) -> None:
+        self.pod = pod
+        self.bases: set[int] = set()
+        """Of its claims."""
+        self.truths: dict[int, Held] = {0: {Tier.GPU: set(), Tier.CPU: set()}}
+        """By sequence of its journal: what the engine held."""
+        self.redis = redis
+        number = len(pod.publishers)
+        self.cache = PodCache(pod.name, Journal(f"life-{number}", max_bytes=4 << 20))
+        source = RankSource(pod.name, 0, MODEL, vllm.decode, has_replay=False)
+        sink = Pending()
+        self._resolver = Resolver(MODEL, "", orphan_bytes=1 << 20, segments=Segments())
+        self._rank = RankIngest(
+            source,
+            PureState(self._resolver, sink),
+            pending_bytes=1,
+            stale_after=1e9,
+            clock=lambda: 0.0,
+        )
+        self._rank.connected()
+        self.cache.add(self._rank, self._resolver, sink)
+        self._news = News()
+        self.writer = Writer(
+            names,
+            self.cache,
+            owner=f"publisher {number} of {pod.name}",
+            keyspace=KEYSPACE,
+            model=MODEL,
+            watch="",
+            take_over=take_over,
+            lease=lease,
+            bucket_life=86_400.0,
+            random_base=self._random_base,
+            clock=clock,
+        )
+        self.task: asyncio.Task[None] | None = None
+        self._timeout = TIMEOUT_OF_A_LEASE * lease
+        self._applied: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=2000)
+
+    def _random_base(self) -> int:
+        base = random_base()
+        self.bases.add(base)
+        return base
+
+    def start(self) -> None:
+        """Let it write."""
+        self.task = watched(
+            write(self.redis, self.writer, self._news, timeout=self._timeout), "writing"
+        )
+
+    def hear(self, message: tuple[int, bytes], truth: Held) -> None:
+        """Take one batch of the engine's, after which it held `truth`."""
+        self._rank.live("", *message)
+        held = {tier: set(keys) for (tier, _), keys in self._resolver.held().items() if keys}
+        assert held == {tier: keys for tier, keys in truth.items() if keys}
+        self.cache.collect()
+        self.truths[self.sequence] = truth
+        self._news.tell()
+
+    @property
+    def sequence(self) -> int:
+        """The last one of its journal."""
+        return self.cache.journal.sequence
+
+    @property
+    def is_current(self) -> bool:
+        """Whether Redis was told everything."""
+        writer = self.writer
+        return (
+            writer.state is State.CURRENT and writer.applied == self.sequence and not writer.trouble
+        )
+
+    def note(self, now: float) -> None:
+        """Remember what Redis has confirmed by now."""
+        if self._applied[-1][1] != self.writer.applied:
+            self._applied.append((now, self.writer.applied))
+
+    def applied_at(self, moment: float) -> int:
+        """Return a sequence that Redis had confirmed by then, at the latest."""
+        return next((applied for at, applied in reversed(self._applied) if at <= moment), 0)
+
+    async def end(self, *, in_order: bool = True) -> None:
+        """End it; unless in order, with no word to Redis."""
+        if not in_order:
+            self.writer.farewell = list  # type: ignore[method-assign]
+        if self.task is not None:
+            await cancel([self.task])
+            self.task = None
+        await self.redis.close()

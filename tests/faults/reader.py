@@ -1,0 +1,270 @@
+"""Routers under faults: each scores prompts, and whatever it calls exact has to be true."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from indexer.compiled.array_index import ArrayIndex
+from indexer.engines.event import Tier
+from indexer.ingest import Ingest
+from indexer.key import Chain
+from indexer.rank import Rank
+from indexer.shared.command import Redis
+from indexer.shared.names import Names
+from indexer.shared.pod_copy import State
+from indexer.shared.registry import Registry
+from indexer.shared.remote import FRESH_SECONDS, SLACK_SECONDS, RemoteIndex
+from indexer.shared.remote_rank import RemoteRank
+from indexer.shared.replica import Replica
+from indexer.shared.segment import SEGMENT
+from indexer.tasks import cancel, watched
+from indexer.token import pack_tokens
+from indexer.trust import Level
+from indexer.watched import WatchedRank
+from router.score import Scorer, TokenPrompt
+from scorer.longest_prefix import longest_prefix
+from tests.faults.pod import KEYSPACE, MODEL, Clock, Held, Pod
+from tests.indexer.engine_model import BLOCK
+
+DEADLINE = 0.25
+"""Of a look-up, seconds: short enough that a fault is felt, long enough for a busy machine."""
+LATE = 20.0
+"""Seconds after which a Score that was to end at the deadline did not: nothing waits that long."""
+STALE_AFTER = 3.0
+
+
+def prompt_of(tokens: Sequence[int]) -> TokenPrompt:
+    """Return a prompt of which every block counts."""
+    return TokenPrompt(MODEL, pack_tokens([*tokens, 0]))
+
+
+class WrongError(AssertionError):
+    """What was called exact was not true."""
+
+
+class Reader(ABC):
+    """A router's ingest and scorer, and what they said."""
+
+    def __init__(self, name: str, pods: Mapping[str, Pod], ingest: Ingest) -> None:
+        self.name = name
+        self.ingest = ingest
+        self.levels: Counter[Level] = Counter()
+        """Of all answers."""
+        self.reasons: Counter[str] = Counter()
+        """Why answers were not exact; the first words."""
+        self.marks: list[tuple[float, bool]] = []
+        """When, by the event loop, all pods' answers became exact, or no longer were."""
+        self.excused = 0
+        self._pods = pods
+        self._scorer = Scorer(ingest, "")
+        self._ranks: list[Rank] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the last answer was, of every pod."""
+        return bool(self.marks) and self.marks[-1][1]
+
+    async def ask(self, tokens: Sequence[int]) -> dict[str, Held]:
+        """Score a prompt; return which of its blocks each pod is said to hold.
+
+        Raises WrongError where an exact pod is said to hold what it does not, or the other way round.
+        """
+        loop = asyncio.get_running_loop()
+        prompt = prompt_of(tokens)
+        begun = loop.time()
+        self.note(begun)
+        await self._scorer.refresh(prompt, self._ranks, DEADLINE)
+        took = loop.time() - begun
+        if took > LATE:
+            raise WrongError(f"{self.name}: Score took {took:.1f} s")
+        scores = list(self._scorer.score(prompt, self._ranks, longest_prefix))
+        sought = prompt.chain(BLOCK, "")
+        held = self._held(sought)
+        for score in scores:
+            rank = score.rank
+            self.levels[rank.trust.level] += 1
+            if rank.trust.level is Level.EXACT:
+                of_pod = held.get(rank.pod, {})
+                self._judge(rank, sought, of_pod, begun)
+                leading = _leading(sought.keys(), of_pod) * BLOCK
+                if score.matched_tokens != leading:
+                    raise WrongError(f"{self.name}: {score.matched_tokens} of {leading} tokens")
+            else:
+                self.reasons[f"{rank.trust.level}: {rank.trust.reason[:60]}"] += 1
+        now_exact = all(rank.trust.level is Level.EXACT for rank in self._ranks)
+        if now_exact != self.is_exact or not self.marks:
+            self.marks.append((loop.time(), now_exact))
+        return held
+
+    def _held(self, sought: Chain) -> dict[str, Held]:
+        keys = sought.keys()
+        held: dict[str, Held] = {}
+        for place, start, stop in self.ingest.match(sought):
+            of_tier = held.setdefault(place.pod, {}).setdefault(place.tier, set())
+            of_tier.update(keys[start:stop])
+        return held
+
+    def _judge(self, rank: Rank, sought: Chain, held: Held, begun: float) -> None:
+        truths = self._truths(rank, begun)
+        keys = sought.keys()
+        # Segments are read one by one, so each may be of a moment of its own.
+        for start in range(0, len(keys), SEGMENT):
+            part = set(keys[start : start + SEGMENT])
+            for tier in (Tier.GPU, Tier.CPU):
+                found = held.get(tier, set()) & part
+                if not any(found == truth[tier] & part for truth in truths):
+                    self._wrong(rank, tier, found, [truth[tier] & part for truth in truths])
+
+    def _wrong(self, rank: Rank, tier: Tier, found: set[int], truths: list[set[int]]) -> None:
+        raise WrongError(
+            f"{self.name}: {rank.pod} is exact and holds {len(found)} blocks in {tier}; "
+            f"true were {sorted({len(truth) for truth in truths})}; "
+            f"missing {[len(truth - found) for truth in truths][-5:]}, "
+            f"too many {[len(found - truth) for truth in truths][-5:]}"
+        )
+
+    @abstractmethod
+    def _truths(self, rank: Rank, begun: float) -> list[Held]:
+        """Return all that a rank may be said to hold when it is called exact."""
+
+    def note(self, now: float) -> None:
+        """Remember when Redis was told what."""
+        for pod in self._pods.values():
+            for publisher in pod.publishers:
+                publisher.note(now)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a part contradicts itself."""
+        self.ingest.check()
+
+    async def close(self) -> None:
+        """End it."""
+        await cancel(self.tasks)
+
+
+class Copying(Reader):
+    """Replica mode. What it calls exact is what the engine held at the copy's position."""
+
+    def __init__(self, pods: Mapping[str, Pod], redis: Redis, names: Names, clock: Clock) -> None:
+        ingest = Ingest(
+            ArrayIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=STALE_AFTER, clock=clock
+        )
+        super().__init__("replica", pods, ingest)
+        self.redis = redis
+        self._heard: dict[str, tuple[float | None, float]] = {}
+        """Of each pod: when its record was last read, and when, by the event loop, that was seen."""
+        self.replica = Replica(redis, names, poll_seconds=0.05, clock=clock)
+        for pod in pods:
+            ranks: list[WatchedRank] = [ingest.watch(pod, 0)]
+            self._ranks += ranks
+            self.replica.add(pod, ranks, KEYSPACE)
+        self.tasks = [
+            watched(self.replica.run(), "copying"),
+            watched(self._tick(), "time passes"),
+        ]
+
+    async def _tick(self) -> None:
+        while True:
+            self.ingest.tick(10_000)
+            await asyncio.sleep(0.05)
+
+    def _truths(self, rank: Rank, begun: float) -> list[Held]:
+        del begun
+        now = asyncio.get_running_loop().time()
+        heard_at = self.replica._registry.heard_at(rank.pod)
+        if self._heard.get(rank.pod, (None, now))[0] != heard_at:
+            self._heard[rank.pod] = heard_at, now
+        elif now - self._heard[rank.pod][1] > LATE:
+            raise WrongError(f"{self.name}: {rank.pod} is exact, and nothing is heard of it")
+        copy = self.replica._copies[rank.pod]
+        if copy.state is not State.FOLLOWING or copy._begun is None or copy._begun.claim is None:
+            raise WrongError(f"{self.name}: {rank.pod} is exact, its copy is {copy.state}")
+        publisher = self._pods[rank.pod].publisher_of(copy._begun.claim.base)
+        return [publisher.truths[copy.position]]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a part contradicts itself."""
+        super().check()
+        self.replica.check()
+
+    async def close(self) -> None:
+        """End it."""
+        await super().close()
+        await self.redis.close()
+
+
+class Looking(Reader):
+    """Shared mode.
+
+    What it calls exact was so at some moment between the last that Redis had confirmed when the oldest
+    part of the answer was read, and the answer.
+    """
+
+    def __init__(self, pods: Mapping[str, Pod], redis: Redis, names: Names, clock: Clock) -> None:
+        self.redis = redis
+        self.registry = Registry(redis, names, clock)
+        self.remote = RemoteIndex(
+            redis,
+            names,
+            self.registry,
+            deadline=DEADLINE,
+            stale_after=STALE_AFTER,
+            clock=clock,
+        )
+        ingest = Ingest(
+            ArrayIndex(1 << 16),
+            hash_seed="",
+            pending_bytes=1,
+            stale_after=STALE_AFTER,
+            clock=clock,
+            remote=self.remote,
+        )
+        super().__init__("shared", pods, ingest)
+        self.unnoticed: float | None = None
+        """When, by the event loop, something was taken out of Redis behind everyone's back."""
+        self._clock = clock
+        ranks: list[RemoteRank] = [
+            ingest.add_shared(pod, 0, keyspace=KEYSPACE, ranks=1) for pod in pods
+        ]
+        self._ranks += ranks
+        self.tasks = [watched(self.remote.run(), "asking")]
+
+    def _truths(self, rank: Rank, begun: float) -> list[Held]:
+        record = self.registry.record(rank.pod)
+        heard_at = self.registry.heard_at(rank.pod)
+        assert record is not None
+        assert record.claim is not None
+        assert heard_at is not None
+        publisher = self._pods[rank.pod].publisher_of(record.claim.base)
+        # Places are those of the record as last read; blocks are as old as a copy may be at most.
+        loop = asyncio.get_running_loop()
+        read = loop.time() - (self._clock() - heard_at)
+        oldest = min(read - 1.0, begun - FRESH_SECONDS - SLACK_SECONDS)
+        low = publisher.applied_at(oldest)
+        return [truth for sequence, truth in publisher.truths.items() if sequence >= low]
+
+    def _wrong(self, rank: Rank, tier: Tier, found: set[int], truths: list[set[int]]) -> None:
+        missing_only = any(found <= truth for truth in truths)
+        if self.unnoticed is not None and missing_only:
+            self.excused += 1
+        else:
+            super()._wrong(rank, tier, found, truths)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a part contradicts itself."""
+        super().check()
+        self.remote.check()
+
+    async def close(self) -> None:
+        """End it."""
+        await super().close()
+        await self.remote.close()
+        await self.redis.close()
+
+
+def _leading(keys: Sequence[int], held: Held) -> int:
+    """Return how many of the first blocks are held anywhere."""
+    everywhere = set().union(*held.values())
+    return next((n for n, key in enumerate(keys) if key not in everywhere), len(keys))

@@ -1,0 +1,403 @@
+"""Two pods, their publishers and two routers around a real Redis, all at work while a test breaks it.
+
+Engines change without end, publishers write what they hold, and both kinds of router score prompts
+all the time: that no Score fails, and that what is called exact is true, is judged at every answer.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+from indexer.engines.event import Tier
+from indexer.shared.bucket import read_bucket
+from indexer.shared.command import Command, Redis
+from indexer.shared.connect import RedisSettings, connect
+from indexer.shared.names import Names, checkpoint
+from indexer.shared.record import Record, read_record
+from indexer.shared.sweeper import Sweeper
+from indexer.shared.writer_state import Cause
+from indexer.tasks import cancel, watched
+from indexer.trust import Level
+from tests.faults.pod import PROMPTS, Clock, Held, Pod, Publisher
+from tests.faults.reader import Copying, Looking, Reader, prompt_of
+from tests.indexer.engine_model import BLOCK
+
+LEASE = 2.0
+PATIENCE = 90.0
+"""Seconds within which anything has to come about."""
+STEP_PAUSE = 0.04
+"""Seconds between two steps of an engine."""
+ASK_PAUSE = 0.005
+QUIET = 0.6
+"""Seconds after which an answer can only be made of what is there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a fault has cost, once all is healed: nothing is lost then."""
+
+    times: dict[str, "Times"]
+    """By reader."""
+    reasons: dict[str, Counter[str]]
+    """By reader: why answers were not exact."""
+    rebuilds: Counter[Cause]
+    """Why publishers have written everything anew."""
+    short: int
+    """Answers in shared mode that lacked blocks, of a pod called exact, before anyone could know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What a fault has cost one reader, seconds."""
+
+    not_exact: float
+    """For so long answers were not exact of every pod."""
+    healed: float
+    """From the end of the fault on until they were for good."""
+
+
+class Rig:
+    """All parts. `clocks` tell the time to publishers of pods a and b, and to the two readers."""
+
+    def __init__(self, names: Names, lease: float, clocks: Mapping[str, Clock]) -> None:
+        self.names = names
+        self.pods = {name: Pod(name, seed) for seed, name in enumerate(("a", "b"))}
+        self.steps = True
+        """Whether the engines change."""
+        self.lease = lease
+        self.answers = 0
+        self.writers_url = ""
+        self._clocks = clocks
+        self._rng = Random(7)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closed = False
+        self._began = 0.0
+        self._over = math.inf
+        self._rebuilt: Counter[Cause] = Counter()
+
+    async def start(self, url: str, readers: str, writers: str) -> None:
+        """Start everything; `url` is for those who look on, the others for readers and writers."""
+        self.writers_url = writers
+        self.inspector = await connect(RedisSettings(url))
+        for pod in self.pods.values():
+            for _ in range(20):
+                pod.step()
+            await self.publish(pod)
+        for kind in (Copying, Looking):
+            redis = await connect(RedisSettings(readers))
+            reader = kind(self.pods, redis, self.names, self.clock(kind.__name__))
+            setattr(self, kind.__name__.lower(), reader)
+        self._tasks = [
+            watched(self._step_forever(), "engines"),
+            *(watched(self._ask_forever(one), f"asking the {one.name}") for one in self.readers),
+        ]
+
+    copying: Copying
+    looking: Looking
+    inspector: Redis
+
+    def clock(self, name: str) -> Clock:
+        """Return somebody's clock."""
+        return self._clocks.get(name, asyncio.get_running_loop().time)
+
+    @property
+    def readers(self) -> list[Reader]:
+        """Both."""
+        return [self.copying, self.looking]
+
+    async def publish(self, pod: Pod, *, take_over: bool = True) -> Publisher:
+        """Start a publisher of a pod."""
+        redis = await connect(RedisSettings(self.writers_url))
+        publisher = Publisher(
+            pod,
+            redis,
+            self.names,
+            lease=self.lease,
+            clock=self.clock(pod.name),
+            take_over=take_over,
+        )
+        pod.follow(publisher)
+        publisher.start()
+        return publisher
+
+    async def _step_forever(self) -> None:
+        while True:
+            if self.steps:
+                for pod in self.pods.values():
+                    pod.step()
+            await asyncio.sleep(STEP_PAUSE)
+
+    async def _ask_forever(self, reader: Reader) -> None:
+        while True:
+            await reader.ask(self._rng.choice(PROMPTS))
+            self.answers += 1
+            await asyncio.sleep(ASK_PAUSE)
+
+    async def close(self) -> None:
+        """End everything; raise what went wrong beside the test."""
+        self._is_closed = True
+        await cancel(self._tasks)
+        for reader in self.readers:
+            await reader.close()
+        for pod in self.pods.values():
+            for publisher in pod.publishers:
+                await publisher.end()
+        await self.inspector.close()
+        self.look()
+
+    def look(self) -> None:
+        """Raise what went wrong beside the test, and see that no part contradicts itself."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise error
+        ended = [task.get_name() for task in self._parts() if task.done()]
+        assert self._is_closed or not ended, f"{ended} ended by themselves"
+        for reader in self.readers:
+            reader.check()
+        for pod in self.pods.values():
+            for publisher in pod.publishers:
+                publisher.writer.check()
+
+    def _parts(self) -> list[asyncio.Task[None]]:
+        """Return what is to go on for as long as the test."""
+        publishers = [one for pod in self.pods.values() for one in pod.publishers]
+        return [
+            *(task for reader in self.readers for task in reader.tasks),
+            *(one.task for one in publishers if one.task is not None),
+        ]
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            self.look()
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it did not come about that {what}; {self.told()}")
+            await asyncio.sleep(0.02)
+        self.look()
+
+    async def work(self, work: Callable[[], object]) -> None:
+        """Do what blocks beside everything else."""
+        await asyncio.to_thread(work)
+        self.look()
+
+    async def goes_on(self, answers: int = 30) -> None:
+        """Let both readers go on for so many answers."""
+        goal = self.answers + answers
+        await self.until(lambda: self.answers >= goal, "prompts are scored")
+
+    def told(self) -> str:
+        """Return what everyone says."""
+        writers = [
+            f"{pod.name}: {one.writer.state} {one.writer.applied}/{one.sequence} {one.writer.trouble}"
+            for pod in self.pods.values()
+            for one in pod.publishers
+        ]
+        readers = [f"{one.name}: {one.levels} {one.reasons.most_common(4)}" for one in self.readers]
+        return "; ".join(writers + readers)
+
+    # Faults and healing
+
+    async def exact(self) -> None:
+        """Wait until both readers call every pod exact."""
+        await self.until(
+            lambda: all(reader.is_exact for reader in self.readers), "everything is exact"
+        )
+
+    async def begin(self) -> None:
+        """Wait until all is well; what comes is the fault."""
+        await self.exact()
+        await self.goes_on()
+        self.begin_count()
+
+    def begin_count(self) -> None:
+        """Forget what was said before."""
+        self._began = asyncio.get_running_loop().time()
+        self._over = math.inf
+        self._rebuilt = Counter[Cause]()
+        self._rebuilt = self._outcome().rebuilds
+        for reader in self.readers:
+            reader.levels.clear()
+            reader.reasons.clear()
+
+    async def doubted(self, *readers: Reader) -> None:
+        """Wait until readers (both) call something less than exact."""
+        for reader in readers or self.readers:
+            await self.until(
+                lambda reader=reader: set(reader.levels) - {Level.EXACT}, f"{reader.name} doubts"
+            )
+
+    def over(self) -> None:
+        """Take note that the fault itself is over."""
+        self._over = min(self._over, asyncio.get_running_loop().time())
+
+    async def rewritten(self) -> None:
+        """Wait until a publisher has found something lost."""
+        await self.until(lambda: self._outcome().rebuilds, "the loss is noticed")
+
+    async def lasts(self, seconds: float) -> None:
+        """Let a fault last, and everybody go on meanwhile."""
+        end = time.monotonic() + seconds
+        await self.until(lambda: time.monotonic() >= end, "time passes")
+        await self.goes_on()
+
+    def taken_away(self) -> None:
+        """Take note that something is taken out of Redis with no connection lost by it.
+
+        Publishers find out at their next audit. Until then answers in shared mode may lack blocks.
+        """
+        self.looking.unnoticed = asyncio.get_running_loop().time()
+
+    async def healed(self) -> Outcome:
+        """Wait until all is well, then hold everything against the truth; return what it took."""
+        self.over()
+        await self.until(
+            lambda: all(pod.publisher.is_current for pod in self.pods.values()), "all is written"
+        )
+        await self.exact()
+        self.steps = False
+        try:
+            await self.until(self._is_settled, "both say that they have everything")
+            outcome = self._outcome()
+            self.looking.unnoticed = None
+            await asyncio.sleep(QUIET)
+            await self.until(self._is_settled, "both say that they have everything")
+            for reader in self.readers:
+                for prompt in PROMPTS:
+                    await self._is_the_truth(reader, prompt)
+            await self._sound()
+        finally:
+            self.steps = True
+        self.look()
+        return outcome
+
+    def _is_settled(self) -> bool:
+        copies = self.copying.replica._copies
+        return all(
+            pod.publisher.is_current and copies[name].position == pod.publisher.sequence
+            for name, pod in self.pods.items()
+        ) and all(reader.is_exact for reader in self.readers)
+
+    async def _is_the_truth(self, reader: Reader, prompt: tuple[int, ...]) -> None:
+        """Ask until the answer is exact: then it is what the engines hold."""
+        for _ in range(200):
+            held = await reader.ask(prompt)
+            if reader.is_exact:
+                break
+            await asyncio.sleep(0.02)
+        assert reader.is_exact
+        keys = _keys(prompt)
+        for name, pod in self.pods.items():
+            truth = {tier: held & keys for tier, held in pod.engine.truth().items()}
+            assert _some(held.get(name, {})) == _some(truth), f"{reader.name} of {name}"
+
+    def _outcome(self) -> Outcome:
+        rebuilds: Counter[Cause] = Counter()
+        for pod in self.pods.values():
+            for publisher in pod.publishers:
+                rebuilds += publisher.writer.counts.rebuilds
+        return Outcome(
+            {reader.name: self._times(reader) for reader in self.readers},
+            {reader.name: reader.reasons.copy() for reader in self.readers},
+            rebuilds - self._rebuilt,
+            self.looking.excused,
+        )
+
+    def _times(self, reader: Reader) -> Times:
+        now = asyncio.get_running_loop().time()
+        marks = [(self._began, True)]
+        marks += [(at, exact) for at, exact in reader.marks if at >= self._began]
+        ends = [at for at, _ in marks[1:]] + [now]
+        spans = [(end - at) for (at, exact), end in zip(marks, ends, strict=True) if not exact]
+        healed = max((at for at, exact in marks if exact), default=now)
+        return Times(sum(spans), max(0.0, healed - self._over))
+
+    # What lies in Redis
+
+    async def record(self, pod: str) -> Record | None:
+        """Return a pod's record."""
+        [fields] = await self._ask(("HGETALL", self.names.record(pod)))
+        assert isinstance(fields, list)
+        return read_record(dict(zip(fields[::2], fields[1::2], strict=True)))
+
+    async def _ask(self, *asked: tuple[str, ...]) -> list[object]:
+        replies = await self.inspector.run([Command(words) for words in asked], timeout=20.0)
+        for reply in replies:
+            assert not isinstance(reply, Exception), reply
+        return replies
+
+    async def _sound(self) -> None:
+        """Hold all buckets against the truth; once swept they have nothing of the dead."""
+        for swept in (False, True):
+            if swept:
+                sweeper = Sweeper(
+                    self.inspector,
+                    self.names,
+                    owner="rig",
+                    clock=time.monotonic,
+                    fields_per_second=1e6,
+                )
+                assert not await sweeper.sweep(insist=True)
+            await self._compare(swept=swept)
+
+    async def _compare(self, *, swept: bool) -> None:
+        places: dict[int, tuple[str, Tier]] = {}
+        tokens: dict[str, int] = {}
+        for name in self.pods:
+            record = await self.record(name)
+            assert record is not None
+            assert record.sound
+            assert record.claim is not None
+            tokens[name] = record.token
+            places |= {
+                record.claim.slot(number): (name, spot.tier)
+                for number, spot in enumerate(record.claim.places)
+                if spot is not None
+            }
+        found: dict[str, Held] = {name: {} for name in self.pods}
+        numbers = range(self.names.buckets)
+        for fields in await self._ask(*(("HGETALL", self.names.bucket(n)) for n in numbers)):
+            assert isinstance(fields, list)
+            bucket = read_bucket(dict(zip(fields[::2], fields[1::2], strict=True)))
+            for name, token in tokens.items():
+                said = bucket.checkpoints[checkpoint(name)]
+                assert int(said.partition(b":")[0]) == token
+            for blocks in bucket.segments.values():
+                for key, slots in blocks.items():
+                    assert not swept or slots <= places.keys()
+                    for slot in slots & places.keys():
+                        name, tier = places[slot]
+                        found[name].setdefault(tier, set()).add(key)
+        for name, pod in self.pods.items():
+            assert found[name] == _some(pod.engine.truth()), f"what Redis holds of {name}"
+
+
+@asynccontextmanager
+async def rig(
+    url: str,
+    prefix: str,
+    *,
+    readers: str = "",
+    writers: str = "",
+    lease: float = LEASE,
+    clocks: Mapping[str, Clock] | None = None,
+) -> AsyncIterator[Rig]:
+    """Have all parts at work around a Redis, readers and writers by URLs of their own if given."""
+    made = Rig(Names(prefix), lease, clocks or {})
+    async with AsyncExitStack() as stack:
+        await made.start(url, readers or url, writers or url)
+        stack.push_async_callback(made.close)
+        yield made
+
+
+def _keys(prompt: tuple[int, ...]) -> set[int]:
+    return set(prompt_of(prompt).chain(BLOCK, "").keys())
+
+
+def _some(held: Held) -> Held:
+    return {tier: keys for tier, keys in held.items() if keys}

@@ -1,0 +1,136 @@
+"""What happens to a lone server: it dies, stands still, is emptied by hand, or is full.
+
+Each fault lasts `hold` seconds, then things are as they should be; all has to heal.
+"""
+
+import asyncio
+from functools import partial
+
+from indexer.shared.writer_state import State
+from tests.faults.rig import Outcome, Rig, rig
+from tests.servers.redis_server import Binary, RedisServer
+
+TAIL = 20_000
+"""Bytes of the append-only file that a power cut takes along."""
+
+
+async def killed(
+    prefix: str, hold: float, *, binary: Binary = "redis", appendfsync: str = "", tail: int = 0
+) -> Outcome:
+    """Kill the server, and start it again: with nothing, with its file, or without the file's end."""
+    config = {"appendonly": "yes", "appendfsync": appendfsync} if appendfsync else {}
+    with RedisServer(binary, **config) as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            server.kill()
+            if tail:
+                _cut_off(server, tail)
+            await made.doubted()
+            await made.lasts(hold)
+            await made.work(server.restart)
+            return await made.healed()
+
+
+def _cut_off(server: RedisServer, tail: int) -> None:
+    [file] = server.folder.glob("appendonly.aof")
+    size = file.stat().st_size
+    assert size > 2 * tail
+    with file.open("r+b") as opened:
+        opened.truncate(size - tail)
+
+
+async def stands_still(prefix: str, hold: float) -> Outcome:
+    """Let the server answer nothing, its connections open."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            server.pause()
+            try:
+                await made.doubted()
+                await made.lasts(hold)
+            finally:
+                server.resume()
+            return await made.healed()
+
+
+async def emptied(prefix: str, hold: float) -> Outcome:
+    """Remove every key by hand, again and again."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            return await _by_hand(made, hold, server, ("FLUSHALL",))
+
+
+async def record_deleted(prefix: str, hold: float) -> Outcome:
+    """Delete one pod's record by hand."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            return await _by_hand(made, hold, server, ("DEL", made.names.record("a")))
+
+
+async def buckets_deleted(prefix: str, hold: float) -> Outcome:
+    """Delete half of the buckets by hand."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            half = [made.names.bucket(number) for number in range(0, made.names.buckets, 2)]
+            return await _by_hand(made, hold, server, ("DEL", *half))
+
+
+async def _by_hand(made: Rig, hold: float, server: RedisServer, words: tuple[str, ...]) -> Outcome:
+    await made.begin()
+    made.taken_away()
+    await made.work(partial(server.ask, *words))
+    made.over()
+    await made.rewritten()
+    await made.lasts(hold)
+    return await made.healed()
+
+
+async def full(prefix: str, hold: float, *, binary: Binary = "redis") -> Outcome:
+    """Reach the memory limit where nothing may be evicted."""
+    with RedisServer(binary) as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", "1"))
+            writers = [pod.publisher.writer for pod in made.pods.values()]
+            await made.until(
+                lambda: all(writer.trouble.startswith("OOM") for writer in writers), "it is felt"
+            )
+            await made.doubted()
+            await made.lasts(hold)
+            # The lease goes on: nothing has to be written anew when there is room.
+            assert {writer.state for writer in writers} == {State.CURRENT}
+            await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", "0"))
+            return await made.healed()
+
+
+async def evicting(prefix: str, hold: float) -> Outcome:
+    """Reach the memory limit where anything may be evicted: buckets vanish."""
+    with RedisServer(maxmemory_policy="allkeys-lru") as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            made.taken_away()
+            used = int(server.facts("INFO", "memory")["used_memory"])
+            await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", str(used - 20_000)))
+            await made.until(
+                lambda: int(server.facts("INFO", "stats")["evicted_keys"]) > 5, "keys are evicted"
+            )
+            await made.rewritten()
+            await made.lasts(hold)
+            await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", "0"))
+            return await made.healed()
+
+
+async def forgotten(prefix: str, hold: float) -> Outcome:
+    """Let the server say that pods were last claimed a day ago, or will be tomorrow."""
+    del hold
+    with RedisServer() as server:
+        async with rig(server.url, prefix) as made:
+            await made.begin()
+            now = int(server.ask("TIME")[0]) * 1000
+            day = 86_400_000
+            for wrong in (now - 2 * day, now + 2 * day):
+                for name in made.pods:
+                    server.ask("HSET", made.names.pods, name, wrong)
+                await made.goes_on()
+            await asyncio.sleep(0)
+            return await made.healed()

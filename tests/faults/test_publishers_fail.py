@@ -1,0 +1,30 @@
+"""Publishers die, start again, contend, stand still, and have wrong clocks: exact stays true, all heals."""
+
+import pytest
+
+from tests.faults import claims
+
+HOLD = 0.0
+
+
+async def test_of_two_publishers_the_later_has_the_pod_until_it_dies(prefix: str) -> None:
+    await claims.contended(prefix, HOLD)
+
+
+async def test_a_zombies_late_writes_change_nothing_that_is_seen(prefix: str) -> None:
+    await claims.zombie(prefix, HOLD)
+
+
+async def test_a_publisher_that_starts_again_writes_anew_and_its_leftovers_are_swept(
+    prefix: str,
+) -> None:
+    await claims.restarted(prefix, HOLD)
+
+
+async def test_a_pod_without_publisher_is_gone_with_its_lease(prefix: str) -> None:
+    await claims.gone_for_good(prefix, HOLD)
+
+
+async def test_no_two_clocks_need_agree(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = await claims.clocks_lie(prefix, HOLD, monkeypatch)
+    assert not outcome.short

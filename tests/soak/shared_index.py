@@ -1,0 +1,124 @@
+"""Faults of the shared index, for longer: `make soak`. Prints a table, a row a fault.
+
+Each fault of `tests/faults` lasts `--hold` seconds, `--rounds` times, beside engines, publishers and
+routers at work. An answer that is called exact and is not true ends it, and so does what does not heal.
+Seconds are those of the worst round: for how long answers were not exact of every pod, and from the
+fault's end till they were for good; for replica and shared mode.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from tests.faults import claims, cluster, network, server
+from tests.faults.rig import Outcome
+from tests.servers.redis_cluster import RedisCluster
+
+Fault = Callable[[str, float], Awaitable[Outcome]]
+
+READERS = ("replica", "shared")
+
+
+def in_cluster(fault: Callable[[str, float, RedisCluster], Awaitable[Outcome]]) -> Fault:
+    """Return a fault of a cluster of its own."""
+
+    async def run(prefix: str, hold: float) -> Outcome:
+        with RedisCluster() as made:
+            return await fault(prefix, hold, made)
+
+    return run
+
+
+async def clocks_lie(prefix: str, hold: float) -> Outcome:
+    """Let everybody's clock be wrong."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return await claims.clocks_lie(prefix, hold, monkeypatch)
+
+
+FAULTS: dict[str, Fault] = {
+    "server killed, back with nothing": server.killed,
+    "server killed, back with nothing (Valkey 9)": partial(server.killed, binary="valkey"),
+    "server killed, appendfsync always": partial(server.killed, appendfsync="always"),
+    "server killed, the file's end lost": partial(
+        server.killed, appendfsync="everysec", tail=server.TAIL
+    ),
+    "server stands still": server.stands_still,
+    "FLUSHALL": server.emptied,
+    "a record deleted by hand": server.record_deleted,
+    "half of the buckets deleted by hand": server.buckets_deleted,
+    "memory limit, noeviction": server.full,
+    "memory limit, noeviction (Valkey 9)": partial(server.full, binary="valkey"),
+    "memory limit, allkeys-lru": server.evicting,
+    "connections cut in mid-batch": network.cut,
+    "0.4 s there and back": network.slow,
+    "40 kB/s": network.narrow,
+    "routers cut off": network.readers_cut_off,
+    "publishers cut off": network.writers_cut_off,
+    "two publishers claim one pod": claims.contended,
+    "a zombie's late writes": claims.zombie,
+    "publisher killed and restarted": claims.restarted,
+    "publisher gone, back after its lease": claims.gone_for_good,
+    "clocks hours off, at wrong speeds": clocks_lie,
+    "the server's TIME is wrong by two days": server.forgotten,
+    "cluster: master killed, replica behind": in_cluster(cluster.master_killed),
+    "cluster: fail-over in order": in_cluster(cluster.failed_over),
+    "cluster: buckets moved under load": in_cluster(cluster.slots_moved),
+    "Sentinel: master killed": cluster.sentinel_failed_over,
+}
+
+
+def row(name: str, outcomes: list[Outcome]) -> str:
+    """Return a row of the table."""
+    cells = [name]
+    for reader in READERS:
+        times = [outcome.times[reader] for outcome in outcomes]
+        cells.append(f"{max(one.not_exact for one in times):.1f}")
+        cells.append(f"{max(one.healed for one in times):.1f}")
+    cells.append(str(max(sum(outcome.rebuilds.values()) for outcome in outcomes)))
+    cells.append(str(max(outcome.short for outcome in outcomes)))
+    return "| " + " | ".join([*cells, "nothing"]) + " |"
+
+
+def main() -> int:
+    """Run the faults; 1 where one of them does not heal, or an exact answer was not true."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hold", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", default="", help="part of the names of those to run")
+    parser.add_argument("--reasons", action="store_true", help="tell what readers said meanwhile")
+    args = parser.parse_args()
+    columns = [f"{reader}: {what}" for reader in READERS for what in ("not exact, s", "healed, s")]
+    print("| fault | " + " | ".join(columns) + " | rebuilds | short | lost |")
+    print("|---" * 8 + "|", flush=True)
+    failed = 0
+    for number, (name, fault) in enumerate(FAULTS.items()):
+        if args.only not in name:
+            continue
+        try:
+            outcomes = [
+                asyncio.run(_run(fault, f"soak-{number}-{time_}", args.hold))
+                for time_ in range(args.rounds)
+            ]
+        except Exception as error:  # noqa: BLE001 - the others are to be seen too
+            failed += 1
+            print(f"| {name} | FAILED: {error!r} |", flush=True)
+            continue
+        print(row(name, outcomes), flush=True)
+        if args.reasons:
+            for reader in READERS:
+                said = outcomes[0].reasons[reader].most_common(3)
+                print(f"    {reader}: {said}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+async def _run(fault: Fault, prefix: str, hold: float) -> Outcome:
+    return await fault(f"{prefix}-{time.monotonic_ns()}", hold)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
