@@ -6,7 +6,7 @@ PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-vllm test-tensors check bench soak fuzz proto lock
+.PHONY: help setup demo fleet run test test-vllm test-tensors check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ $(STAMP): constraints.txt pyproject.toml
 demo: setup ## a local cluster of simulated workers, the router, real traffic
 	@$(BIN)/warmpath demo
 
+fleet: setup ## three routers over a Redis Cluster, with workers, publishers and traffic; Ctrl-C ends it
+	@$(BIN)/warmpath fleet
+
 run: setup ## serve on loopback with deploy/warmpath.toml
 	@$(BIN)/warmpath serve --config deploy/warmpath.toml
 
@@ -41,7 +44,7 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 test: setup $(TOKENIZERS) ## the test-suite, and what is compiled once more with its bounds checked
 	$(BIN)/python -m pytest
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest tests/indexer/test_scan.py tests/conformance/test_index.py \
-	  tests/conformance/test_index_bounds.py
+	  tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py
 
 TENSORS = $(VENV)/tensors/.done
 $(TENSORS): constraints-tensors.txt $(STAMP)
@@ -80,8 +83,9 @@ bench: setup ## measure against the peer (installed for this); prints ratios. Sc
 	@$(BIN)/warmpath bench
 
 EXAMPLES ?= 5000
-soak: setup ## ingestion under churn and faults, and long state machines (about 10 minutes)
+soak: setup ## ingestion under churn and faults, the shared index under faults, long state machines (about 20 minutes)
 	PYTHONPATH=. $(BIN)/python tests/soak/soak.py
+	PYTHONPATH=. $(BIN)/python tests/soak/shared_index.py
 	WARMPATH_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
 
 RECIPE := ../shared/vllm-cpu

@@ -8,7 +8,7 @@ block's end (`shared/traces/README.md`). Requests of one stamp are spread evenly
 import gzip
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -99,19 +99,36 @@ def pooled_work(
     `prefill` returns the seconds of so many tokens after so many cached ones. It is what
     `shared/bench/sim.py` measures loads by.
     """
+    prompts = ((line.hash_ids, line.num_prompt_tokens) for line in lines)
+    return pooled(prompts, num_blocks, TRACE_BLOCK_SIZE, prefill)[1]
+
+
+def pooled(
+    prompts: Iterable[tuple[Sequence[int], int]],
+    num_blocks: int,
+    block_size: int,
+    prefill: Callable[[int, int], float],
+) -> tuple[int, float]:
+    """Return the tokens found cached and the seconds of prefill, with one LRU cache for all prompts.
+
+    A prompt is its blocks' names and its tokens; of blocks of `block_size` tokens the cache has
+    `num_blocks`. `prefill` is as in `pooled_work`.
+    """
     cache: OrderedDict[int, None] = OrderedDict()
+    found = 0
     work = 0.0
-    for line in lines:
+    for names, tokens in prompts:
         hits = 0
-        for number in line.hash_ids:
-            if number not in cache:
+        for name in names:
+            if name not in cache:
                 break
             hits += 1
-        cached = min(hits * TRACE_BLOCK_SIZE, line.num_prompt_tokens - 1)
-        work += prefill(line.num_prompt_tokens - cached, cached)
-        for number in reversed(line.hash_ids):
-            cache[number] = None
-            cache.move_to_end(number)
+        cached = min(hits * block_size, tokens - 1)
+        found += cached
+        work += prefill(tokens - cached, cached)
+        for name in reversed(names):
+            cache[name] = None
+            cache.move_to_end(name)
         while len(cache) > num_blocks:
             cache.popitem(last=False)
-    return work
+    return found, work

@@ -7,7 +7,7 @@ from random import Random
 from scorer.candidate import Candidate, Ranked, Request
 from scorer.option import check_option
 from scorer.order import in_order
-from scorer.places import places
+from scorer.policies.longest_prefix import LongestPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class Preble:
     """Preble's E2 (Srivatsa et al., 2024), as `shared/bench/policy-study.md` has it.
 
     Where the warmest candidate has more than a share of the prompt, and prompt tokens that wait
-    for a prefill are not too uneven (the most below factor x the least + slack), the longest
-    prefix wins, among equals the fewest waiting tokens: the cost is the place in that order.
+    for a prefill are not too uneven (the most below factor x the least + slack), the
+    longest prefix wins as in `LongestPrefix`: the cost is the place in that order.
     Otherwise it is in seconds: the tokens booked and not computed, this prompt's included, and a
     little for each request in flight.
     """
@@ -42,7 +42,7 @@ class Preble:
         waiting = [one.load.waiting_prompt_tokens for one in candidates]
         even = max(waiting) < self.factor * min(waiting) + self.slack
         if even and max(one.cached for one in candidates) > self.share * request.prompt_tokens:
-            return in_order(_exploit(request, candidates), rng)
+            return LongestPrefix().rank(request, candidates, rng)
         return in_order([self._explore(request, one) for one in candidates], rng)
 
     def _explore(self, request: Request, one: Candidate) -> Ranked:
@@ -50,14 +50,3 @@ class Preble:
         prefill = self.per_token * (one.load.waiting_uncached_tokens + uncached)
         requests = self.per_request * one.load.in_flight
         return Ranked(one, prefill + requests, (("prefill", prefill), ("requests", requests)))
-
-
-def _exploit(request: Request, candidates: Sequence[Candidate]) -> list[Ranked]:
-    keys = [
-        (float(request.prompt_tokens - one.cached), float(one.load.waiting_prompt_tokens))
-        for one in candidates
-    ]
-    return [
-        Ranked(one, place, (("uncached", key[0]), ("waiting", key[1])))
-        for one, key, place in zip(candidates, keys, places(keys), strict=True)
-    ]
