@@ -121,7 +121,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             credentials=publisher_credentials(config.watch, folder),
             shared=through,
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
-            restarted=lambda pod: _tell(loop, picking.restarted, pod),
+            ended=lambda pod: _tell(loop, picking.engine_ended, pod),
             gone=lambda pod: _tell(loop, picking.forget, pod),
             saved=_saved(config.index, folder),
         )

@@ -25,9 +25,9 @@ class Follower:
 
     `credentials` are for publishers; None for plain connections. `shared` follows the pods that have
     neither events nor a publisher's address; where it is None nobody does. `observed` is told of the
-    engines' load, `restarted` of pods whose engine began anew and `gone` of pods that are dropped, in
-    the thread that follows. `saved` is what another process knew of the ranks that engines are followed
-    for directly.
+    engines' load, `ended` of pods whose engine has ended (`Prober`) and `gone` of pods that are dropped,
+    in the thread that follows. `saved` is what another process knew of the ranks that engines are
+    followed for directly.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Follower:
         credentials: grpc.ChannelCredentials | None,
         shared: SharedPods | None = None,
         observed: Sink | None = None,
-        restarted: Callable[[Pod], None] | None = None,
+        ended: Callable[[Pod], None] | None = None,
         gone: Callable[[Pod], None] | None = None,
         saved: Iterable[SavedRank] = (),
     ) -> None:
@@ -51,7 +51,7 @@ class Follower:
         self._credentials = credentials
         self._shared = shared
         self._observed = observed
-        self._restarted = restarted
+        self._ended = ended
         self._gone = gone
         self._probe = probe
         self._patience = Patience(
@@ -86,7 +86,7 @@ class Follower:
                 timeout=self._probe.timeout_seconds,
                 engine=spec.engine,
                 observed=self._observed,
-                restarted=self._restarted,
+                ended=self._ended,
             )
             works.append(prober.run())
         self._tasks[spec.id] = [

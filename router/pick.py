@@ -573,8 +573,8 @@ class Picker:
         self._bookings.expire(now)
         self._believed.expire(now)
 
-    def restarted(self, pod: Pod) -> None:
-        """Take note that a pod's engine began anew: what was sent there before is not there now."""
+    def engine_ended(self, pod: Pod) -> None:
+        """Take note that a pod's engine has ended: what was sent there before is not there now."""
         for rank in pod.ranks:
             self._believed.forget(pod.id, rank.number)
 

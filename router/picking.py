@@ -93,10 +93,10 @@ class Picking:
         )
         return self._picker
 
-    def restarted(self, pod: Pod) -> None:
-        """Take note that a pod's engine began anew."""
+    def engine_ended(self, pod: Pod) -> None:
+        """Take note that a pod's engine has ended."""
         if self._picker is not None:
-            self._picker.restarted(pod)
+            self._picker.engine_ended(pod)
 
     def forget(self, pod: Pod) -> None:
         """Take note that a pod is gone."""

@@ -50,8 +50,9 @@ class Prober:
     """Looks at one pod every `interval` seconds, for at most `timeout` each time, over one connection.
 
     What the metrics of an `engine` (`router.engine_load.NAMES`) say of its load goes to `observed`, on
-    the prober's event loop, with the time of the answer by `clock`. `restarted` is told when an engine
-    is well again that had ended: nobody listened, or it said itself that it takes no requests.
+    the prober's event loop, with the time of the answer by `clock`. `ended` is told when an engine is
+    known to have ended, which is that nobody listens or that it says itself that it takes no requests,
+    and again when it is well after that.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Prober:
         timeout: float,
         engine: str = "vllm",
         observed: Sink | None = None,
-        restarted: Callable[[Pod], None] | None = None,
+        ended: Callable[[Pod], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pod = pod
@@ -70,7 +71,7 @@ class Prober:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._engine = engine
         self._observed = observed
-        self._restarted = restarted
+        self._ended = ended
         self._clock = clock
         self._failures = 0
         self._looks = 0
@@ -116,12 +117,14 @@ class Prober:
         if self._pod.status.healthy != before.healthy:
             state = "up" if self._pod.status.healthy else "down"
             log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
+            if problem and self._has_ended and self._ended is not None:
+                self._ended(self._pod)
 
     def _is_well(self) -> None:
         if self._has_ended:
             self._has_ended = False
-            if self._restarted is not None:
-                self._restarted(self._pod)
+            if self._ended is not None:
+                self._ended(self._pod)
 
     async def _load(self, session: aiohttp.ClientSession) -> bytes:
         """Hand on what the engine says of its load; return the page that says it, or else the last."""

@@ -290,11 +290,11 @@ def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model()
     assert told.candidate.known_tokens == 640
 
 
-def test_an_engine_that_began_anew_holds_nothing_of_what_was_sent_before() -> None:
+def test_an_engine_that_has_ended_holds_nothing_of_what_was_sent_before() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 0, trust="cold")
     booking_id, _ = parts.choose()
-    parts.picker.restarted(parts.pods[0])
+    parts.picker.engine_ended(parts.pods[0])
     [option] = parts.weigh().options
     assert option.match.matched_tokens == 0
     assert parts.picker.ended(booking_id, "finished", parts.now)
@@ -456,8 +456,8 @@ class AnyReports(RuleBasedStateMachine):
         self.parts.picker.forget(self.parts.pods[pod])
 
     @rule(pod=st.integers(0, 2))
-    def an_engine_begins_anew(self, pod: int) -> None:
-        self.parts.picker.restarted(self.parts.pods[pod])
+    def an_engine_ends(self, pod: int) -> None:
+        self.parts.picker.engine_ended(self.parts.pods[pod])
 
     @rule(pod=st.integers(0, 2), size=st.sampled_from([BLOCK, 64]))
     def blocks_are_of_another_size(self, pod: int, size: int) -> None:

@@ -208,12 +208,12 @@ async def test_an_engine_that_says_that_it_takes_no_requests_is_believed_at_once
     assert pod.ready
 
 
-async def test_an_engine_that_began_anew_is_told_of_once(
+async def test_an_engine_that_ends_is_told_of_when_that_is_known_and_when_it_is_well_again(
     engine: tuple[Engine, Pod, RankIngest], free_port: int
 ) -> None:
     server, pod, _ = engine
     told: list[str] = []
-    prober = Prober(pod, interval=1, timeout=5, restarted=lambda pod: told.append(pod.id))
+    prober = Prober(pod, interval=1, timeout=5, ended=lambda pod: told.append(pod.id))
     await look(prober, 2)
     server.health = 500
     await look(prober, 2)
@@ -223,15 +223,19 @@ async def test_an_engine_that_began_anew_is_told_of_once(
     assert told == [], "an engine that is slow to answer still has its cache"
     server.health = 503
     await look(prober, 2)
-    assert told == []
+    assert told == ["p"], "what was sent to it is gone"
     server.health = 200
     await look(prober, 2)
-    assert told == ["p"]
+    assert told == ["p"] * 2, "and so is what was sent meanwhile"
     address, pod.address = pod.address, f"127.0.0.1:{free_port}"
     await look(prober)
+    assert told == ["p"] * 2, "one failed look is no reason"
     pod.address = address
     await look(prober, 2)
-    assert told == ["p", "p"]
+    assert told == ["p"] * 3
+    pod.address = f"127.0.0.1:{free_port}"
+    await look(prober, 3)
+    assert told == ["p"] * 4
 
 
 async def test_adapters_that_are_loaded_while_an_engine_runs_are_found_in_time(
