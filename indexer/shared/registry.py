@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexer.engines.event import Tier
-from indexer.group import Group, Layout
+from indexer.group import Layout
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.command import Command, Redis, RefusedError, Reply, UnreachableError
 from indexer.shared.doubt import Doubt
@@ -14,6 +14,7 @@ from indexer.shared.names import Names
 from indexer.shared.record import BadRecordError, Claim, Record, read_record
 from indexer.shared.schema import SchemaError, ensure
 from indexer.trust import Level, Trust
+from indexer.watched import layout_of
 
 log = logging.getLogger(__name__)
 
@@ -201,12 +202,6 @@ def refusal(claim: Claim, keyspace: str, ranks: int) -> str:
     if claim.ranks != ranks:
         return f"the publisher follows {claim.ranks} ranks, configured are {ranks}"
     return ""
-
-
-def layout_of(state: pb.RankState) -> Layout:
-    """Return how a rank's cache is divided, as its publisher says."""
-    groups = {one.number: Group(one.kind, one.block_size, one.window) for one in state.groups}
-    return Layout(groups, state.lookahead)
 
 
 class SharedRank:
