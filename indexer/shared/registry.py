@@ -22,7 +22,7 @@ UNCONFIRMED = "being confirmed after a connection was lost"
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
 AWAY = "the shared index: "
-"""What a reason begins with where Redis refuses or does not answer."""
+"""What a reason begins with where Redis refuses, does not answer, or holds what cannot be read."""
 UNWRITTEN = "its publisher is writing what it holds"
 
 
