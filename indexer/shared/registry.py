@@ -11,7 +11,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.command import Command, Redis, RefusedError, Reply, UnreachableError
 from indexer.shared.doubt import Doubt
 from indexer.shared.names import Names
-from indexer.shared.record import BadRecordError, Claim, Record, read_record
+from indexer.shared.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.schema import SchemaError, ensure
 from indexer.trust import Level, Trust
 from indexer.watched import layout_of
@@ -112,7 +112,7 @@ class Registry:
         if isinstance(reply, UnreachableError | RefusedError):
             reading.problem = f"{AWAY}{reply}"
             return
-        fields = _fields(reply)
+        fields = fields_of(reply)
         # Mostly nothing is new, and reading it is the larger part of the work.
         if fields != reading.fields:
             try:
@@ -177,11 +177,6 @@ class Registry:
     def forget(self, pod: str) -> None:
         """Forget a pod."""
         self._readings.pop(pod, None)
-
-
-def _fields(reply: Reply) -> Mapping[bytes, bytes]:
-    """Return a hash; RESP2 has it as a list of names and values in turn."""
-    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def nobody(prefix: str) -> str:
