@@ -307,25 +307,9 @@ class SharedRank:
         """Whether nothing that the index holds of it can be used: other keys, or other ranks."""
         return bool(self._refusal(self._registry.record(self.pod)))
 
-    def learn_capacity(self, blocks: int) -> None:
-        """Leave it to the publisher, which heals the view."""
-
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
         record = self._registry.record(self.pod)
         if record is None or self.trust.level is Level.COLD:
             return {}
         return record.blocks.get(self.number, {})
-
-    def counts(self) -> Mapping[str, int]:
-        """Return nothing: the stream is its publisher's."""
-        return {}
-
-    def lost_room(self) -> None:
-        """Hold nothing that could be lost."""
-
-    def close(self) -> None:
-        """Hold nothing that could be let go."""
-
-    def check(self) -> None:
-        """Hold nothing that could disagree."""
