@@ -162,8 +162,7 @@ class WatchedRank:
     def take_state(self, state: pb.RankState) -> None:
         """Take what the publisher says of the rank. Raises ValueError where it is malformed."""
         level = Level(state.trust)
-        groups = {one.number: Group(one.kind, one.block_size, one.window) for one in state.groups}
-        self.layout = Layout(groups, state.lookahead)
+        self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
         self._say(level, state.reason)
 
@@ -190,6 +189,12 @@ class WatchedRank:
 
     def check(self) -> None:
         """Hold nothing of its own that could disagree."""
+
+
+def layout_of(state: pb.RankState) -> Layout:
+    """Return how a rank's cache is divided, as its publisher says."""
+    groups = {one.number: Group(one.kind, one.block_size, one.window) for one in state.groups}
+    return Layout(groups, state.lookahead)
 
 
 def _change(change: pb.Change) -> Change:

@@ -21,7 +21,7 @@ from indexer.shared.command import (
 )
 from indexer.shared.living import Living, Owner, read_owner
 from indexer.shared.names import Names
-from indexer.shared.record import BadRecordError, Record, read_record
+from indexer.shared.record import BadRecordError, Record, fields_of, read_record
 from indexer.shared.schema import SchemaError, ensure
 from router.credentials import publisher_credentials
 from router.read_config import ConfigError, load
@@ -192,7 +192,7 @@ def _seen(
 ) -> PodSeen:
     if fields is None or lease is None or length is None:
         return PodSeen(pod, None, "the node of its record does not answer", None, None, 0)
-    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    named = fields_of(fields)
     left = lease / 1000 if lease >= 0 else None
     try:
         record = read_record(named)

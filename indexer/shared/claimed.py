@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from indexer.engines.event import Tier
-from indexer.group import Group, Layout
 from indexer.index import BrokenInvariantError
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolver import Spot
 from indexer.shared.record import Claim, SpotOf
+from indexer.watched import layout_of
 
 
 class Claimed:
@@ -79,8 +79,7 @@ class Claimed:
 
     def blocks(self, rank: int) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier of a rank holds."""
-        groups = self._states[rank].groups
-        shown = Layout({g.number: Group(g.kind, g.block_size, g.window) for g in groups}).shown
+        shown = layout_of(self._states[rank]).shown
         return {
             tier: self._held[number]
             for (one, (tier, group)), number in self._numbers.items()

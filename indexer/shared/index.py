@@ -16,18 +16,18 @@ from indexer.index import BrokenInvariantError, IndexStats, Stretch
 from indexer.key import Chain
 from indexer.packed_keys import packed_keys
 from indexer.shared.bucket import read_bucket
-from indexer.shared.command import Call, Command, Redis, Reply, UnreachableError, script
+from indexer.shared.command import Call, Command, Redis, Reply, UnreachableError
 from indexer.shared.lookup import LookUp, blocks_of
 from indexer.shared.names import Names, checkpoint
 from indexer.shared.packed import holders
 from indexer.shared.pages import ask_page, read_page
 from indexer.shared.plan import Status, apply_calls, fence_call, outcome, purge_calls
 from indexer.shared.record import SLOTS_OF_A_CLAIM, Claim, SpotOf
+from indexer.shared.record_calls import RecordCalls
 from indexer.shared.schema import ensure
 from indexer.shared.segment import Segments
 
 TTL_MS = 86_400_000
-FENCE_MS = 30 * TTL_MS
 TIMEOUT = 5.0
 """Seconds that a call may take; one whose outcome is not known is repeated."""
 ATTEMPTS = 3
@@ -98,13 +98,13 @@ class RedisIndex:
 
     def _claim(self) -> int:
         names, pod = self._names, self._pod
-        keys = names.record(pod), names.fence(pod)
         owner = secrets.token_hex(8)
-        arguments = (owner, self._base, 1, 0, TTL_MS, FENCE_MS, "it is written to by hand")
-        self._good([Call(script("enlist"), (names.pods,), (pod,))])
-        [(_, token)] = self._good([Call(script("claim"), keys, arguments)])
-        calls = [fence_call(names, n, pod, token, TTL_MS) for n in range(names.buckets)]
-        if any(outcome(reply).status is Status.FENCED for reply in self._good(calls)):
+        calls = RecordCalls(names, pod, owner, TTL_MS)
+        reason = "it is written to by hand"
+        self._good([calls.enlist()])
+        [(_, token)] = self._good([calls.claim(self._base, take_over=True, floor=0, reason=reason)])
+        fences = [fence_call(names, n, pod, token, TTL_MS) for n in range(names.buckets)]
+        if any(outcome(reply).status is Status.FENCED for reply in self._good(fences)):
             raise LostError(f"pod {pod!r} was claimed by another")
         self._owner = owner
         return int(token)

@@ -19,7 +19,6 @@ from indexer.shared.packed import BadSegmentError, Packed
 from indexer.shared.segment import SEGMENT
 from indexer.word import WORD_BYTES, unpack_words
 
-_SPILLED = bytes([packed.SPILLED])
 Values = Mapping[bytes, bytes | None]
 """Of fields, named as in their bucket; None for one that is not there."""
 
@@ -55,9 +54,8 @@ class LookUp:
         """Return what has to be asked besides: blocks of spilled segments."""
         wanted: dict[bytes, None] = {}
         for segment, start, stop in self._spans():
-            if _is_spilled(self.values.get(segment)):
-                for key in self._words(start, stop):
-                    wanted[segment + key] = None
+            if packed.is_spilled(self.values.get(segment)):
+                wanted |= dict.fromkeys(block_fields(self._packed, segment, start, stop))
         return self._commands(field for field in wanted if field not in self.values)
 
     def _commands(self, fields: Iterable[bytes]) -> list[Command]:
@@ -88,10 +86,6 @@ class LookUp:
         self.failed += failed
         return found
 
-    def _words(self, start: int, stop: int) -> Iterator[bytes]:
-        for at in range(start * WORD_BYTES, stop * WORD_BYTES, WORD_BYTES):
-            yield self._packed[at : at + WORD_BYTES]
-
     def _spans(self) -> Iterator[tuple[bytes, int, int]]:
         return spans(self._packed, loose=self._loose)
 
@@ -107,8 +101,12 @@ def spans(keys: bytes, *, loose: bool = False) -> Iterator[tuple[bytes, int, int
                 yield keys[at * WORD_BYTES : at * WORD_BYTES + WORD_BYTES], at, at + 1
 
 
-def _is_spilled(value: bytes | None) -> bool:
-    return value is not None and value[:1] == _SPILLED
+def block_fields(keys: bytes, segment: bytes, start: int, stop: int) -> list[bytes]:
+    """Return the fields that blocks of a prompt's packed keys have where their segment is spilled."""
+    return [
+        segment + keys[at : at + WORD_BYTES]
+        for at in range(start * WORD_BYTES, stop * WORD_BYTES, WORD_BYTES)
+    ]
 
 
 Found = tuple[list[list[int]], list[int]]
@@ -154,10 +152,9 @@ def _parts(keys: bytes, values: Values, *, loose: bool) -> list[Part]:
     parts: list[Part] = []
     for segment, start, stop in spans(keys, loose=loose):
         value = values.get(segment)
-        if _is_spilled(value):
-            for at in range(start, stop):
-                field = segment + keys[at * WORD_BYTES : (at + 1) * WORD_BYTES]
-                parts.append((at, at + 1, values.get(field)))
+        if packed.is_spilled(value):
+            fields = block_fields(keys, segment, start, stop)
+            parts += [(at, at + 1, values.get(field)) for at, field in enumerate(fields, start)]
         else:
             parts.append((start, stop, value))
     return parts

@@ -112,12 +112,17 @@ def holders(packed: Packed) -> dict[int, set[int]]:
     }
 
 
+def is_spilled(value: bytes | None) -> bool:
+    """Whether a segment's value, None for none, begins like that of a spilled one."""
+    return bool(value and value[0] == SPILLED)
+
+
 def spilled_blocks(value: bytes) -> int | None:
     """Return how many blocks of a segment have fields of their own; None where it is packed.
 
     Raises BadSegmentError for a marker that is none.
     """
-    if not value or value[0] != SPILLED:
+    if not is_spilled(value):
         return None
     if len(value) != 8 or any(value[1:HEAD]):
         raise BadSegmentError(f"a spilled segment's value is {value[:16].hex()}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from indexer.shared.breaker import Breaker
 from indexer.shared.command import Command, Redis, RefusedError, Reply, UnreachableError
 from indexer.shared.names import Names
+from indexer.shared.registry import AWAY
 from indexer.shared.remote_rank import Doubt
 from indexer.trust import Level
 
@@ -137,7 +138,7 @@ class Reach:
 def problem_of(reply: Reply, fields: int) -> str:
     """Return what is wrong with a reply to an HMGET; empty for nothing."""
     if isinstance(reply, UnreachableError | RefusedError):
-        return f"the shared index: {reply}"
+        return f"{AWAY}{reply}"
     if not isinstance(reply, list) or len(reply) != fields:
         return "the shared index answered what was not asked"
     return ""

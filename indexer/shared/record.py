@@ -14,7 +14,7 @@ The record is a hash under a lease: its publisher renews it, and where it is gon
     blocks:N  distinct blocks that rank N holds, by tier, as JSON
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -76,6 +76,11 @@ class Record(msgspec.Struct, frozen=True):
 
 class BadRecordError(ValueError):
     """A record is not what this version writes."""
+
+
+def fields_of(reply: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return a hash's fields from the reply to HGETALL: names and values in turn."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def read_record(fields: Mapping[bytes, bytes]) -> Record | None:

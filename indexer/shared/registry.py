@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexer.engines.event import Tier
-from indexer.group import Group, Layout
+from indexer.group import Layout
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.command import Command, Redis, RefusedError, Reply, UnreachableError
 from indexer.shared.doubt import Doubt
 from indexer.shared.names import Names
-from indexer.shared.record import BadRecordError, Claim, Record, read_record
+from indexer.shared.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.schema import SchemaError, ensure
 from indexer.trust import Level, Trust
+from indexer.watched import layout_of
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ UNCONFIRMED = "being confirmed after a connection was lost"
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
 AWAY = "the shared index: "
-"""What a reason begins with where Redis refuses or does not answer."""
+"""What a reason begins with where Redis refuses, does not answer, or holds what cannot be read."""
 UNWRITTEN = "its publisher is writing what it holds"
 
 
@@ -111,7 +112,7 @@ class Registry:
         if isinstance(reply, UnreachableError | RefusedError):
             reading.problem = f"{AWAY}{reply}"
             return
-        fields = _fields(reply)
+        fields = fields_of(reply)
         # Mostly nothing is new, and reading it is the larger part of the work.
         if fields != reading.fields:
             try:
@@ -178,11 +179,6 @@ class Registry:
         self._readings.pop(pod, None)
 
 
-def _fields(reply: Reply) -> Mapping[bytes, bytes]:
-    """Return a hash; RESP2 has it as a list of names and values in turn."""
-    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
-
-
 def nobody(prefix: str) -> str:
     """Return that a pod has no record; who looks under another prefix sees that here."""
     return f"{NOBODY} under prefix {prefix!r}"
@@ -201,12 +197,6 @@ def refusal(claim: Claim, keyspace: str, ranks: int) -> str:
     if claim.ranks != ranks:
         return f"the publisher follows {claim.ranks} ranks, configured are {ranks}"
     return ""
-
-
-def layout_of(state: pb.RankState) -> Layout:
-    """Return how a rank's cache is divided, as its publisher says."""
-    groups = {one.number: Group(one.kind, one.block_size, one.window) for one in state.groups}
-    return Layout(groups, state.lookahead)
 
 
 class SharedRank:
@@ -317,25 +307,9 @@ class SharedRank:
         """Whether nothing that the index holds of it can be used: other keys, or other ranks."""
         return bool(self._refusal(self._registry.record(self.pod)))
 
-    def learn_capacity(self, blocks: int) -> None:
-        """Leave it to the publisher, which heals the view."""
-
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
         record = self._registry.record(self.pod)
         if record is None or self.trust.level is Level.COLD:
             return {}
         return record.blocks.get(self.number, {})
-
-    def counts(self) -> Mapping[str, int]:
-        """Return nothing: the stream is its publisher's."""
-        return {}
-
-    def lost_room(self) -> None:
-        """Hold nothing that could be lost."""
-
-    def close(self) -> None:
-        """Hold nothing that could be let go."""
-
-    def check(self) -> None:
-        """Hold nothing that could disagree."""

@@ -20,7 +20,7 @@ from indexer.shared.lookup import LookUp
 from indexer.shared.names import Names
 from indexer.shared.places import Places
 from indexer.shared.reach import Reach, problem_of
-from indexer.shared.registry import UNCONFIRMED, Registry, SharedRank
+from indexer.shared.registry import AWAY, UNCONFIRMED, Registry, SharedRank
 from indexer.shared.remote_rank import Doubt, RemoteRank
 from indexer.shared.segment import SEGMENT
 from indexer.shared.segment_cache import Copied, Keys, SegmentCache
@@ -245,7 +245,7 @@ class RemoteIndex:
             since = copied.read_at if is_old else now
             self._worsen(Doubt(level, f"{problem}: {', '.join(flaws)}", since))
         if copied.failed:
-            self._worsen(Doubt(Level.DEGRADED, f"the shared index: {copied.failed[0]}", now))
+            self._worsen(Doubt(Level.DEGRADED, f"{AWAY}{copied.failed[0]}", now))
 
     def _worsen(self, doubt: Doubt) -> None:
         """Let something speak against the answer; what was said first stays unless this is worse."""

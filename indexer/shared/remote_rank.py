@@ -66,8 +66,8 @@ class RemoteRank:
         return self.said.blocks()
 
     def counts(self) -> Mapping[str, int]:
-        """Return what happened to its stream, as far as it is told here."""
-        return self.said.counts()
+        """Return nothing: the stream is its publisher's."""
+        return {}
 
     def heard(self, problem: str) -> None:
         """Take what was read of the record; or `problem`, why it could not be.

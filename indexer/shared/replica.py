@@ -13,7 +13,7 @@ from indexer.shared.command import Redis, RefusedError, UnreachableError
 from indexer.shared.names import Names
 from indexer.shared.packed import BadSegmentError
 from indexer.shared.pod_copy import Holder, PodCopy, Resync, State
-from indexer.shared.registry import UNREAD, Registry
+from indexer.shared.registry import AWAY, UNREAD, Registry
 from indexer.shared.scan import Keys, Scan
 from indexer.watched import WatchedRank
 
@@ -128,7 +128,7 @@ class Replica:
             log_entries = entries.get(copy.pod)
             problem = self._registry.problem(copy.pod)
             if isinstance(log_entries, UnreachableError | RefusedError):
-                problem = problem or f"the shared index: {log_entries}"
+                problem = problem or f"{AWAY}{log_entries}"
             if problem:
                 problems += 1
                 copy.lost(problem)

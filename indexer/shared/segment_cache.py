@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.index import BrokenInvariantError, Stretch
-from indexer.shared.lookup import spans, stretches
-from indexer.shared.packed import SPILLED
-from indexer.word import WORD_BYTES
+from indexer.shared.lookup import block_fields, spans, stretches
+from indexer.shared.packed import is_spilled
 
 ENTRY_BYTES = 500
 """What a part takes besides its value, reckoned on the high side: three dict entries, name and time."""
 
-SPILLED_HEAD = bytes([SPILLED])
 Keys = NDArray[np.uint64]
 
 
@@ -82,17 +80,14 @@ class SegmentCache:
         for segment, start, stop in spans(packed):
             segments += 1
             at = read_at(segment, -inf)
-            if at >= since and self._is_spilled(segment):
-                at = min(read_at(field, -inf) for field in _blocks(packed, segment, start, stop))
+            if at >= since and is_spilled(self._values.get(segment)):
+                fields = block_fields(packed, segment, start, stop)
+                at = min(read_at(field, -inf) for field in fields)
             if at < since:
                 starts.append(start)
         self.misses += len(starts)
         self.hits += segments - len(starts)
         return starts
-
-    def _is_spilled(self, segment: bytes) -> bool:
-        value = self._values.get(segment)
-        return value is not None and value[:1] == SPILLED_HEAD
 
     def match(self, keys: Keys, *, leading: bool = False) -> Copied:
         """Return who holds which of a prompt's blocks, by what was read.
@@ -111,8 +106,8 @@ class SegmentCache:
                 missing += stop - start
                 continue
             read_at = min(read_at, at)
-            if self._is_spilled(segment):
-                for field in _blocks(packed, segment, start, stop):
+            if is_spilled(self._values.get(segment)):
+                for field in block_fields(packed, segment, start, stop):
                     at = self._touch(field)
                     if at is None:
                         missing += 1
@@ -153,11 +148,3 @@ def _bytes_of(value: bytes | None) -> int:
 
 def _packed(keys: Keys) -> bytes:
     return np.asarray(keys, "<u8").tobytes()
-
-
-def _blocks(packed: bytes, segment: bytes, start: int, stop: int) -> list[bytes]:
-    """Return the fields of a spilled segment's blocks."""
-    return [
-        segment + packed[at : at + WORD_BYTES]
-        for at in range(start * WORD_BYTES, stop * WORD_BYTES, WORD_BYTES)
-    ]

@@ -27,8 +27,7 @@ def _redis_of_module() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis_server(_redis_of_module: RedisServer) -> RedisServer:
     """Return a Redis 6.2 with nothing in it."""
-    _redis_of_module.ask("FLUSHALL")
-    _redis_of_module.ask("SCRIPT", "FLUSH")
+    _redis_of_module.flush()
     return _redis_of_module
 
 
@@ -41,8 +40,7 @@ def _valkey_of_module() -> Iterator[RedisServer]:
 @pytest.fixture
 def valkey_server(_valkey_of_module: RedisServer) -> RedisServer:
     """Return a Valkey 9 with nothing in it."""
-    _valkey_of_module.ask("FLUSHALL")
-    _valkey_of_module.ask("SCRIPT", "FLUSH")
+    _valkey_of_module.flush()
     return _valkey_of_module
 
 

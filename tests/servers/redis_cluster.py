@@ -1,13 +1,14 @@
 """A real Redis Cluster on loopback: three masters with a replica each."""
 
-from typing import Any, Self
+from typing import Any
 
 from tests.servers.redis_server import Binary, RedisServer, wait_for
+from tests.servers.service import Service
 
 SLOTS = 16384
 
 
-class RedisCluster:
+class RedisCluster(Service):
     """Masters first in `nodes`, then their replicas in the same order."""
 
     def __init__(
@@ -60,17 +61,6 @@ class RedisCluster:
         """End all nodes."""
         for node in self.nodes:
             node.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @staticmethod
     def id_of(node: RedisServer) -> str:
@@ -175,11 +165,10 @@ class RedisCluster:
         self.end_migration(slot, target)
 
     def flush(self) -> None:
-        """Remove every key, on all masters."""
+        """Remove every key and script, on all masters."""
         for node in self.nodes_alive():
             if self.is_master(node):
-                node.ask("FLUSHALL")
-                node.ask("SCRIPT", "FLUSH")
+                node.flush()
 
     def heal(self) -> None:
         """Restart nodes that were killed, and wait until all is well."""

@@ -1,13 +1,12 @@
 """A real Sentinel set-up on loopback: a master, a replica, three sentinels that have to agree."""
 
-from typing import Self
-
 from tests.servers.redis_server import Binary, RedisServer, wait_for
+from tests.servers.service import Service
 
 NAME = "warm"
 
 
-class RedisSentinel:
+class RedisSentinel(Service):
     """`servers` are the first master and its replica; roles change."""
 
     def __init__(self, binary: Binary = "redis", **config: str | int) -> None:
@@ -91,25 +90,7 @@ class RedisSentinel:
         master: RedisServer = wait_for(switched, 60, "a new master")
         return master
 
-    def heal(self) -> None:
-        """Restart a server that was killed, and wait until all is well."""
-        for server in self.servers:
-            if not server.is_running:
-                server.restart()
-        self.wait_until_healthy()
-
     def close(self) -> None:
         """End all."""
         for server in [*self.sentinels, *self.servers]:
             server.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

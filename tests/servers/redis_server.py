@@ -9,11 +9,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import redis
 
 from bench.redis_server import find_server
+from tests.servers.service import Service
 
 Binary = Literal["redis", "valkey"]
 """Redis 6.2 or Valkey 9."""
@@ -48,7 +49,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = START_SECONDS, what:
     raise TimeoutError(f"{what or condition} did not come about in {seconds} s; {problem}")
 
 
-class RedisServer:
+class RedisServer(Service):
     """One server on loopback, with a folder of its own. Nothing is saved unless asked for.
 
     `config` holds directives of redis.conf: `maxmemory="4mb"`, `appendonly="yes"`; `users` the lines of
@@ -118,6 +119,11 @@ class RedisServer:
         else:
             pairs = [*zip(reply[::2], reply[1::2], strict=True)]
         return {name.decode(): value.decode() for name, value in pairs}
+
+    def flush(self) -> None:
+        """Remove every key and script."""
+        self.ask("FLUSHALL")
+        self.ask("SCRIPT", "FLUSH")
 
     @property
     def is_running(self) -> bool:
@@ -213,14 +219,3 @@ class RedisServer:
             if number is signal.SIGTERM:
                 self._process.send_signal(signal.SIGCONT)
         self._process.wait(timeout=30)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
