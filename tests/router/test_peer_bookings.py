@@ -485,8 +485,8 @@ class AnyFleet(RuleBasedStateMachine):
         self.store = FakeStore()
         self.routers = [Router(self.store, 1000.0 * number) for number in range(3)]
         self.booked: list[tuple[Router, str]] = []
-        self.reported: dict[str, Router] = {}
-        """Bookings that must end, for what was known of them."""
+        self.reported: dict[str, tuple[Router, Router]] = {}
+        """Bookings that must end: whose each is, and who was told of its end."""
 
     @rule(
         which=st.integers(0, 2),
@@ -511,8 +511,9 @@ class AnyFleet(RuleBasedStateMachine):
     def any_router_hears_of_an_end(self, to: int, which: int) -> None:
         if self.booked:
             owner, name = self.booked.pop(-1 - which % len(self.booked))
-            if self.routers[to].finish(name) and not self.store.is_away:
-                self.reported[name] = owner
+            told = self.routers[to]
+            if told.finish(name) and not self.store.is_away:
+                self.reported[name] = owner, told
 
     @rule(which=st.integers(0, 2), pod=st.sampled_from("pq"))
     def speak_to_redis_while_a_pick_comes(self, which: int, pod: str) -> None:
@@ -546,7 +547,8 @@ class AnyFleet(RuleBasedStateMachine):
         gone = self.routers[which]
         self.routers[which] = Router(self.store, gone.clock_ahead + 10.0)
         self.booked = [one for one in self.booked if one[0] is not gone]
-        self.reported = {name: of for name, of in self.reported.items() if of is not gone}
+        # A report that it was to hand on may have gone with it.
+        self.reported = {name: both for name, both in self.reported.items() if gone not in both}
 
     @rule(seconds=st.one_of(st.floats(0, 0.2), st.floats(0, 5)))
     def time_passes(self, seconds: float) -> None:
@@ -575,7 +577,7 @@ class AnyFleet(RuleBasedStateMachine):
             assert router.peers.peers(router.now) == 2
             for pod in "pq":
                 self.assert_others_are_counted_once(router, pod)
-        for name, owner in self.reported.items():
+        for name, (owner, _) in self.reported.items():
             assert owner.bookings.get(name) is None
         self.reported.clear()
 
