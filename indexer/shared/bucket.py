@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from indexer.index import BrokenInvariantError
+from indexer.shared.names import BORN
 from indexer.shared.packed import MOST_RECORDS, BadSegmentError, decode, holders, spilled_blocks
 from indexer.shared.pages import CHECKPOINT
 from indexer.word import WORD_BYTES
@@ -33,6 +34,8 @@ def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> B
     counts: dict[int, int] = {}
     blocks: dict[int, Holders] = {}
     for name, value in fields.items():
+        if name == BORN:
+            continue
         if name.startswith(CHECKPOINT):
             bucket.checkpoints[name] = value
         elif len(name) == WORD_BYTES:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from indexer.index import Stretch
 from indexer.shared import packed
 from indexer.shared.command import Command, RefusedError, Reply
-from indexer.shared.names import Names
+from indexer.shared.names import BORN, Names
 from indexer.shared.packed import BadSegmentError, Packed
 from indexer.shared.segment import SEGMENT
 from indexer.word import WORD_BYTES, unpack_words
@@ -39,10 +39,13 @@ class LookUp:
         self.failed: list[Exception] = []
         """Why something could not be read: error replies and values that are none, one entry each.
         What was not read counts as held by nobody."""
+        self.born: dict[int, bytes | None] = {}
+        """Of each bucket that was read, what tells it from another one (`names.BORN`)."""
         self._names = names
         self._packed = self.keys.tobytes()
         self._loose = loose
-        self._asked: list[list[bytes]] = []
+        self._asked: dict[int, list[bytes]] = {}
+        """Fields, by bucket."""
 
     def commands(self) -> list[Command]:
         """Return what is asked first."""
@@ -63,22 +66,23 @@ class LookUp:
         for field in fields:
             segment = int.from_bytes(field[:WORD_BYTES], "little")
             by_bucket.setdefault(self._names.bucket_of(segment), []).append(field)
-        self._asked = list(by_bucket.values())
+        self._asked = by_bucket
         bucket = self._names.bucket
-        return [Command(("HMGET", bucket(number), *of)) for number, of in by_bucket.items()]
+        return [Command(("HMGET", bucket(number), *of, BORN)) for number, of in by_bucket.items()]
 
     def feed(self, replies: Sequence[Reply]) -> None:
         """Take the replies to what was asked last, in its order."""
-        for fields, reply in zip(self._asked, replies, strict=True):
+        for (bucket, fields), reply in zip(self._asked.items(), replies, strict=True):
             if isinstance(reply, Exception):
                 self.failed.append(reply)
                 self.values.update(dict.fromkeys(fields))
-            elif not isinstance(reply, list) or len(reply) != len(fields):
+            elif not isinstance(reply, list) or len(reply) != len(fields) + 1:
                 self.failed.append(RefusedError(f"an HMGET of {len(fields)} fields: {reply!r:.60}"))
                 self.values.update(dict.fromkeys(fields))
             else:
-                self.values.update(zip(fields, reply, strict=True))
-        self._asked = []
+                *values, self.born[bucket] = reply
+                self.values.update(zip(fields, values, strict=True))
+        self._asked = {}
 
     def stretches(self) -> list[Stretch]:
         """Return who holds what; each slot's stretches are in order. Slots are the index's own."""

@@ -73,6 +73,11 @@ class Names:
         return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:reports"
 
 
+BORN = b"born"
+"""The field of a bucket that tells one that was lost and made anew from the one before. It cannot be a
+segment's (`checkpoint`)."""
+
+
 def checkpoint(pod: str) -> bytes:
     """Return the field of a bucket that says how far a pod's writer is in it.
 

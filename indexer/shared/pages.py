@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from indexer.shared.command import Command
-from indexer.shared.names import Names, checkpoint
+from indexer.shared.names import BORN, Names, checkpoint
 from indexer.word import WORD_BYTES
 
 CHECKPOINT = checkpoint("")
@@ -62,7 +62,7 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
         elif name.startswith(CHECKPOINT):
             pod = name[len(CHECKPOINT) :].decode(errors="replace")
             page.checkpoints[unquote(pod)] = value
-        else:
+        elif name != BORN:
             page.strange[name] = value
     return page
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexer.engines.event import Tier
@@ -18,7 +18,7 @@ from indexer.watched import layout_of
 
 log = logging.getLogger(__name__)
 
-UNCONFIRMED = "being confirmed after a connection was lost"
+UNCONFIRMED = "being confirmed after a connection or a bucket was lost"
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
 AWAY = "the shared index: "
@@ -50,20 +50,22 @@ class Registry:
         self._names = names
         self._clock = clock
         self._readings: dict[str, _Reading] = {}
+        self._losses = 0
+        """Of content, that no connection told of."""
         self._disruptions = 0
+        """What `_breaks` was when records were last read."""
         self._checked_at: int | None = None
         """At how many disruptions the schema was last looked at."""
         self._unfit = ""
 
-    async def refresh(self, pods: Iterable[str], timeout: float) -> None:
-        """Read these pods' records, all in one round trip; what fails is remembered, not raised."""
-        await self.read(list(pods), [], timeout)
-
     async def read(
         self, pods: Sequence[str], first: Sequence[Command], timeout: float
     ) -> list[Reply]:
-        """Read these pods' records like `refresh`; return the replies to what is asked before them."""
-        before = self._redis.disruptions
+        """Read these pods' records, all in one round trip; what fails is remembered, not raised.
+
+        Returns the replies to what is asked before them.
+        """
+        before = self._breaks
         asked = [Command(("HGETALL", self._names.record(pod))) for pod in pods]
         replies, unfit = await asyncio.gather(
             self._redis.run([*first, *asked], timeout=timeout), self._check_schema(timeout)
@@ -92,8 +94,8 @@ class Registry:
         return self._unfit
 
     def _take(self, pods: Sequence[str], replies: Sequence[Reply], before: int) -> None:
-        """Take the replies; `before` is what `Redis.disruptions` was when they were asked for."""
-        now = self._redis.disruptions
+        """Take the replies; `before` is what `_breaks` was when they were asked for."""
+        now = self._breaks
         if now != self._disruptions:
             self._disruptions = now
             for reading in self._readings.values():
@@ -126,11 +128,19 @@ class Registry:
 
     @property
     def is_disrupted(self) -> bool:
-        """Whether a connection was lost or made since the records were last read.
+        """Whether a connection was lost or made, or content lost, since the records were last read.
 
         What they said before then is no reason to believe what is read since.
         """
-        return self._redis.disruptions != self._disruptions
+        return self._breaks != self._disruptions
+
+    @property
+    def _breaks(self) -> int:
+        return self._redis.disruptions + self._losses
+
+    def lost(self) -> None:
+        """Take note that content was lost: no pod's is sure before its writer has looked again."""
+        self._losses += 1
 
     def record(self, pod: str) -> Record | None:
         """Return a pod's record as it was last read; None where there is none, or none was read."""

@@ -3,13 +3,16 @@
     refresh   the parts that were not read of late --HMGET a bucket--> Redis --> the copy
     match     who holds what, by the copy alone, and whether all of it is fresh
 
+Each read tells too which bucket it was (`names.BORN`): one that was lost since holds less than it
+should, and until its writers have looked again nothing is sure.
+
 What fails several times in a row is left alone for a while (`reach`): answers do not wait for it.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from indexer.key import Chain
 from indexer.packed_keys import packed_keys
 from indexer.shared.command import Command, Redis
 from indexer.shared.lookup import LookUp
-from indexer.shared.names import Names
+from indexer.shared.names import BORN, Names
 from indexer.shared.places import Places
 from indexer.shared.reach import Reach, problem_of
 from indexer.shared.registry import AWAY, UNCONFIRMED, Registry, SharedRank
@@ -97,6 +100,10 @@ class RemoteIndex:
         """Reads under way, by the last block of each part: it names all that is before it."""
         self._anew_at = -math.inf
         """When a claim was last found to be another: what was read before has none of its blocks."""
+        self._born: dict[int, bytes | None] = {}
+        """Of each bucket, what was read last of when it was made."""
+        self._born_at: int | None = None
+        """What `Redis.disruptions` was when that was read of all; None where it is to be read anew."""
         self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
         self._doubt: Doubt | None = None
         """Of the answer that is being made."""
@@ -176,15 +183,16 @@ class RemoteIndex:
             left = READ_SHARE * self.deadline - (self._clock() - begun)
             replies = await self._redis.run(asked, timeout=max(0.0, left))
             look_up.feed(replies)
+            self._compare(look_up.born)
             for command, reply in zip(asked, replies, strict=True):
-                fields = _fields(command)
+                *fields, _ = _fields(command)
                 bucket = self._names.bucket_of(unpack_words(fields[0][:WORD_BYTES])[0])
-                problem = problem_of(reply, len(fields))
+                problem = problem_of(reply, len(fields) + 1)
                 if problem:
                     failed[bucket] = problem
                 else:
                     answered.add(bucket)
-                    self._keep(fields, reply, begun)
+                    self._keep(fields, reply[:-1], begun)
             asked = look_up.more()
         seconds = self._clock() - begun
         self.reads += 1
@@ -196,6 +204,14 @@ class RemoteIndex:
         elif failed:
             self.errors += 1
         self.reach.note(answered - failed.keys(), failed)
+
+    def _compare(self, born: Mapping[int, bytes | None]) -> None:
+        """Take note of when buckets were made; of one that is not known it may have been just now."""
+        if any(self._born.get(bucket, b"") != at for bucket, at in born.items()):
+            self._born |= born
+            # What took one mostly took others too, and is told of once for all.
+            self._born_at = None
+            self._registry.lost()
 
     def _keep(self, fields: Sequence[bytes], values: Sequence[bytes | None], begun: float) -> None:
         now = self._clock() if begun >= self._anew_at else begun
@@ -274,15 +290,32 @@ class RemoteIndex:
             await asyncio.sleep(POLL_SECONDS)
 
     async def poll(self) -> None:
-        """Read the records of the ranks' pods."""
+        """Read the records of the ranks' pods; before them, if need be, when the buckets were made."""
         pods = {pod for pod, _ in list(self._ranks)}
         for pod in self._pods - pods:
             self._registry.forget(pod)
             self._places.forget(pod)
         self._pods = pods
         if pods:
-            await self._registry.refresh(sorted(pods), POLL_TIMEOUT)
+            if self._born_at != self._redis.disruptions:
+                await self._read_births()
+            await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
         self._take_records()
+
+    async def _read_births(self) -> None:
+        """Read when each bucket was made."""
+        disruptions = self._redis.disruptions
+        buckets = range(self._names.buckets)
+        asked = [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
+        replies = await self._redis.run(asked, timeout=POLL_TIMEOUT)
+        born = {
+            bucket: reply
+            for bucket, reply in enumerate(replies)
+            if reply is None or isinstance(reply, bytes)
+        }
+        self._compare(born)
+        if len(born) == len(buckets):
+            self._born_at = disruptions
 
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())

@@ -55,7 +55,6 @@ class Reader(ABC):
         """Why answers were not exact; the first words."""
         self.marks: list[tuple[float, bool]] = []
         """When, by the event loop, all pods' answers became exact, or no longer were."""
-        self.excused = 0
         self._pods = pods
         self._scorer = Scorer(ingest, "")
         self._ranks: list[Rank] = []
@@ -222,8 +221,6 @@ class Looking(Reader):
             remote=self.remote,
         )
         super().__init__("shared", pods, ingest)
-        self.unnoticed: float | None = None
-        """When, by the event loop, something was taken out of Redis behind everyone's back."""
         self._clock = clock
         ranks: list[RemoteRank] = [
             ingest.add_shared(pod, 0, keyspace=KEYSPACE, ranks=1) for pod in pods
@@ -244,13 +241,6 @@ class Looking(Reader):
         oldest = min(read - 1.0, begun - FRESH_SECONDS - SLACK_SECONDS)
         low = publisher.applied_at(oldest)
         return [truth for sequence, truth in publisher.truths.items() if sequence >= low]
-
-    def _wrong(self, rank: Rank, tier: Tier, found: set[int], truths: list[set[int]]) -> None:
-        missing_only = any(found <= truth for truth in truths)
-        if self.unnoticed is not None and missing_only:
-            self.excused += 1
-        else:
-            super()._wrong(rank, tier, found, truths)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where a part contradicts itself."""

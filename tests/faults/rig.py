@@ -47,8 +47,6 @@ class Outcome:
     """By reader: why answers were not exact."""
     rebuilds: Counter[Cause]
     """Why publishers have written everything anew."""
-    short: int
-    """Answers in shared mode that lacked blocks, of a pod called exact, before anyone could know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +244,6 @@ class Rig:
         await self.until(lambda: time.monotonic() >= end, "time passes")
         await self.goes_on()
 
-    def taken_away(self) -> None:
-        """Take note that something is taken out of Redis with no connection lost by it.
-
-        Publishers find out at their next audit. Until then answers in shared mode may lack blocks.
-        """
-        self.looking.unnoticed = asyncio.get_running_loop().time()
-
     async def healed(self) -> Outcome:
         """Wait until all is well, then hold everything against the truth; return what it took."""
         self.over()
@@ -264,7 +255,6 @@ class Rig:
         try:
             await self.until(self._is_settled, "both say that they have everything")
             outcome = self._outcome()
-            self.looking.unnoticed = None
             await asyncio.sleep(QUIET)
             await self.until(self._is_settled, "both say that they have everything")
             for reader in self.readers:
@@ -305,7 +295,6 @@ class Rig:
             {reader.name: self._times(reader) for reader in self.readers},
             {reader.name: reader.reasons.copy() for reader in self.readers},
             rebuilds - self._rebuilt,
-            self.looking.excused,
         )
 
     def _times(self, reader: Reader) -> Times:

@@ -77,7 +77,6 @@ async def buckets_deleted(prefix: str, hold: float) -> Outcome:
 
 async def _by_hand(made: Rig, hold: float, server: RedisServer, words: tuple[str, ...]) -> Outcome:
     await made.begin()
-    made.taken_away()
     await made.work(partial(server.ask, *words))
     made.over()
     await made.rewritten()
@@ -108,7 +107,6 @@ async def evicting(prefix: str, hold: float) -> Outcome:
     with RedisServer(maxmemory_policy="allkeys-lru") as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
-            made.taken_away()
             used = int(server.facts("INFO", "memory")["used_memory"])
             await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", str(used - 20_000)))
             await made.until(

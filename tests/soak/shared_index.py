@@ -80,7 +80,6 @@ def row(name: str, outcomes: list[Outcome]) -> str:
         cells.append(f"{max(one.not_exact for one in times):.1f}")
         cells.append(f"{max(one.healed for one in times):.1f}")
     cells.append(str(max(sum(outcome.rebuilds.values()) for outcome in outcomes)))
-    cells.append(str(max(outcome.short for outcome in outcomes)))
     return "| " + " | ".join([*cells, "nothing"]) + " |"
 
 
@@ -93,8 +92,8 @@ def main() -> int:
     parser.add_argument("--reasons", action="store_true", help="tell what readers said meanwhile")
     args = parser.parse_args()
     columns = [f"{reader}: {what}" for reader in READERS for what in ("not exact, s", "healed, s")]
-    print("| fault | " + " | ".join(columns) + " | rebuilds | short | lost |")
-    print("|---" * 8 + "|", flush=True)
+    print("| fault | " + " | ".join(columns) + " | rebuilds | lost |")
+    print("|---" * 7 + "|", flush=True)
     failed = 0
     for number, (name, fault) in enumerate(FAULTS.items()):
         if args.only not in name:

@@ -1,17 +1,20 @@
--- Takes one bucket for a claim: from here on the writers of earlier claims are refused.
+-- Takes one bucket for a claim: from here on the writers of earlier claims are refused. A bucket that is
+-- made by it says when it was: one that was lost in the meantime is another one then.
 --
 -- KEYS  the bucket
 -- ARGV  the pod's checkpoint field, the claim's token, the bucket's time to live (ms)
 -- Returns {status, stored token, stored count}: 1 taken; 0 it was this claim's already; -1 a later
 --       claim has it.
 
-local stored = redis.call("HGET", KEYS[1], ARGV[1])
+local read = redis.call("HMGET", KEYS[1], ARGV[1], "born")
+local stored, born = read[1], read[2]
 if stored then
   local colon = string.find(stored, ":", 1, true)
   local token, count = tonumber(string.sub(stored, 1, colon - 1)), tonumber(string.sub(stored, colon + 1))
   if token > tonumber(ARGV[2]) then return {-1, token, count} end
   if token == tonumber(ARGV[2]) then return {0, token, count} end
 end
-redis.call("HSET", KEYS[1], ARGV[1], ARGV[2] .. ":0")
+born = born or table.concat(redis.call("TIME"), ".")
+redis.call("HSET", KEYS[1], ARGV[1], ARGV[2] .. ":0", "born", born)
 redis.call("PEXPIRE", KEYS[1], ARGV[3])
 return {1, tonumber(ARGV[2]), 0}

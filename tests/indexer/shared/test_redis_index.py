@@ -12,7 +12,7 @@ from indexer.shared.command import Call, Command, Redis, RefusedError, Reply, Un
 from indexer.shared.connect import RedisSettings, connect
 from indexer.shared.index import LostError, RedisIndex
 from indexer.shared.living import read_owner
-from indexer.shared.names import Names, checkpoint
+from indexer.shared.names import BORN, Names, checkpoint
 from indexer.shared.record import SpotOf, read_record
 from indexer.shared.segment import SEGMENT
 from tests.servers.redis_server import RedisServer
@@ -74,7 +74,7 @@ def fields_of(server: RedisServer, names: Names) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         for bucket in range(names.buckets):
             found |= client.hgetall(names.bucket(bucket))
-    found.pop(checkpoint("index"))
+    del found[checkpoint("index")], found[BORN]
     return found
 
 

@@ -72,7 +72,7 @@ class Stand:
         said = self.redis.records["p"]
         if isinstance(said, dict) and said:
             said |= {b"audits": b"%d" % audits} | {n.encode(): v for n, v in changes.items()}
-        await self.registry.refresh(["p"], 1.0)
+        await self.registry.read(["p"], [], 1.0)
         self.rank.tick()
         return self.rank.trust.level, self.rank.trust.reason
 
@@ -162,7 +162,7 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
 
 async def test_only_the_pods_whose_node_is_away_are_not_read(stand: Stand) -> None:
     stand.redis.records["q"] = RefusedError("CLUSTERDOWN")
-    await stand.registry.refresh(["p", "q"], 1.0)
+    await stand.registry.read(["p", "q"], [], 1.0)
     assert stand.registry.record("p")
     assert stand.registry.record("q") is None
     assert not stand.registry.problem("p")

@@ -304,6 +304,28 @@ async def test_a_server_that_comes_back_empty_is_no_reason_to_believe_what_was_r
         assert await made.ask(PROMPT) == []
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+async def test_where_a_bucket_is_lost_behind_everyones_back_nothing_is_exact_before_an_audit(
+    server: RedisServer, prefix: str, *, is_made_anew: bool
+) -> None:
+    async with stand(server.url, prefix) as made:
+        await made.pod.hold(PROMPT)
+        await made.until(lambda: made.level is Level.EXACT, [1])
+        names = Names(prefix)
+        server.ask("DEL", names.bucket(names.bucket_of(PROMPT[0])))
+        if is_made_anew:
+            await made.pod.fence()
+        assert await made.held(PROMPT) == 0
+        assert made.level is Level.DEGRADED
+        assert "bucket was lost" in made.rank.trust.reason
+        for _ in range(2):
+            await made.remote.poll()
+            await made.ask(PROMPT)
+            assert made.level is Level.DEGRADED
+        await confirmed(made)
+        await made.until(lambda: made.level is Level.EXACT)
+
+
 async def test_of_a_cluster_without_one_master_the_others_part_is_fresh(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:

@@ -5,13 +5,14 @@ What is told as fresh is the truth. What is not is what was last read, and says 
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from indexer.shared.command import Call, Command, Reply, UnreachableError
-from indexer.shared.names import Names
+from indexer.shared.names import BORN, Names
 from indexer.shared.packed import decode, encode, holders, pack
 from indexer.shared.registry import Registry
 from indexer.shared.remote import RemoteIndex
@@ -67,6 +68,8 @@ class HeldRedis:
             raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
             self.hashes.setdefault(key, {}).update(zip(raw[::2], raw[1::2], strict=True))
             return 0
+        if name == "HGET":
+            return fields.get(words[0]) if isinstance(words[0], bytes) else None
         assert name == "HMGET"
         return [fields.get(word) for word in words if isinstance(word, bytes)]
 
@@ -92,6 +95,9 @@ class RemoteMachine(RuleBasedStateMachine):
             stale_after=5.0,
             clock=lambda: self.now,
         )
+        self.births = count()
+        for bucket in range(BUCKETS):
+            self.redis.hashes[self.names.bucket(bucket)] = {BORN: self.birth()}
         self.pod = ToldPod(self.redis, self.names, "p", 77)
         self.rank = self.remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
         self.runner.run(self.pod.tell())
@@ -103,6 +109,9 @@ class RemoteMachine(RuleBasedStateMachine):
 
     def poll(self) -> None:
         self.runner.run(self.remote.poll())
+
+    def birth(self) -> bytes:
+        return b"%d.0" % next(self.births)
 
     def bucket(self, segment: int) -> int:
         return self.names.bucket_of(key(segment, 0))
@@ -144,6 +153,32 @@ class RemoteMachine(RuleBasedStateMachine):
         self.redis.hashes = kept
         self.runner.run(self.pod.tell())
         self.poll()
+        self.runner.run(self.pod.tell())
+        self.poll()
+        self.now += 10
+
+    @precondition(lambda self: not self.redis.unreachable and not self.remote.reach.open_buckets)
+    @rule(segment=st.sampled_from(SEGMENTS), is_made_anew=st.booleans())
+    def lose_a_bucket(self, segment: int, *, is_made_anew: bool) -> None:
+        """Lose it behind everyone's back: nobody is sure before its writers have looked again."""
+        self.now += 10
+        name = self.names.bucket(self.bucket(segment))
+        kept = self.redis.hashes.pop(name)
+        if is_made_anew:
+            self.redis.hashes[name] = {BORN: self.birth()}
+        keys = [key(segment, block) for block in range(BLOCKS)]
+        for _ in range(2):
+            self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
+            self.remote.begin()
+            assert self.remote.match(prompt_of(keys)) == []
+            assert self.rank.trust.level is Level.DEGRADED
+            assert "lost" in self.rank.trust.reason
+            self.poll()
+            self.now += 10
+        self.redis.hashes[name] = kept | {BORN: self.birth()}
+        self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
+        self.poll()
+        assert self.rank.trust.level is Level.DEGRADED
         self.runner.run(self.pod.tell())
         self.poll()
         self.now += 10
