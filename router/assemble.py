@@ -140,9 +140,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         picker = picking.picker(scorer)
         expiring = watched(_expire(picker), "ending picks of which nothing is reported")
         stack.callback(expiring.cancel)
-        registry.register(
-            PartsCollector(ingest, read, picking, replica=through.replica if through else None)
-        )
+        registry.register(PartsCollector(ingest, read, picking, shared=through))
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
             reader,

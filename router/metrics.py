@@ -5,7 +5,7 @@ hash or request id is ever a label. What the parts count in plain fields is read
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,9 +15,12 @@ from indexer.ingest import Ingest
 from indexer.shared.pod_copy import Resync
 from indexer.shared.remote import RemoteIndex
 from indexer.shared.replica import Replica
+from indexer.shared.writer import Writer
+from indexer.shared.writer_state import Cause, State
 from indexer.trust import Level
 from router.peer_bookings import PeerBookings
 from router.picking import Picking
+from router.shared_index import SharedPods
 from router.texts import Texts
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -82,9 +85,9 @@ class PartsCollector(Collector):
         texts: Texts,
         picking: Picking,
         *,
-        replica: Replica | None = None,
+        shared: SharedPods | None = None,
     ) -> None:
-        self._replica = replica
+        self._shared = shared
         self._ingest = ingest
         self._texts = texts
         self._picking = picking
@@ -129,8 +132,10 @@ class PartsCollector(Collector):
         yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
         yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
         yield from self._picks()
-        if self._replica is not None:
-            yield from _copies(self._replica)
+        if self._shared is not None and self._shared.replica is not None:
+            yield from _copies(self._shared.replica)
+        if self._shared is not None and self._shared.writing is not None:
+            yield from _writers(self._shared.writing.writers)
         if self._ingest.remote is not None:
             yield from _look_ups(self._ingest.remote)
 
@@ -261,6 +266,35 @@ def _copies(replica: Replica) -> Iterator[Metric]:
     yield from (resyncs, lags)
 
 
+def _writers(writers: Mapping[str, Writer]) -> Iterator[Metric]:
+    name = "warmpath_shared_index_writer"
+    state = GaugeMetricFamily(f"{name}_state", "1 for the state in force.", labels=["pod", "state"])
+    trouble = GaugeMetricFamily(f"{name}_trouble", "1 while Redis does not answer.", labels=["pod"])
+    rebuilds = CounterMetricFamily(
+        f"{name}_rebuilds", "Times all was written anew.", labels=["pod", "cause"]
+    )
+    done = [
+        CounterMetricFamily(f"{name}_{what}", help_text, labels=["pod"])
+        for what, help_text in (
+            ("batches", "Batches of deltas written."),
+            ("changes", "Keys added and removed there."),
+            ("audits", "Times every bucket was as it was left."),
+            ("retries", "Commands asked again."),
+        )
+    ]
+    for pod, writer in sorted(dict(writers).items()):
+        counts = writer.counts
+        for one in State:
+            state.add_metric([pod, one], float(writer.state is one))
+        trouble.add_metric([pod], float(bool(writer.trouble)))
+        for cause in Cause:
+            rebuilds.add_metric([pod, cause.name.lower()], counts.rebuilds[cause])
+        figures = counts.batches, counts.changes, counts.audits, counts.retries
+        for metric, figure in zip(done, figures, strict=True):
+            metric.add_metric([pod], figure)
+    yield from (state, trouble, rebuilds, *done)
+
+
 def _look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     name, copy = "warmpath_shared_index", remote.copy
     for what, help_text, count in (
@@ -277,6 +311,7 @@ def _look_ups(remote: RemoteIndex) -> Iterator[Metric]:
         ("copy_misses", "Segments not found there.", copy.misses),
         ("copy_evictions", "Segments let go for others.", copy.evicted),
         ("openings", "Times that a bucket was left alone.", remote.reach.openings),
+        ("losses", "Times that a bucket was another than before.", remote.losses),
     ):
         yield _counter(f"{name}_{what}", help_text, count)
     yield _gauge(f"{name}_copy_segments", "Segments in the copy.", len(copy))

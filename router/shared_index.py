@@ -143,6 +143,8 @@ class SharedPods:
         """Follow a pod no longer, if it is one of them; its ranks are the caller's to remove."""
         if self.replica is not None and pod_id in self.replica:
             self.replica.remove(pod_id)
+        if self.writing is not None:
+            self.writing.drop(pod_id)
 
 
 @asynccontextmanager

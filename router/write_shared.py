@@ -30,6 +30,8 @@ class SharedWriting:
     def __init__(
         self, redis: Redis, table: config.SharedIndex, events: config.Events, *, hash_seed: str
     ) -> None:
+        self.writers: dict[str, Writer] = {}
+        """Those that run, by pod."""
         self._redis = redis
         self._table = table
         self._events = events
@@ -49,7 +51,7 @@ class SharedWriting:
             clock=time.monotonic,
         )
         table = self._table
-        writer = Writer(
+        writer = self.writers[engine.pod] = Writer(
             Names(table.prefix),
             cache,
             owner=secrets.token_hex(8),
@@ -69,3 +71,7 @@ class SharedWriting:
             collect_forever(cache, [news.tell], pause=COLLECT_SECONDS),
             write(self._redis, writer, news, timeout=timeout),
         ]
+
+    def drop(self, pod: str) -> None:
+        """Forget a pod whose works were ended; it need not be one of them."""
+        self.writers.pop(pod, None)

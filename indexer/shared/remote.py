@@ -56,9 +56,9 @@ class RemoteIndex:
 
     Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
     `read_bytes`, `timeouts` and `errors` (reads that did not end well), `late` (prompts that did not
-    wait for a read's end), `old_answers` (not all fresh), `unknown_slots`; of the copy `copy.bytes`,
-    `copy.max_bytes`, `copy.hits`, `copy.misses`, `copy.evicted` and its length; of the breakers
-    `reach.open_buckets` and `reach.openings`.
+    wait for a read's end), `old_answers` (not all fresh), `unknown_slots`, `losses` (a bucket was not
+    the one that was known); of the copy `copy.bytes`, `copy.max_bytes`, `copy.hits`, `copy.misses`,
+    `copy.evicted` and its length; of the breakers `reach.open_buckets` and `reach.openings`.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class RemoteIndex:
         self.late = 0
         self.old_answers = 0
         self.unknown_slots = 0
+        self.losses = 0
         self._redis = redis
         self._names = names
         self._registry = registry
@@ -212,6 +213,7 @@ class RemoteIndex:
             # What took one mostly took others too, and is told of once for all.
             self._born_at = None
             self._registry.lost()
+            self.losses += 1
 
     def _keep(self, fields: Sequence[bytes], values: Sequence[bytes | None], begun: float) -> None:
         now = self._clock() if begun >= self._anew_at else begun

@@ -131,6 +131,7 @@ class Sweeper:
                     raise
         self.counts.passes += 1
         self._problem = ""
+        log.debug("the shared index was swept: %s", self.counts)
         # Where it cannot be said that the pass is over the lease runs out by itself.
         await self._hold(AT_REST + self._owner, self._pause)
         return ""

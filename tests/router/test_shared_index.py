@@ -240,6 +240,11 @@ async def test_one_router_writes_what_it_follows_and_another_reads_it(
             await until(second.is_believed)
             assert redis_server.ask("HGET", record, "owner") == owner
             assert await second.score() == {"w": 144}
+            state = 'warmpath_shared_index_writer_state{pod="w",state="%s"} 1.0'
+            assert state % "waiting" in await page(second)
+        figures = await page(writer)
+        assert state % "current" in figures
+        assert 'warmpath_shared_index_writer_trouble{pod="w"} 0.0' in figures
 
 
 async def test_another_hash_seed_is_named_and_nothing_is_matched(
