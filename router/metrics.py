@@ -311,7 +311,7 @@ def _look_ups(remote: RemoteIndex) -> Iterator[Metric]:
         ("copy_misses", "Segments not found there.", copy.misses),
         ("copy_evictions", "Segments let go for others.", copy.evicted),
         ("openings", "Times that a bucket was left alone.", remote.reach.openings),
-        ("losses", "Times that a bucket was another than before.", remote.losses),
+        ("losses", "Times that a bucket was another than before.", remote.births.losses),
     ):
         yield _counter(f"{name}_{what}", help_text, count)
     yield _gauge(f"{name}_copy_segments", "Segments in the copy.", len(copy))

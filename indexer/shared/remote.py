@@ -3,8 +3,8 @@
     refresh   the parts that were not read of late --HMGET a bucket--> Redis --> the copy
     match     who holds what, by the copy alone, and whether all of it is fresh
 
-Each read tells too which bucket it was (`names.BORN`): one that was lost since holds less than it
-should, and until its writers have looked again nothing is sure.
+Each read tells too which bucket it was (`births`): one that was lost since holds less than it should,
+and until its writers have looked again nothing is sure.
 
 What fails several times in a row is left alone for a while (`reach`): answers do not wait for it.
 """
@@ -12,15 +12,16 @@ What fails several times in a row is left alone for a while (`reach`): answers d
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from indexer.key import Chain
 from indexer.packed_keys import packed_keys
+from indexer.shared.births import Births
 from indexer.shared.command import Command, Redis
 from indexer.shared.lookup import LookUp
-from indexer.shared.names import BORN, Names
+from indexer.shared.names import Names
 from indexer.shared.places import Places
 from indexer.shared.reach import Reach, problem_of
 from indexer.shared.registry import AWAY, UNCONFIRMED, Registry, SharedRank
@@ -56,9 +57,9 @@ class RemoteIndex:
 
     Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
     `read_bytes`, `timeouts` and `errors` (reads that did not end well), `late` (prompts that did not
-    wait for a read's end), `old_answers` (not all fresh), `unknown_slots`, `losses` (a bucket was not
-    the one that was known); of the copy `copy.bytes`, `copy.max_bytes`, `copy.hits`, `copy.misses`,
-    `copy.evicted` and its length; of the breakers `reach.open_buckets` and `reach.openings`.
+    wait for a read's end), `old_answers` (not all fresh), `unknown_slots`, `births.losses`; of the copy
+    `copy.bytes`, `copy.max_bytes`, `copy.hits`, `copy.misses`, `copy.evicted` and its length; of the
+    breakers `reach.open_buckets` and `reach.openings`.
     """
 
     def __init__(
@@ -84,7 +85,6 @@ class RemoteIndex:
         self.late = 0
         self.old_answers = 0
         self.unknown_slots = 0
-        self.losses = 0
         self._redis = redis
         self._names = names
         self._registry = registry
@@ -101,10 +101,7 @@ class RemoteIndex:
         """Reads under way, by the last block of each part: it names all that is before it."""
         self._anew_at = -math.inf
         """When a claim was last found to be another: what was read before has none of its blocks."""
-        self._born: dict[int, bytes | None] = {}
-        """Of each bucket, what was read last of when it was made."""
-        self._born_at: int | None = None
-        """What `Redis.disruptions` was when that was read of all; None where it is to be read anew."""
+        self.births = Births(names, registry.lost)
         self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
         self._doubt: Doubt | None = None
         """Of the answer that is being made."""
@@ -184,7 +181,7 @@ class RemoteIndex:
             left = READ_SHARE * self.deadline - (self._clock() - begun)
             replies = await self._redis.run(asked, timeout=max(0.0, left))
             look_up.feed(replies)
-            self._compare(look_up.born)
+            self.births.compare(look_up.born)
             for command, reply in zip(asked, replies, strict=True):
                 *fields, _ = _fields(command)
                 bucket = self._names.bucket_of(unpack_words(fields[0][:WORD_BYTES])[0])
@@ -205,15 +202,6 @@ class RemoteIndex:
         elif failed:
             self.errors += 1
         self.reach.note(answered - failed.keys(), failed)
-
-    def _compare(self, born: Mapping[int, bytes | None]) -> None:
-        """Take note of when buckets were made; of one that is not known it may have been just now."""
-        if any(self._born.get(bucket, b"") != at for bucket, at in born.items()):
-            self._born |= born
-            # What took one mostly took others too, and is told of once for all.
-            self._born_at = None
-            self._registry.lost()
-            self.losses += 1
 
     def _keep(self, fields: Sequence[bytes], values: Sequence[bytes | None], begun: float) -> None:
         now = self._clock() if begun >= self._anew_at else begun
@@ -299,25 +287,12 @@ class RemoteIndex:
             self._places.forget(pod)
         self._pods = pods
         if pods:
-            if self._born_at != self._redis.disruptions:
-                await self._read_births()
+            disruptions = self._redis.disruptions
+            if births := self.births.ask(disruptions):
+                replies = await self._redis.run(births, timeout=POLL_TIMEOUT)
+                self.births.take(replies, disruptions)
             await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
         self._take_records()
-
-    async def _read_births(self) -> None:
-        """Read when each bucket was made."""
-        disruptions = self._redis.disruptions
-        buckets = range(self._names.buckets)
-        asked = [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
-        replies = await self._redis.run(asked, timeout=POLL_TIMEOUT)
-        born = {
-            bucket: reply
-            for bucket, reply in enumerate(replies)
-            if reply is None or isinstance(reply, bytes)
-        }
-        self._compare(born)
-        if len(born) == len(buckets):
-            self._born_at = disruptions
 
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())
