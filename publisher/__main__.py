@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tls-cert and --tls-key: give both or none")
     if args.tls_client_ca and not args.tls_cert:
         parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
-    for option in ("listen", "metrics_listen"):
+    for option in ("listen", "metrics_listen", "advertise"):
         value = getattr(args, option)
         host, _, port = value.rpartition(":")
         if (value or option == "listen") and not (
@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if not LEAST_LEASE <= args.redis_lease_seconds <= MOST_LEASE:
             parser.error(f"--redis-lease-seconds: {LEAST_LEASE:g} to {MOST_LEASE:g}")
+    if args.advertise and not args.redis:
+        parser.error("--advertise: needs --redis")
     for option in ("prefix", "user", "password_file", "ca", "cert", "key", "lease_seconds"):
         name = f"redis_{option}"
         if not args.redis and getattr(args, name) != parser.get_default(name):
@@ -107,6 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
     add("--hash-seed", default="", help="the routers' index.hash-seed")
     add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")
+    add(
+        "--advertise", default="",
+        help="host:port at which others reach --listen, as `warmpath index check` does; --listen's own"
+        " without it, if that names a host",
+    )  # fmt: skip
     add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")
     add(
         "--journal-bytes", type=int, default=16 << 20, help="deltas kept for routers that were away"

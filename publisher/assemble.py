@@ -55,6 +55,8 @@ class Settings:
     block_size: int
     hash_seed: str
     listen: str
+    advertise: str
+    """Where others reach it; empty: at `listen`, unless that is every address."""
     metrics_listen: str
     journal_bytes: int
     max_watchers: int
@@ -174,7 +176,7 @@ def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) ->
         owner=secrets.token_hex(8),
         keyspace=keyspace,
         model=settings.model,
-        watch=address if _is_reachable(address) else "",
+        watch=settings.advertise or (address if _is_reachable(address) else ""),
         take_over=True,
         lease=settings.redis_lease_seconds,
         bucket_life=BUCKET_LIFE,

@@ -42,7 +42,8 @@ async def truth_of(
     """Ask the publisher that a claim names. Raises NoTruthError."""
     if not claim.watch:
         raise NoTruthError(
-            "its writer serves no CacheWatch (a router in direct mode, or no --listen)"
+            "its writer tells no address (a router in direct mode, or a publisher that listens on every "
+            "address without --advertise)"
         )
     if credentials is None:
         channel = grpc.aio.insecure_channel(claim.watch, options=OPTIONS)

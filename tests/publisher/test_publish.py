@@ -313,6 +313,8 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
     [
         ("--listen=nowhere", "--listen"),
         ("--metrics-listen=:x", "--metrics-listen"),
+        ("--advertise=here", "--advertise: 'here' is not host:port"),
+        ("--advertise=here:1", "--advertise: needs --redis"),
         ("--ranks=0", "--ranks"),
         ("--tls-cert=x", "--tls-cert and --tls-key"),
         ("--tls-client-ca=x", "--tls-client-ca"),

@@ -85,6 +85,18 @@ async def test_what_the_worker_caches_is_in_redis_and_gone_within_the_lease_of_i
     await until(lambda: record_of(redis_server, names) is None, "the lease is over")
 
 
+async def test_where_others_reach_it_is_told_as_it_is_advertised(
+    pod: Pod, redis_server: RedisServer, prefix: str
+) -> None:
+    names = Names(prefix)
+    await pod.publish(*options(redis_server, prefix), "--advertise=publisher.example:7500")
+    await until(lambda: (record := record_of(redis_server, names)) and record.claim, "it claims")
+    record = record_of(redis_server, names)
+    assert record is not None
+    assert record.claim is not None
+    assert record.claim.watch == "publisher.example:7500"
+
+
 async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when_it_is_there(
     pod: Pod, prefix: str, free_port: int
 ) -> None:
