@@ -16,10 +16,12 @@ from router.book import Bookings
 from router.calibration import Calibration
 from router.load import LoadTable
 from router.peer_bookings import PeerBookings
-from router.pick import Ask, Choice, Picker, PickSettings, Placed
+from router.pick import Picker, PickSettings
+from router.placed import Placed
 from router.pods import Pod, Role
 from router.score import Scorer
 from router.sessions import Sessions
+from router.weigh import Ask, Choice
 
 BLOCK = 16
 

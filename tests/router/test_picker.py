@@ -12,8 +12,8 @@ from indexer.trust import Level
 from indexer.watched import WatchedRank
 from indexer.word import pack_words
 from router.engine_load import Observed
-from router.pick import Choice, NoPodError
 from router.pods import Pod, Status
+from router.weigh import Choice, NoPodError
 from scorer.policy import UnknownPolicyError
 from scorer.prefill import PrefillModel
 
