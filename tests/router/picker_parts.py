@@ -46,6 +46,24 @@ class KeyedPrompt:
 PROMPT = KeyedPrompt(range(1, 101))
 
 
+class SizedPrompt(KeyedPrompt):
+    """A prompt whose blocks have other keys in other sizes, as prompts have."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__((), tokens)
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        del hash_seed, lookahead
+        blocks = (self.tokens - 1) // block_size
+        keys = [1000 * block_size + block for block in range(blocks)]
+        return Chain(0, b"", block_size, blocks, (), pack_words(keys))
+
+
+def first(choice: Choice) -> str:
+    """Return the best option's pod."""
+    return choice.options[0].pod.id
+
+
 class Parts:
     """A picker over watched ranks, and all that it stands on."""
 
