@@ -12,7 +12,8 @@ from indexer.token import pack_tokens
 from router import config
 from router.picking import Picking
 from router.pods import Pod
-from router.score import Scorer, TokenPrompt
+from router.score import Scorer
+from router.token_prompt import TokenPrompt
 from router.weigh import Ask
 from scorer.longest_prefix import longest_prefix
 

@@ -21,8 +21,8 @@ from router.peer_bookings import PeerBookings
 from router.pick import Picker
 from router.pods import PodTable
 from router.prompt import PromptReader
-from router.score import TokenPrompt
 from router.time_left import TimeLeft
+from router.token_prompt import TokenPrompt
 from router.weigh import Ask, Traits
 from router.window import GroupWindow
 from scorer.policy import UnknownPolicyError
