@@ -10,10 +10,11 @@ from bench.look_up import BLOCKS, TOKENS, no_collector
 from indexer.embedded import embedded_index
 from indexer.token import pack_tokens
 from router import config
-from router.pick import Ask
 from router.picking import Picking
 from router.pods import Pod
-from router.score import Scorer, TokenPrompt
+from router.score import Scorer
+from router.token_prompt import TokenPrompt
+from router.weigh import Ask
 from scorer.longest_prefix import longest_prefix
 
 PROMPTS = 200

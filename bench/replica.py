@@ -31,7 +31,8 @@ from indexer.shared.writer import Writer
 from indexer.tasks import cancel
 from indexer.token import pack_tokens
 from indexer.trust import Level
-from router.score import Scorer, TokenPrompt
+from router.score import Scorer
+from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix
 
 PODS = 8

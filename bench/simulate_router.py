@@ -31,10 +31,11 @@ from router.book import Bookings
 from router.calibration import Calibration
 from router.engine_load import Observed
 from router.load import LoadTable
-from router.pick import Ask, Picker, PickSettings
+from router.pick import Picker, PickSettings
 from router.pods import Pod
 from router.score import Scorer
 from router.sessions import Sessions
+from router.weigh import Ask
 from scorer.prefill import PrefillModel
 from simworker.v1.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
 

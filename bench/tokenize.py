@@ -31,7 +31,7 @@ from prefixstore.tokenizer import FolderTokenizer
 from prefixstore.trie import TrieStore
 from prefixstore.workers import Workers
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.score import TokenPrompt
+from router.token_prompt import TokenPrompt
 
 PROMPT_BYTES = 40_000
 NEW_BYTES = 2_000

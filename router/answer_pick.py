@@ -18,11 +18,12 @@ from router.engine_load import MOST_REQUESTS, Observed
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.peer_bookings import PeerBookings
-from router.pick import Ask, Picker, Traits
+from router.pick import Picker
 from router.pods import PodTable
 from router.prompt import PromptReader
-from router.score import TokenPrompt
 from router.time_left import TimeLeft
+from router.token_prompt import TokenPrompt
+from router.weigh import Ask, Traits
 from router.window import GroupWindow
 from scorer.policy import UnknownPolicyError
 

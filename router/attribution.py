@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from indexer.index import BrokenInvariantError
 from router.evidence import Evidence
-from router.pick import Choice, End, Placed
+from router.placed import End, Placed
+from router.weigh import Choice
 
 
 @dataclass(slots=True)

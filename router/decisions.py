@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from indexer.index import BrokenInvariantError
 from router.candidate_message import Weighed, candidate_message, weighed
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick import Choice, End, Placed
+from router.placed import End, Placed
+from router.weigh import Choice
 
 MOST_CANDIDATES = 4
 """Candidates that are kept of a decision: the pick and the fall-backs that are ever tried."""

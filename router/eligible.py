@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from router.pick import NoPodError
 from router.pods import Pod, PodTable
+from router.weigh import NoPodError
 
 
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from indexer.index import BrokenInvariantError
-from router.pick import End, Traits
+from router.placed import End
+from router.weigh import Traits
 
 FADING = 0.98
 """What a report leaves of the weight of those before it: half of it after 34, all of them weigh 50."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from router.evidence import Evidence, Tally
 from router.facts import Finding, PodFacts
-from router.pick import Traits
 from router.score import ASSUMED_BLOCK_SIZE
+from router.weigh import Traits
 
 ENOUGH = 30
 """Reports before anything is said of them: in fewer a few evictions at once look like a fault."""

@@ -15,7 +15,8 @@ from indexer.rank_source import RankSource
 from indexer.stream import AskReplay
 from indexer.trust import Level, Trust
 from router.recording import Asked, Frame, Life, Recording, ReplayEnd
-from router.score import Scorer, TokenPrompt
+from router.score import Scorer
+from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix
 
 POD = "recorded"

@@ -17,9 +17,9 @@ from router.items import read_items
 from router.models import Model
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.score import TokenPrompt
 from router.texts import Texts
 from router.time_left import TimeLeft
+from router.token_prompt import TokenPrompt
 from router.tokenise import Asked, Ids, Tokeniser
 from router.trace import Trace
 from router.wire import listed_ids

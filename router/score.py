@@ -3,24 +3,19 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from indexer.believed import Believed
-from indexer.extra import Item, extras_of, next_token
 from indexer.group import Layout
 from indexer.ingest import Ingest
-from indexer.key import Chain, Keyspace, chain
+from indexer.key import Chain
 from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.remote_rank import RemoteRank
-from indexer.token import TOKEN_BYTES, unpack_tokens
 from indexer.trust import Level
-from indexer.word import WORD_BYTES, pack_words, unpack_words
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy
@@ -45,18 +40,8 @@ Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""
 
 
-class Memo(Protocol):
-    """Where a text's block keys are kept (`prefixstore.memo`)."""
-
-    def keys(self, root: int) -> bytes:
-        """Return the leading keys that are known, packed."""
-
-    def keep(self, root: int, block_size: int, keys: bytes) -> None:
-        """Remember a text's leading keys."""
-
-
 class Prompt(Protocol):
-    """What can be scored."""
+    """What can be scored (`router.token_prompt`)."""
 
     @property
     def model(self) -> str:
@@ -68,72 +53,6 @@ class Prompt(Protocol):
 
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
         """Return the blocks that a request could find cached."""
-
-
-class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
-    """A prompt as engines cache it; those are equal that they cache alike.
-
-    `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
-    computes anew whatever it holds (`router.prompt`). `memo` is there for a text.
-    """
-
-    model: str
-    ids: bytes
-    lora: str = ""
-    cache_salt: str = ""
-    items: tuple[Item, ...] = ()
-    reads_cache: bool = True
-    memo: Memo | None = None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
-
-    def __hash__(self) -> int:
-        return hash(self._cached_as)
-
-    @property
-    def _cached_as(self) -> tuple[object, ...]:
-        return self.ids, self.model, self.lora, self.cache_salt, self.items, self.reads_cache
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens."""
-        return len(self.ids) // TOKEN_BYTES
-
-    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
-        """Return the blocks that a request could find cached.
-
-        The last token is always computed anew, so a block that ends with it does not count
-        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too.
-        """
-        blocks = max(0, self.tokens - 1) // block_size if self.reads_cache else 0
-        root = _root(self.model, block_size, self.lora, self.cache_salt, hash_seed)
-        extras: Sequence[bytes | None] = ()
-        if lookahead:
-            ids = unpack_tokens(self.ids)
-            extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
-        elif self.items:
-            extras = extras_of(self.items, block_size, blocks) or ()
-        made = b""
-        if self.memo and blocks and not extras:
-            made = self._made(self.memo, root, block_size)[: blocks * WORD_BYTES]
-        return Chain(root, self.ids, block_size, blocks, extras, made)
-
-    def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
-        """Return the keys of all full blocks, of which only those are computed that are not known."""
-        made = memo.keys(root)
-        done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
-        if done < blocks:
-            parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
-            step = block_size * TOKEN_BYTES
-            made += pack_words(chain(parent, self.ids[done * step : blocks * step], block_size))
-            memo.keep(root, block_size, made)
-        return made
-
-
-@lru_cache(4096)
-def _root(model: str, block_size: int, lora: str, cache_salt: str, hash_seed: str) -> int:
-    return Keyspace(model, block_size, lora, cache_salt, hash_seed).root()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from router.body import BadPromptError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.pick import NoPodError
+from router.weigh import NoPodError
 from router.wire import parse, parse_request, stream_reply
 
 Reply = TypeVar("Reply")

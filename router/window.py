@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from indexer.index import BrokenInvariantError
-from router.pick import Ask, Choice, Picker
+from router.pick import Picker
+from router.weigh import Ask, Choice
 
 Chosen = tuple[str, Choice]
 """What reports call a pick, and the choice."""

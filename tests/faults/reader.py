@@ -22,7 +22,8 @@ from indexer.tasks import cancel, watched
 from indexer.token import pack_tokens
 from indexer.trust import Level
 from indexer.watched import WatchedRank
-from router.score import Scorer, TokenPrompt
+from router.score import Scorer
+from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Held, Pod
 from tests.indexer.engine_model import BLOCK

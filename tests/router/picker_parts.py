@@ -16,10 +16,12 @@ from router.book import Bookings
 from router.calibration import Calibration
 from router.load import LoadTable
 from router.peer_bookings import PeerBookings
-from router.pick import Ask, Choice, Picker, PickSettings, Placed
+from router.pick import Picker, PickSettings
+from router.placed import Placed
 from router.pods import Pod, Role
 from router.score import Scorer
 from router.sessions import Sessions
+from router.weigh import Ask, Choice
 
 BLOCK = 16
 
@@ -42,6 +44,24 @@ class KeyedPrompt:
 
 
 PROMPT = KeyedPrompt(range(1, 101))
+
+
+class SizedPrompt(KeyedPrompt):
+    """A prompt whose blocks have other keys in other sizes, as prompts have."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__((), tokens)
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        del hash_seed, lookahead
+        blocks = (self.tokens - 1) // block_size
+        keys = [1000 * block_size + block for block in range(blocks)]
+        return Chain(0, b"", block_size, blocks, (), pack_words(keys))
+
+
+def first(choice: Choice) -> str:
+    """Return the best option's pod."""
+    return choice.options[0].pod.id
 
 
 class Parts:

@@ -7,7 +7,7 @@ from weighed import BLOCK, TOKENS, choice, follow, option, placed
 
 from indexer.group import Layout
 from router.attribution import Attribution, Row, ShadowRow
-from router.pick import Placed
+from router.placed import Placed
 
 
 def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Placed:

@@ -12,7 +12,7 @@ from router.candidate_message import candidate_message, source_message
 from router.decisions import ENDS, MOST_CANDIDATES, Decisions
 from router.load import Part
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick import Placed
+from router.placed import Placed
 
 
 def test_a_candidate_as_pick_gives_it_has_no_details() -> None:

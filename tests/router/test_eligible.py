@@ -7,8 +7,8 @@ from weighed import FakeRank
 
 from indexer.trust import Level, Trust
 from router.eligible import eligible
-from router.pick import NoPodError
 from router.pods import Pod, PodTable, Status
+from router.weigh import NoPodError
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
 ILL = Status(healthy=False, reason="no answer in time")

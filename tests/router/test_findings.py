@@ -14,7 +14,7 @@ from router.evidence import Evidence, Tally
 from router.facts import Finding, PodFacts, RankFacts
 from router.findings import findings
 from router.mispredictions import ENOUGH
-from router.pick import Traits
+from router.weigh import Traits
 
 NOW = 1000.0
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)

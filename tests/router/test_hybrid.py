@@ -16,7 +16,8 @@ from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from indexer.token import pack_tokens, unpack_tokens
-from router.score import Scorer, TokenPrompt
+from router.score import Scorer
+from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from indexer.token import pack_tokens
 from router.decisions import Decisions
-from router.pick import Ask, Choice, NoPodError
 from router.pods import Pod
-from router.score import TokenPrompt
+from router.token_prompt import TokenPrompt
+from router.weigh import Ask, Choice, NoPodError
 from router.window import GroupWindow
 from scorer.policy import UnknownPolicyError
 from tests.router.test_picker import BLOCK, PROMPT, KeyedPrompt, Parts, first

@@ -5,9 +5,10 @@ from itertools import count
 
 from indexer.group import Group, Layout
 from indexer.trust import Level, Trust
-from router.pick import Choice, Option, Placed, Predicted, Traits
+from router.placed import Placed, Predicted
 from router.pods import Pod
 from router.rank_book import Booking, Work
+from router.weigh import Choice, Option, Traits
 from scorer.candidate import Candidate, Load
 from scorer.match import Match, Span
 

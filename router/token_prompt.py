@@ -1,0 +1,88 @@
+"""A prompt as the tokens that engines cache, and its blocks: what a request could find of it."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+from indexer.extra import Item, extras_of, next_token
+from indexer.key import Chain, Keyspace, chain
+from indexer.token import TOKEN_BYTES, unpack_tokens
+from indexer.word import WORD_BYTES, pack_words, unpack_words
+
+
+class Memo(Protocol):
+    """Where a text's block keys are kept (`prefixstore.memo`)."""
+
+    def keys(self, root: int) -> bytes:
+        """Return the leading keys that are known, packed."""
+
+    def keep(self, root: int, block_size: int, keys: bytes) -> None:
+        """Remember a text's leading keys."""
+
+
+class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
+    """A prompt as engines cache it; those are equal that they cache alike.
+
+    `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
+    computes anew whatever it holds (`router.prompt`). `memo` is there for a text.
+    """
+
+    model: str
+    ids: bytes
+    lora: str = ""
+    cache_salt: str = ""
+    items: tuple[Item, ...] = ()
+    reads_cache: bool = True
+    memo: Memo | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
+
+    def __hash__(self) -> int:
+        return hash(self._cached_as)
+
+    @property
+    def _cached_as(self) -> tuple[object, ...]:
+        return self.ids, self.model, self.lora, self.cache_salt, self.items, self.reads_cache
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return len(self.ids) // TOKEN_BYTES
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        """Return the blocks that a request could find cached.
+
+        The last token is always computed anew, so a block that ends with it does not count
+        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too.
+        """
+        blocks = max(0, self.tokens - 1) // block_size if self.reads_cache else 0
+        root = _root(self.model, block_size, self.lora, self.cache_salt, hash_seed)
+        extras: Sequence[bytes | None] = ()
+        if lookahead:
+            ids = unpack_tokens(self.ids)
+            extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
+        elif self.items:
+            extras = extras_of(self.items, block_size, blocks) or ()
+        made = b""
+        if self.memo and blocks and not extras:
+            made = self._made(self.memo, root, block_size)[: blocks * WORD_BYTES]
+        return Chain(root, self.ids, block_size, blocks, extras, made)
+
+    def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
+        """Return the keys of all full blocks, of which only those are computed that are not known."""
+        made = memo.keys(root)
+        done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
+        if done < blocks:
+            parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
+            step = block_size * TOKEN_BYTES
+            made += pack_words(chain(parent, self.ids[done * step : blocks * step], block_size))
+            memo.keep(root, block_size, made)
+        return made
+
+
+@lru_cache(4096)
+def _root(model: str, block_size: int, lora: str, cache_salt: str, hash_seed: str) -> int:
+    return Keyspace(model, block_size, lora, cache_salt, hash_seed).root()
