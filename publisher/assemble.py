@@ -55,14 +55,14 @@ class Settings:
     block_size: int
     hash_seed: str
     listen: str
-    advertise: str
-    """Where others reach it; empty: at `listen`, unless that is every address."""
     metrics_listen: str
     journal_bytes: int
     max_watchers: int
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    advertise: str = ""
+    """Where others reach it; empty: at `listen`, unless that is every address."""
     redis: str = ""
     """URL of the shared index; empty: none is written to."""
     redis_prefix: str = "warmpath"
