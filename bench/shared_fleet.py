@@ -7,57 +7,31 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any
 
 import grpc.aio
 from rich.console import Console
 from rich.table import Table
 
-from bench.cluster import MODEL, ClusterError, Process, Worker, WorkerSettings
+from bench.cluster import MODEL, ClusterError
 from bench.demo import TRACE
+from bench.fleet_processes import SPEED, FleetProcesses, FleetSettings
 from bench.policies import Choice, Policy, Warmpath
-from bench.redis_cluster import RedisCluster
 from bench.redis_server import NoServerError
 from bench.replay import Prepared, prepare, replay
-from bench.servers import free_ports
-from bench.workload import VOCAB_SIZE, build, read_trace
+from bench.workload import build, read_trace
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
-SPEED = 12.0
-"""Modelled seconds a real second."""
 SPAN = 120.0
 """Modelled seconds that the arrivals take."""
 KNOWN_SECONDS = 60.0
 """How long the routers may take to know every pod."""
 PAUSE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """What is started."""
-
-    masters: int
-    pods: int
-    routers: int
-    mode: str
-    server: str
-    requests: int
-    out: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where everything listens."""
-
-    redis: str
-    workers: list[str]
-    publishers: list[str]
-    routers: list[str]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,120 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class SharedFleet:
-    """A Redis Cluster, workers with publishers, and routers; an async context manager."""
-
-    def __init__(self, settings: FleetSettings) -> None:
-        self._settings = settings
-        self.folder = settings.out
-        self._stack = AsyncExitStack()
-        self.redis = RedisCluster(settings.server, settings.masters, settings.out)
-        self.workers = [
-            Worker(name, Process(name, settings.out / f"{name}.log"))
-            for name in (f"pod-{number + 1}" for number in range(settings.pods))
-        ]
-        self.publishers = [
-            Process(name, settings.out / f"{name}.log")
-            for name in (f"publisher-{number + 1}" for number in range(settings.pods))
-        ]
-        self.routers = [
-            Process(name, settings.out / f"{name}.log")
-            for name in (f"router-{number + 1}" for number in range(settings.routers))
-        ]
-        self.published: list[str] = []
-        self.addresses: list[str] = []
-        """The routers'."""
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.redis.stop)
-            await self.redis.start()
-            for process in self._processes:
-                stack.push_async_callback(process.stop)
-            workers = WorkerSettings(24_000, 32, SPEED, VOCAB_SIZE)
-            await asyncio.gather(*(worker.start(workers) for worker in self.workers))
-            pairs = zip(self.workers, self.publishers, strict=True)
-            self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
-            ports = free_ports(len(self.routers))
-            for number, port in enumerate(ports):
-                await self.start_router(number, f"127.0.0.1:{port}")
-            self._stack = stack.pop_all()
-        return self
-
-    async def _publish(self, worker: Worker, publisher: Process) -> str:
-        line = await publisher.start(
-            "publisher",
-            f"--pod={worker.id}",
-            f"--model={MODEL}",
-            f"--events={worker.events}",
-            f"--replay={worker.replay}",
-            "--listen=127.0.0.1:0",
-            "--metrics-listen=",
-            f"--redis={self.redis.url}",
-        )
-        return str(json.loads(line)["address"])
-
-    async def start_router(self, number: int, address: str) -> None:
-        """Start a router at an address, or start it there again."""
-        process = self.routers[number]
-        config = self._settings.out / f"{process.name}.toml"
-        config.write_text(self._config(address), encoding="utf-8")
-        await process.start("router", "serve", "--config", str(config))
-        self.addresses[number:] = [address, *self.addresses[number + 1 :]]
-
-    def _config(self, address: str) -> str:
-        lines = [
-            "[server]",
-            f'listen = "{address}"',
-            'metrics-listen = ""',
-            "[shared-index]",
-            f'url = "{self.redis.url}"',
-            f'mode = "{self._settings.mode}"',
-            "share-bookings = true",
-            "[[models]]",
-            f'name = "{MODEL}"',
-            f"vocab-size = {VOCAB_SIZE}",
-        ]
-        for worker in self.workers:
-            lines += [
-                "[[pods]]",
-                f'id = "{worker.id}"',
-                f'model = "{MODEL}"',
-                f'address = "{worker.address}"',
-            ]
-        return "\n".join(lines) + "\n"
-
-    @property
-    def _processes(self) -> list[Process]:
-        return [*(worker.process for worker in self.workers), *self.publishers, *self.routers]
-
-    def check(self) -> None:
-        """Raise ClusterError where a process has ended by itself."""
-        for process in self._processes:
-            process.check()
-
-    async def tell_of_ends(self, tell: Callable[[str], None]) -> NoReturn:
-        """Tell of each process that ends by itself, once, with what starts it again."""
-        told: set[str] = set()
-        while True:
-            for process in self._processes:
-                try:
-                    process.check()
-                except ClusterError as error:
-                    if process.name not in told:
-                        told.add(process.name)
-                        tell(f"{error}; to start it again: {process.command}")
-            await asyncio.sleep(PAUSE)
-
-    def told(self) -> Addresses:
-        """Return where everything listens."""
-        workers = [worker.address for worker in self.workers]
-        return Addresses(self.redis.url, workers, self.published, self.addresses)
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-
 class EveryRouter:
     """Asks the routers in turn."""
 
@@ -247,7 +107,7 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    async with SharedFleet(settings) as fleet, AsyncExitStack() as stack:
+    async with FleetProcesses(settings) as fleet, AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(address))
             for address in fleet.addresses
@@ -314,7 +174,7 @@ async def _agreed(stubs: Sequence[Any], packed: bytes) -> list[dict[str, int]]:
     return scores
 
 
-def _present(told: dict[str, Any], fleet: SharedFleet, console: Console) -> None:
+def _present(told: dict[str, Any], fleet: FleetProcesses, console: Console) -> None:
     scores = told["scores"]
     table = Table(title="matched tokens of the last prompt, as each router says")
     table.add_column("router")
@@ -333,7 +193,7 @@ def _present(told: dict[str, Any], fleet: SharedFleet, console: Console) -> None
     )
 
 
-def _tell_what_to_try(fleet: SharedFleet, console: Console) -> None:
+def _tell_what_to_try(fleet: FleetProcesses, console: Console) -> None:
     url = f"--url {fleet.redis.url}"
     for line in (
         f"look into the index: warmpath index stats {url}",

@@ -1,14 +1,13 @@
 """`warmpath index check`: whether the shared index holds what the pods' publishers say they hold.
 
-Publishers move on while the index is read. So each is asked before and after: a key that it held both
-times has to be in the index, once that has all of the first time; and one that it held neither time may
-not be. What came or went in between is not judged, and what seems wrong is read again: it counts where
-it is wrong in every round.
+Publishers move on while the index is read. So each is asked before, and the index is read once it has
+all of that; then each is asked again, and what it held both times or neither is compared with what
+was read (`index_difference.py`). What seems wrong is read again: it counts where it is wrong each time.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,50 +18,15 @@ from rich.text import Text
 from indexer.shared.record import Claim, SpotOf
 from indexer.shared.scan import Scan
 from router.index_access import Access, PodSeen
+from router.index_difference import Compared, Difference, compare, in_both
 from router.index_structure import Structure, check_structure
-from router.index_truth import Keys, NoTruthError, Truth, truth_of
+from router.index_truth import NOTHING, Keys, NoTruthError, Truth, truth_of
 
 ROUNDS = 3
 PODS_AT_ONCE = 16
 """Whose keys are held in memory together."""
 POLL = 0.02
 ANEW = "it was claimed anew meanwhile"
-NOTHING: Keys = np.empty(0, np.uint64)
-
-
-@dataclass(slots=True)
-class Difference:
-    """What is wrong at one place of a pod."""
-
-    missing: Keys
-    extra: Keys
-    twice: Keys
-    """Held in two segments."""
-
-    def and_also(self, later: "Difference") -> "Difference":
-        """Return what is wrong in both."""
-        return Difference(
-            np.intersect1d(self.missing, later.missing),
-            np.intersect1d(self.extra, later.extra),
-            np.intersect1d(self.twice, later.twice),
-        )
-
-    def __bool__(self) -> bool:
-        return bool(len(self.missing) or len(self.extra) or len(self.twice))
-
-
-@dataclass(slots=True)
-class Compared:
-    """What came of one pod."""
-
-    problem: str = ""
-    """Why it could not be compared; empty where it was."""
-    sequence: int = 0
-    keys: int = 0
-    """(place, key) pairs that were judged."""
-    changed: int = 0
-    """Pairs that came or went meanwhile."""
-    differences: dict[SpotOf, Difference] = field(default_factory=dict)
 
 
 class NotComparableError(Exception):
@@ -108,29 +72,22 @@ async def check(access: Access) -> Checked:
     names = list(pods)
     compared: dict[str, Compared] = {}
     for start in range(0, len(names), PODS_AT_ONCE):
-        compared |= await _compare(access, names[start : start + PODS_AT_ONCE])
+        compared |= await _compare_pods(access, names[start : start + PODS_AT_ONCE])
     return Checked(compared, structure, access.empty(pods, structure.pods), access.lacks())
 
 
-async def _compare(access: Access, names: Iterable[str]) -> dict[str, Compared]:
+async def _compare_pods(access: Access, names: Iterable[str]) -> dict[str, Compared]:
     compared: dict[str, Compared] = {}
     doubtful = list(names)
     for round_ in range(ROUNDS):
         for name, one in (await _round(access, doubtful)).items():
             if round_:
-                one.differences = _in_both(compared[name].differences, one.differences)
+                one.differences = in_both(compared[name].differences, one.differences)
             compared[name] = one
         doubtful = [name for name in doubtful if compared[name].differences]
         if not doubtful:
             break
     return compared
-
-
-def _in_both(
-    before: Mapping[SpotOf, Difference], later: Mapping[SpotOf, Difference]
-) -> dict[SpotOf, Difference]:
-    both = {spot: before[spot].and_also(later[spot]) for spot in before.keys() & later.keys()}
-    return {spot: difference for spot, difference in both.items() if difference}
 
 
 async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
@@ -144,13 +101,11 @@ async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
         name: Compared(problem=first) for name, first in told.items() if isinstance(first, str)
     }
     seconds = await asyncio.gather(*(_second(access, name, claims[name], pods) for name in claims))
-    for (name, claim), second in zip(claims.items(), seconds, strict=True):
+    for name, second in zip(claims, seconds, strict=True):
         first = told[name]
         assert not isinstance(first, str)
         results[name] = (
-            Compared(problem=second)
-            if isinstance(second, str)
-            else _judged(claim, first[1], second, held, pods[name])
+            Compared(problem=second) if isinstance(second, str) else compare(first, second, held)
         )
     return results
 
@@ -198,17 +153,18 @@ async def _claim(access: Access, name: str) -> tuple[Claim, int]:
 
 async def _second(
     access: Access, name: str, claim: Claim, pods: Mapping[str, PodSeen]
-) -> Truth | str:
-    """Return a pod's truth after the index was read; or why it cannot be compared."""
+) -> tuple[Claim, Truth] | str:
+    """Return a pod's claim and truth after the index was read; or why it cannot be compared."""
     record = pods[name].record if name in pods else None
     if record is None or record.claim is None or record.claim.base != claim.base:
         return ANEW
     if not record.sound:
         return f"not sound: {record.reason}"
     try:
-        return await truth_of(name, record.claim, access.credentials, access.timeout)
+        truth = await truth_of(name, record.claim, access.credentials, access.timeout)
     except NoTruthError as error:
         return str(error)
+    return record.claim, truth
 
 
 async def _index(access: Access, claims: Iterable[Claim]) -> dict[int, Keys]:
@@ -231,42 +187,6 @@ async def _index(access: Access, claims: Iterable[Claim]) -> dict[int, Keys]:
     return {
         slot: np.sort(np.concatenate(some)) if some else NOTHING for slot, some in found.items()
     }
-
-
-def _judged(
-    claim: Claim, first: Truth, second: Truth, held: Mapping[int, Keys], seen: PodSeen
-) -> Compared:
-    if first.epoch != second.epoch:
-        return Compared(problem="its publisher was started anew meanwhile")
-    assert seen.record is not None
-    assert seen.record.claim is not None
-    result = Compared(sequence=first.sequence)
-    now = seen.record.claim.places
-    slots = {spot: claim.slot(n) for n, spot in enumerate(claim.places) if spot is not None}
-    # A rank that was emptied meanwhile has other slots now.
-    stayed = {
-        spot for n, spot in enumerate(claim.places) if spot is not None and now[n : n + 1] == [spot]
-    }
-    for spot in sorted(first.held.keys() | slots.keys(), key=str):
-        before, after = first.held.get(spot, NOTHING), second.held.get(spot, NOTHING)
-        must, may = np.intersect1d(before, after), np.union1d(before, after)
-        result.changed += len(may) - len(must)
-        if spot in slots and spot not in stayed:
-            continue
-        found, counts = (
-            np.unique(held[slots[spot]], return_counts=True)
-            if spot in slots
-            else (NOTHING, NOTHING)
-        )
-        result.keys += len(must)
-        difference = Difference(
-            np.setdiff1d(must, found, assume_unique=True),
-            np.setdiff1d(found, may, assume_unique=True),
-            found[counts > 1],
-        )
-        if difference:
-            result.differences[spot] = difference
-    return result
 
 
 def as_json(checked: Checked) -> dict[str, Any]:

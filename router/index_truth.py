@@ -16,6 +16,7 @@ from indexer.shared.record import Claim, SpotOf
 from indexer.watch import OPTIONS
 
 Keys = NDArray[np.uint64]
+NOTHING: Keys = np.empty(0, np.uint64)
 MAX_BYTES = 1 << 30
 """Of the keys of one snapshot: 128 million."""
 

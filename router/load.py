@@ -29,7 +29,7 @@ NOTHING = RankBook()
 
 
 class Others(Protocol):
-    """Other routers' bookings (`router.peer_bookings`)."""
+    """Other routers' bookings (`router.told_bookings`)."""
 
     def anywhere(self, now: float) -> bool:
         """Whether any are known."""

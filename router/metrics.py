@@ -226,19 +226,19 @@ class PartsCollector(Collector):
 
 
 def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
-    now, stats = time.monotonic(), peers.stats
+    now, told, relay = time.monotonic(), peers.told, peers.relay
     name = "warmpath_shared_bookings"
     connected = float(peers.is_connected)
     yield _gauge(f"{name}_connected", "1 where Redis answered the last round.", connected)
-    yield _gauge(f"{name}_routers", "Other routers whose bookings count here.", peers.peers(now))
-    yield _gauge(f"{name}_oldest_seconds", "Age of what was told longest ago.", peers.oldest(now))
-    yield _counter(f"{name}_told", "Times that it was told what is booked here.", stats.tells)
-    yield _counter(f"{name}_failures", "Rounds that Redis did not answer in full.", stats.failures)
-    yield _counter(f"{name}_malformed", "Values of others that cannot be.", stats.malformed)
+    yield _gauge(f"{name}_routers", "Other routers whose bookings count here.", told.routers(now))
+    yield _gauge(f"{name}_oldest_seconds", "Age of what was told longest ago.", told.oldest(now))
+    yield _counter(f"{name}_told", "Times that it was told what is booked here.", peers.tells)
+    yield _counter(f"{name}_failures", "Rounds that Redis did not answer in full.", peers.failures)
+    yield _counter(f"{name}_malformed", "Values of others that cannot be.", told.malformed)
     for kind, help_text, count in (
-        ("handed_on", "Reports given to the router that booked.", stats.handed_on),
-        ("received", "Reports that others were given and handed on.", stats.received),
-        ("dropped", "Reports whose router went before it had them.", stats.dropped),
+        ("handed_on", "Reports given to the router that booked.", relay.handed_on),
+        ("received", "Reports that others were given and handed on.", relay.received),
+        ("dropped", "Reports whose router went before it had them.", relay.dropped),
     ):
         yield _counter(f"{name}_reports_{kind}", help_text, count)
 

@@ -50,7 +50,9 @@ class Picking:
         )
         self.peers = PeerBookings(self._router, shared, self.bookings) if shared else None
         self.loads = LoadTable(
-            self.bookings, stale_seconds=pick.load_stale_seconds, others=self.peers
+            self.bookings,
+            stale_seconds=pick.load_stale_seconds,
+            others=self.peers.told if self.peers else None,
         )
         self.believed = Believed(
             embedded_index(max(16 << 20, BELIEVED_BYTES * pick.max_believed_blocks)),

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from indexer.shared.command import Call, Command, Redis, Reply, UnreachableError
-from indexer.shared.writer import LAST_PAUSE, Writer
+from indexer.shared.retry import LAST_PAUSE
+from indexer.shared.writer import Writer
 from indexer.shared.writer_state import Ask
 
 log = logging.getLogger(__name__)

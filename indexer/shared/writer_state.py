@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NoReturn
+from typing import TypeVar
 
 from indexer.shared.command import Call, Command, Reply
 
@@ -49,7 +49,9 @@ class Rest:
     until_news: bool = False
 
 
-Steps = Generator[Ask | Rest, Sequence[Reply], NoReturn]
+Result = TypeVar("Result")
+Steps = Generator[Ask | Rest, Sequence[Reply], Result]
+"""What is to be done, one after the other, and what comes of it. Send the replies of each `Ask`."""
 
 
 class AnewError(Exception):

@@ -77,7 +77,8 @@ class Parts:
         )
         self.bookings = Bookings(expire_after=600.0, most=2000, new_id=_ids("b"))
         self.peers = PeerBookings(router, Names("test"), self.bookings) if router else None
-        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers)
+        others = self.peers.told if self.peers else None
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=others)
         self.believed = Believed(ReferenceIndex(), max_blocks=10_000, assumed_seconds=600.0)
         self.sessions = Sessions(most=100, seconds=600.0)
         self.calibration = Calibration()

@@ -19,8 +19,8 @@ from indexer.shared.packed import decode, encode, holders, pack
 from indexer.shared.record import read_record
 from indexer.shared.sweeper import AT_REST
 from indexer.token import pack_tokens
-from router.index_check import Difference
 from router.index_command import main
+from router.index_difference import Difference
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.publisher.test_publish import IDS, SETTINGS, Pod

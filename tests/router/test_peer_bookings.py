@@ -18,7 +18,9 @@ from router.book import Bookings, Work
 from router.engine_load import Observed
 from router.load import LoadTable
 from router.others_book import NOBODY
-from router.peer_bookings import EXPIRE_SECONDS, HEARTBEAT_SECONDS, MOST_REPORTS, PeerBookings, Told
+from router.peer_bookings import HEARTBEAT_SECONDS, PeerBookings
+from router.report_relay import MOST_REPORTS
+from router.told_bookings import EXPIRE_SECONDS, Told
 from scorer.candidate import Load
 from scorer.policies.warmpath import Warmpath
 
@@ -40,7 +42,7 @@ class Router:
             new_id=lambda: f"{self.name}-{next(numbers):016x}",
         )
         self.peers = PeerBookings(self.name, NAMES, self.bookings)
-        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers)
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.told)
         self.ended: list[str] = []
 
     @property
@@ -165,13 +167,13 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     one, other = two
     one.book()
     rounds(two)
-    assert (other.load().in_flight, other.peers.peers(other.now)) == (1, 1)
+    assert (other.load().in_flight, other.peers.told.routers(other.now)) == (1, 1)
     for _ in range(4):
         store.now += EXPIRE_SECONDS / 4
         other.round()
     assert other.load() == Load()
-    assert other.peers.peers(other.now) == 0
-    assert other.peers.on("p", 0, other.now) is NOBODY
+    assert other.peers.told.routers(other.now) == 0
+    assert other.peers.told.on("p", 0, other.now) is NOBODY
 
 
 def test_a_router_that_leaves_takes_its_bookings_with_it_at_once(
@@ -199,7 +201,7 @@ def test_what_was_told_counts_no_longer_when_redis_is_away_for_three_seconds(
         other.round()
         assert other.load().in_flight == left
     assert not other.peers.is_connected
-    assert other.peers.stats.failures == 2
+    assert other.peers.failures == 2
     store.is_away = False
     store.clear()
     meet(two)
@@ -242,7 +244,7 @@ def test_what_cannot_be_is_passed_over_and_counted(
     store.run([Command(("SET", NAMES.load(one.name), value, "PX", "3000"))])
     other.round()
     assert other.load() == Load()
-    assert other.peers.stats.malformed == 1
+    assert other.peers.told.malformed == 1
 
 
 def test_a_name_that_no_router_has_is_not_read(
@@ -267,10 +269,10 @@ def test_a_report_that_reaches_another_router_ends_the_booking_once(
     store.loses_replies = False
     rounds(two)
     assert one.ended == [name]
-    assert one.peers.stats.received == 2, "it was handed on twice: an answer was lost"
-    assert other.peers.stats.handed_on == 1
+    assert one.peers.relay.received == 2, "it was handed on twice: an answer was lost"
+    assert other.peers.relay.handed_on == 1
     rounds(two)
-    assert one.peers.stats.received == 2
+    assert one.peers.relay.received == 2
     assert other.load() == one.load() == Load(last_pick=1) or other.load() == Load()
 
 
@@ -294,8 +296,8 @@ def test_reports_that_wait_are_bounded_and_end_with_their_router(
     store.is_away = True
     store.now += EXPIRE_SECONDS
     other.round()
-    assert other.peers.peers(other.now) == 0
-    assert other.peers.stats.dropped == MOST_REPORTS
+    assert other.peers.told.routers(other.now) == 0
+    assert other.peers.relay.dropped == MOST_REPORTS
     other.check()
 
 
@@ -574,7 +576,7 @@ class AnyFleet(RuleBasedStateMachine):
             self.store.now += EXPIRE_SECONDS / 6
         rounds(self.routers, 2)
         for router in self.routers:
-            assert router.peers.peers(router.now) == 2
+            assert router.peers.told.routers(router.now) == 2
             for pod in "pq":
                 self.assert_others_are_counted_once(router, pod)
         for name, (owner, _) in self.reported.items():
@@ -587,7 +589,7 @@ class AnyFleet(RuleBasedStateMachine):
             for other in self.routers
             if other is not router and (pod, 0) in other.bookings.ranks()
         ]
-        told = router.peers.on(pod, 0, router.now)
+        told = router.peers.told.on(pod, 0, router.now)
         assert told.nanoseconds == sum(book.nanoseconds for book in books)
         assert told.waiting == sum(len(book.waiting) for book in books)
         assert told.in_flight == sum(len(book.in_flight) for book in books)

@@ -39,7 +39,7 @@ class Sharer:
             expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
         )
         self.peers = PeerBookings(self.name, Names(prefix), self.bookings)
-        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers)
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.told)
         self.reports: list[bytes] = []
 
     @property
@@ -97,7 +97,7 @@ async def test_three_routers_tell_each_other_and_hand_reports_on(url: str, prefi
         assert not routers[1].reports
         routers[2].bookings.finish(names[-1], routers[2].now)
         await wait_until(lambda: all(router.in_flight() == 5 for router in routers))
-        assert all(not router.peers.stats.failures for router in routers)
+        assert all(not router.peers.failures for router in routers)
 
 
 async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_what_expires(
@@ -109,10 +109,10 @@ async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_wha
         await redis.run(killed.peers.ask(killed.now), timeout=5.0)
         killed_key = names.load(killed.name)
         async with Sharer(prefix).sharing(redis_server.url):
-            await wait_until(lambda: other.peers.peers(other.now) == 2)
-        await wait_until(lambda: other.peers.peers(other.now) < 2)
+            await wait_until(lambda: other.peers.told.routers(other.now) == 2)
+        await wait_until(lambda: other.peers.told.routers(other.now) < 2)
         assert other.peers.hand_on(booking_id.new_id(killed.name), b"report", other.now)
-        await wait_until(lambda: other.peers.stats.handed_on)
+        await wait_until(lambda: other.peers.relay.handed_on)
         with redis_server.client() as client:
             for key in (killed_key, names.load(other.name), names.reports(killed.name)):
                 assert 0 < client.pttl(key) <= 60_000, key
@@ -153,9 +153,9 @@ async def test_routers_that_were_not_heard_of_for_long_are_forgotten(
             client.hset(names.routers, name, str((seconds - ago) * 1000))
         one = Sharer(prefix)
         async with one.sharing(redis_server.url):
-            await wait_until(lambda: one.peers.stats.tells)
+            await wait_until(lambda: one.peers.tells)
             assert set(client.hkeys(names.routers)) == {resting.encode(), one.name.encode()}
-            assert one.peers.peers(one.now) == 0
+            assert one.peers.told.routers(one.now) == 0
 
 
 async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
@@ -171,7 +171,7 @@ async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
             await wait_until(lambda: not other.peers.is_connected)
             other.book()
             await wait_until(lambda: other.in_flight() == 1)
-            assert other.peers.peers(other.now) == 0
+            assert other.peers.told.routers(other.now) == 0
             server.restart()
             await wait_until(lambda: one.in_flight() == other.in_flight() == 2)
             assert other.peers.is_connected

@@ -27,7 +27,7 @@ from indexer.shared import pod_copy, replica, scan
 from indexer.shared.names import Names
 from indexer.shared.pod_copy import State
 from indexer.shared.replica import Replica
-from indexer.shared.writer import State as WriterState
+from indexer.shared.writer_state import State as WriterState
 from indexer.trust import Level
 from indexer.watched import WatchedRank
 from tests.indexer.engine_model import EngineModel

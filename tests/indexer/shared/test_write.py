@@ -316,12 +316,13 @@ async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix
     async with writing(pod, redis_server.url, names, owner="two"):
         await told(pod, redis_server.ask, names)
         zombie = one.writer
-        assert zombie.claimed is not None
+        assert zombie.tenure is not None
         pod.store(range(5000, 5100))
         truth = pod.truth
         await told(pod, redis_server.ask, names)
-        slot = zombie.claimed.slot(0, (Tier.GPU, 0))
-        late = apply_calls(names, "p", zombie.token, zombie._writes, {(7, slot): ([7], [])}, 1000)
+        slot = zombie.tenure.claimed.slot(0, (Tier.GPU, 0))
+        writes = zombie.tenure.writes
+        late = apply_calls(names, "p", zombie.token, writes, {(7, slot): ([7], [])}, 1000)
         with redis_server.client() as client:
             for _, call in late:
                 reply = client.eval(call.script.source, 1, *call.keys, *call.arguments)

@@ -8,9 +8,11 @@ import pytest
 
 from indexer.journal import Journal
 from indexer.pod_cache import PodCache
+from indexer.shared.lease import AUDITS_OF_A_LEASE
 from indexer.shared.names import Names
 from indexer.shared.record import Claim
-from indexer.shared.writer import AUDITS_OF_A_LEASE, FIRST_PAUSE, LAST_PAUSE, Writer
+from indexer.shared.retry import FIRST_PAUSE, LAST_PAUSE
+from indexer.shared.writer import Writer
 from indexer.shared.writer_state import Ask, Cause, Rest, State
 from tests.indexer.shared.writer_model import Bucket, RedisModel
 

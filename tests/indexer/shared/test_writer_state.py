@@ -36,8 +36,7 @@ from indexer.rank_source import RankSource
 from indexer.rank_state import PureState
 from indexer.resolver import Resolver
 from indexer.shared import changes as changes_module
-from indexer.shared import segment
-from indexer.shared import writer as writer_module
+from indexer.shared import segment, tenure
 from indexer.shared.command import Call, Command, RefusedError, Reply, UnreachableError
 from indexer.shared.names import Names
 from indexer.shared.record import Claim
@@ -468,8 +467,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a small cache reaches."""
     monkeypatch.setattr(segment, "SEGMENT", 2)
     monkeypatch.setattr(changes_module, "PORTION_KEYS", 3)
-    monkeypatch.setattr(writer_module, "BATCH_DELTAS", 3)
-    monkeypatch.setattr(writer_module, "MOST_PLACES", 6)
+    monkeypatch.setattr(tenure, "BATCH_DELTAS", 3)
+    monkeypatch.setattr(tenure, "MOST_PLACES", 6)
 
 
 @pytest.mark.usefixtures("_small")

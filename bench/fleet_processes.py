@@ -1,0 +1,156 @@
+"""A fleet on loopback that shares one index: a Redis Cluster, workers with publishers, and routers."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Self
+
+from bench.cluster import MODEL, ClusterError, Process, Worker, WorkerSettings
+from bench.redis_cluster import RedisCluster
+from bench.servers import free_ports
+from bench.workload import VOCAB_SIZE
+
+SPEED = 12.0
+"""Modelled seconds a real second."""
+LOOK_SECONDS = 0.1
+"""Pause between two looks whether a process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """What is started."""
+
+    masters: int
+    pods: int
+    routers: int
+    mode: str
+    server: str
+    requests: int
+    out: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where everything listens."""
+
+    redis: str
+    workers: list[str]
+    publishers: list[str]
+    routers: list[str]
+
+
+class FleetProcesses:
+    """All of them; an async context manager that ends them."""
+
+    def __init__(self, settings: FleetSettings) -> None:
+        self._settings = settings
+        self.folder = settings.out
+        self._stack = AsyncExitStack()
+        self.redis = RedisCluster(settings.server, settings.masters, settings.out)
+        self.workers = [
+            Worker(name, Process(name, settings.out / f"{name}.log"))
+            for name in (f"pod-{number + 1}" for number in range(settings.pods))
+        ]
+        self.publishers = [
+            Process(name, settings.out / f"{name}.log")
+            for name in (f"publisher-{number + 1}" for number in range(settings.pods))
+        ]
+        self.routers = [
+            Process(name, settings.out / f"{name}.log")
+            for name in (f"router-{number + 1}" for number in range(settings.routers))
+        ]
+        self.published: list[str] = []
+        self.addresses: list[str] = []
+        """The routers'."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.redis.stop)
+            await self.redis.start()
+            for process in self._processes:
+                stack.push_async_callback(process.stop)
+            workers = WorkerSettings(24_000, 32, SPEED, VOCAB_SIZE)
+            await asyncio.gather(*(worker.start(workers) for worker in self.workers))
+            pairs = zip(self.workers, self.publishers, strict=True)
+            self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
+            ports = free_ports(len(self.routers))
+            for number, port in enumerate(ports):
+                await self.start_router(number, f"127.0.0.1:{port}")
+            self._stack = stack.pop_all()
+        return self
+
+    async def _publish(self, worker: Worker, publisher: Process) -> str:
+        line = await publisher.start(
+            "publisher",
+            f"--pod={worker.id}",
+            f"--model={MODEL}",
+            f"--events={worker.events}",
+            f"--replay={worker.replay}",
+            "--listen=127.0.0.1:0",
+            "--metrics-listen=",
+            f"--redis={self.redis.url}",
+        )
+        return str(json.loads(line)["address"])
+
+    async def start_router(self, number: int, address: str) -> None:
+        """Start a router at an address, or start it there again."""
+        process = self.routers[number]
+        config = self._settings.out / f"{process.name}.toml"
+        config.write_text(self._config(address), encoding="utf-8")
+        await process.start("router", "serve", "--config", str(config))
+        self.addresses[number:] = [address, *self.addresses[number + 1 :]]
+
+    def _config(self, address: str) -> str:
+        lines = [
+            "[server]",
+            f'listen = "{address}"',
+            'metrics-listen = ""',
+            "[shared-index]",
+            f'url = "{self.redis.url}"',
+            f'mode = "{self._settings.mode}"',
+            "share-bookings = true",
+            "[[models]]",
+            f'name = "{MODEL}"',
+            f"vocab-size = {VOCAB_SIZE}",
+        ]
+        for worker in self.workers:
+            lines += [
+                "[[pods]]",
+                f'id = "{worker.id}"',
+                f'model = "{MODEL}"',
+                f'address = "{worker.address}"',
+            ]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def _processes(self) -> list[Process]:
+        return [*(worker.process for worker in self.workers), *self.publishers, *self.routers]
+
+    def check(self) -> None:
+        """Raise ClusterError where a process has ended by itself."""
+        for process in self._processes:
+            process.check()
+
+    async def tell_of_ends(self, tell: Callable[[str], None]) -> NoReturn:
+        """Tell of each process that ends by itself, once, with what starts it again."""
+        told: set[str] = set()
+        while True:
+            for process in self._processes:
+                try:
+                    process.check()
+                except ClusterError as error:
+                    if process.name not in told:
+                        told.add(process.name)
+                        tell(f"{error}; to start it again: {process.command}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def told(self) -> Addresses:
+        """Return where everything listens."""
+        workers = [worker.address for worker in self.workers]
+        return Addresses(self.redis.url, workers, self.published, self.addresses)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
