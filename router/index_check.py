@@ -112,10 +112,12 @@ async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
 
 async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
     """Return a pod's claim and its truth, once the index has it; or why not."""
-    applied = 0
     try:
-        claim, _ = await _claim(access, name)
+        claim, applied = await _claim(access, name)
         truth = await truth_of(name, claim, access.credentials, access.timeout)
+    except (NoTruthError, NotComparableError) as error:
+        return str(error)
+    try:
         async with asyncio.timeout(access.timeout):
             while True:
                 # With all of the truth applied, it has every place of the truth.
@@ -125,7 +127,7 @@ async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
                 if applied >= truth.sequence:
                     return now, truth
                 await asyncio.sleep(POLL)
-    except (NoTruthError, NotComparableError) as error:
+    except NotComparableError as error:
         return str(error)
     except TimeoutError:
         return (

@@ -233,6 +233,8 @@ def test_a_tell_whose_answer_is_lost_is_told_again(
         msgspec.msgpack.encode([1, 0, [["p", 0, 9, 1, 1, 2, 1, 1, 0, [0] * 5, [0, 9], None]]]),
         msgspec.msgpack.encode([1, 0, [["p", 0, 0, 0, 1, 0, 0, 1, 0, [0] * 5, None, None]] * 2]),
         b"\xc0" * (5 << 20),
+        # Pick 2^63 - 1: whoever overtook it would tell what nobody can read.
+        msgspec.msgpack.encode([1, (1 << 63) - 1, []]),
     ],
 )
 def test_what_cannot_be_is_passed_over_and_counted(
