@@ -208,7 +208,7 @@ class Picker:
         """Take note that the next report of a pick's progress is late; it may be unknown."""
         placed = self._placed.get(booking_id)
         if placed is not None:
-            placed.is_late = True
+            placed.is_untimed = True
 
     def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
         """Take note of what an engine found cached of a pick."""
@@ -235,7 +235,7 @@ class Picker:
         self._expectations -= len(placed.predicted)
         # Only now is it known what the engine found cached.
         is_timed = placed.first_token_at is not None and end == "finished"
-        is_told = is_timed and placed.counts_in_full and not placed.is_late
+        is_told = is_timed and placed.counts_in_full and not placed.is_untimed
         if placed.booking is not None and is_told:
             self._calibration.learn(placed.booking)
         self._assigner.ended(placed, end, now)
@@ -264,6 +264,9 @@ class Picker:
             self._loads.forget(pod.id, rank.number)
             self._assigner.forget(pod.id, rank.number)
             self._calibration.forget(pod.id, rank.number)
+        for placed in self._placed.values():
+            if placed.went[0] == pod.id:
+                placed.is_untimed = True
         self._sessions.forget(pod.id)
 
     def check(self) -> None:

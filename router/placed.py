@@ -59,8 +59,9 @@ class Placed:
     has_told: bool = False
     """Whether a report has said what the engine found."""
     first_token_at: float | None = None
-    is_late: bool = False
-    """Whether a report of it came late, by way of another router: nothing is timed by that."""
+    is_untimed: bool = False
+    """Whether it says nothing of its engine's speed: a report of it came late, by way of another router,
+    or its pod is gone."""
     output_tokens: int = 0
     """Of its answer, as reported with its end."""
 

@@ -32,6 +32,10 @@ class Births:
         buckets = range(self._names.buckets)
         return [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
 
+    def doubt(self) -> None:
+        """Have all read again: some were made anew, as likely as not."""
+        self._read_at = None
+
     def take(self, replies: Sequence[Reply], disruptions: int) -> None:
         """Take the replies to what was asked when there had been so many disruptions."""
         read = {

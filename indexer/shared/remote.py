@@ -43,6 +43,7 @@ SLACK_SECONDS = 0.25
 POLL_SECONDS = 0.25
 """Pause between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
+BIRTHS_TIMEOUT = 0.5
 BUG_PAUSE = 1.0
 READ_SHARE = 0.9
 """Of the deadline: a read ends somewhat sooner, so that the part that came is in the copy in time."""
@@ -289,7 +290,7 @@ class RemoteIndex:
         if pods:
             disruptions = self._redis.disruptions
             if births := self.births.ask(disruptions):
-                replies = await self._redis.run(births, timeout=POLL_TIMEOUT)
+                replies = await self._redis.run(births, timeout=BIRTHS_TIMEOUT)
                 self.births.take(replies, disruptions)
             await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
         self._take_records()
@@ -302,6 +303,8 @@ class RemoteIndex:
             claim = record.claim if record and not rank.said.refused else None
             if self._places.take(rank.pod, claim):
                 self._anew_at = self._clock()
+                # What was lost is told now, while it is being confirmed, not to the next who asks.
+                self.births.doubt()
         self._sizes = frozenset(rank.layout.block_size for rank in ranks)
         # What the last answer was made of says nothing of the next.
         self._doubt = self.reach.trouble

@@ -52,6 +52,19 @@ def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
     assert parts.calibration.factor("pod-0", 0) == 1.0
 
 
+def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_name() -> None:
+    parts = Parts(pods=1)
+    ids = []
+    for _ in range(40):
+        ids.append(parts.choose()[0])
+        parts.now += 9.0
+        parts.picker.first_token(ids[-1], parts.now)
+    parts.picker.forget(parts.pods[0])
+    for one in ids:
+        assert parts.picker.ended(one, "finished", parts.now)
+    assert parts.calibration.factor("pod-0", 0) == 1.0
+
+
 def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:
     parts = Parts(pods=4, roles=["prefill", "prefill", "decode", "decode"])
     parts.warm(1, 100)

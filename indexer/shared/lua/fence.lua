@@ -6,6 +6,9 @@
 -- Returns {status, stored token, stored count}: 1 taken; 0 it was this claim's already; -1 a later
 --       claim has it.
 
+if redis.replicate_commands then
+  redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
+end
 local read = redis.call("HMGET", KEYS[1], ARGV[1], "born")
 local stored, born = read[1], read[2]
 if stored then

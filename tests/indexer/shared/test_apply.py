@@ -216,6 +216,17 @@ def test_what_has_no_change_is_not_written(written: Servers) -> None:
     assert written.fields().keys() == {BORN, checkpoint("a")}
 
 
+def test_a_bucket_is_taken_where_redis_repeats_scripts_instead_of_what_they_wrote() -> None:
+    """Redis 6 with `lua-replicate-commands no`."""
+    with (
+        RedisServer("redis", **{"lua-replicate-commands": "no"}) as server,
+        server.client() as client,
+    ):
+        written = Servers(client)
+        assert written.outcome(fence_call(NAMES, 0, "a", 1, TTL)).status is Status.APPLIED
+        assert written.fields().keys() == {BORN, checkpoint("a")}
+
+
 def test_a_call_that_fails_for_want_of_memory_has_no_effect(written: Servers) -> None:
     keys = list(range(100))
     say(written, 0, {(0, slot): (keys, ()) for slot in range(1, 20)})

@@ -44,6 +44,16 @@ def test_after_a_loss_all_are_read_again_and_only_then_nothing_is_asked() -> Non
     assert not told(births, {0: b"2.2", 1: b"2.2", 2: b"2.2"})
 
 
+def test_who_doubts_has_all_read_again_and_loses_nothing_by_it() -> None:
+    births = Births(NAMES, lambda: None)
+    births.take([b"1.1"] * 3, 0)
+    births.doubt()
+    assert len(births.ask(0)) == 3
+    births.take([b"1.1"] * 3, 0)
+    assert births.ask(0) == []
+    assert births.losses == 1, "of the first reading"
+
+
 def test_after_a_disruption_and_until_every_bucket_has_told_all_are_asked() -> None:
     births = Births(NAMES, lambda: None)
     away: list[Reply] = [b"1.1", UnreachableError("gone"), b"1.1"]

@@ -326,6 +326,24 @@ async def test_where_a_bucket_is_lost_behind_everyones_back_nothing_is_exact_bef
         await made.until(lambda: made.level is Level.EXACT)
 
 
+async def test_a_loss_while_nobody_asked_is_over_for_the_next_who_asks_when_it_was_made_good(
+    server: RedisServer, prefix: str
+) -> None:
+    async with stand(server.url, prefix) as made:
+        names = Names(prefix)
+        server.ask("DEL", *(names.bucket(number) for number in range(names.buckets)))
+        made.pod.claim_anew()
+        await made.pod.fence()
+        await made.pod.hold(PROMPT)
+        await made.pod.tell()
+        for _ in range(2):
+            # The new claim, then what tells of the loss.
+            await made.remote.poll()
+        await confirmed(made)
+        assert await made.held(PROMPT) == len(PROMPT)
+        assert made.level is Level.EXACT
+
+
 async def test_of_a_cluster_without_one_master_the_others_part_is_fresh(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:

@@ -54,6 +54,12 @@ class ToldPod:
     def _claim(self) -> Claim:
         return Claim("o", self.base, self.places, KEYSPACE, "m", 1)
 
+    def claim_anew(self) -> None:
+        """Have another claim from now on; nothing is fenced or written under it yet."""
+        self.base += 1
+        self.token += 1
+        self._counts = {}
+
     async def tell(self, state: pb.RankState = EXACT, *, sound: bool = True) -> None:
         """Write its record, confirmed so often that nobody need doubt it."""
         self.audits += 3
