@@ -133,28 +133,23 @@ class Sweeper:
         self._problem = ""
         log.debug("the shared index was swept: %s", self.counts)
         # Where it cannot be said that the pass is over the lease runs out by itself.
-        await self._hold(AT_REST + self._owner, self._pause)
+        await self._hold(AT_REST + self._owner, self._pause, self._owner)
         return ""
 
     async def _take(self, *, insist: bool) -> str:
         """Take the lease; return who has it where it cannot be had."""
-        words = ("SET", self._names.sweeper, self._owner, "NX", "PX", _ms(self._lease))
-        asked = [Command(words), Command(("GET", self._names.sweeper))]
-        taken, holder = (good(one) for one in await self._redis.run(asked, timeout=self._timeout))
-        name = (holder or b"").decode(errors="replace")
-        # A reply to SET that was lost may have been carried out.
-        if taken or name == self._owner:
-            return ""
-        if insist and name.startswith(AT_REST) and await self._hold(self._owner, self._lease, name):
-            return ""
-        return name or "another one"
+        holder = await self._hold(self._owner, self._lease)
+        if insist and holder.startswith(AT_REST):
+            holder = await self._hold(self._owner, self._lease, holder)
+        # One that was taken before, and the reply lost, is told as its own too.
+        return "" if holder == self._owner else holder or "another one"
 
-    async def _hold(self, value: str, seconds: float, expected: str = "") -> bool:
-        """Set the lease to a value, if it has the expected one: its own unless told otherwise."""
-        words = (expected or self._owner, value, _ms(seconds))
+    async def _hold(self, value: str, seconds: float, expected: str = "") -> str:
+        """Set the lease to a value, if it has the expected one; return what it has then."""
+        words = (expected, value, _ms(seconds))
         asked = [Call(script("hold"), (self._names.sweeper,), words)]
         (held,) = await self._redis.run(asked, timeout=self._timeout)
-        return bool(good(held))
+        return str(good(held).decode(errors="replace"))
 
     async def _is_there(self) -> bool:
         """Return whether there is an index. Raises SchemaError where it is another version's."""
@@ -179,7 +174,7 @@ class Sweeper:
             while True:
                 begun, looked = self._clock(), self.counts.fields
                 if begun - renewed > self._lease / 3:
-                    if not await self._hold(self._owner, self._lease):
+                    if await self._hold(self._owner, self._lease, self._owner) != self._owner:
                         raise LeaseLostError("the lease ran out, and another one sweeps")
                     renewed = begun
                 replies = await self._redis.run(asked, timeout=self._timeout)

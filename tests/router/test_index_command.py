@@ -426,7 +426,7 @@ def test_a_user_limited_to_the_prefix_suffices(
     password.write_text("secret\n", encoding="utf-8")
     commands = (
         "+evalsha +script|load +exists +hgetall +hkeys +hmget +hget +hset +hdel +hlen +hscan +get +set +pttl "
-        "+xlen +pexpire +time"
+        "+xlen +pexpire +time +del"
     )
     users = (
         "user default on nopass ~* &* +@all",

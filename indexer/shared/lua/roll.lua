@@ -10,6 +10,8 @@ local remembered = tonumber(ARGV[1])
 local there = tonumber(ARGV[2])
 local stamp = string.format('%.0f', now)
 local old = {}
+-- At the memory limit only a script's first write can be refused, and this one never is.
+redis.call('HDEL', KEYS[1], '')
 for i = 3, #ARGV do
   local seen = redis.call('HGET', KEYS[1], ARGV[i])
   local age = seen and now - (tonumber(seen) or 0)
