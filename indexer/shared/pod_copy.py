@@ -141,9 +141,7 @@ class PodCopy:
             )
             return False
         if refused := refusal(claim, self._keyspace, len(self._ranks)):
-            if refused != self._nothing:
-                log.warning("pod %s: %s", self.pod, refused)
-            self._hold_nothing(refused)
+            self._hold_nothing(refused, level=logging.WARNING)
             return False
         before, self._record = self._record, record
         self._nothing = ""
@@ -237,11 +235,12 @@ class PodCopy:
         for rank in self._ranks:
             rank.limit(OLD)
 
-    def _hold_nothing(self, reason: str) -> None:
+    def _hold_nothing(self, reason: str, *, level: int = logging.INFO) -> None:
         self._record = None
         self.state = State.NOTHING
         if reason != self._nothing:
             self._nothing = reason
+            log.log(level, "pod %s: %s", self.pod, reason)
             for rank in self._ranks:
                 rank.forget(reason)
 

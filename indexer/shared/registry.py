@@ -12,13 +12,16 @@ from indexer.shared.command import Command, Redis, RefusedError, Reply, Unreacha
 from indexer.shared.doubt import Doubt
 from indexer.shared.names import Names
 from indexer.shared.record import BadRecordError, Claim, Record, fields_of, read_record
-from indexer.shared.schema import SchemaError, ensure
+from indexer.shared.schema import SchemaError, fits
 from indexer.trust import Level, Trust
 from indexer.watched import layout_of
 
 log = logging.getLogger(__name__)
 
-UNCONFIRMED = "being confirmed after a connection or a bucket was lost"
+UNCONFIRMED = (
+    "being confirmed: its publisher has not looked at every bucket since this began to read, or since a "
+    "connection or a bucket was lost"
+)
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
 AWAY = "the shared index: "
@@ -78,11 +81,14 @@ class Registry:
         return replies[: len(first)]
 
     async def _check_schema(self, timeout: float) -> str:
-        """Return why what lies in Redis cannot be read; looked at anew after each disruption."""
+        """Return why what lies in Redis cannot be read; looked at anew after each disruption.
+
+        Where nobody has written yet it is looked at each time: a writer of another version may come.
+        """
         if self._checked_at == self._redis.disruptions:
             return self._unfit
         try:
-            await ensure(self._redis, self._names, timeout=timeout)
+            is_said = await fits(self._redis, self._names, timeout=timeout)
         except SchemaError as error:
             self._unfit = str(error)
         except (RefusedError, UnreachableError):
@@ -90,6 +96,8 @@ class Registry:
             return self._unfit
         else:
             self._unfit = ""
+            if not is_said:
+                return ""
         self._checked_at = self._redis.disruptions
         return self._unfit
 
@@ -284,7 +292,16 @@ class SharedRank:
                     before.level,
                     reason,
                 )
+            elif level is Level.COLD:
+                self._tell_cold(before.reason, record)
         self._tell_refused(record)
+
+    def _tell_cold(self, before: str, record: Record | None) -> None:
+        """Say why nothing is known, once for each kind of reason: its ranks have the same."""
+        reason = self.trust.reason
+        is_new = reason.partition(":")[0] != before.partition(":")[0]
+        if is_new and self.number == 0 and reason != self._refusal(record):
+            log.info("pod %s: %s", self.pod, reason)
 
     def _tell_refused(self, record: Record | None) -> None:
         """Say once that nothing can be used, and why; it is the same for each of a pod's ranks."""
@@ -308,7 +325,7 @@ class SharedRank:
         if problem and heard_at is not None and self._clock() - heard_at >= self._stale_after:
             return Level.STALE, problem
         problem = problem or self._problem
-        if level is Level.EXACT and problem:
+        if problem and (level is Level.EXACT or reason == UNCONFIRMED):
             return Level.DEGRADED, problem
         return level, reason
 

@@ -40,6 +40,19 @@ async def ensure(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> Non
     judge(names, reply)
 
 
+async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
+    """Return whether anybody has said yet how what lies under the prefix is to be read. Writes nothing.
+
+    Raises SchemaError where that is another version's, RefusedError or UnreachableError.
+    """
+    [reply] = await redis.run([Command(("HGETALL", names.schema))], timeout=timeout)
+    if isinstance(reply, RefusedError | UnreachableError):
+        raise reply
+    if reply:
+        judge(names, reply)
+    return bool(reply)
+
+
 def ensure_call(names: Names) -> Call:
     """Return what `ensure` asks."""
     arguments = tuple(word for pair in _ours(names).items() for word in pair)

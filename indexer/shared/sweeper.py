@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from indexer.shared.command import Call, Command, Redis, RefusedError, UnreachableError, script
 from indexer.shared.living import good
 from indexer.shared.names import Names
-from indexer.shared.schema import SchemaError, ensure
+from indexer.shared.schema import SchemaError, fits
 from indexer.shared.sweep import Swept, sweep
 
 log = logging.getLogger(__name__)
@@ -153,11 +153,7 @@ class Sweeper:
 
     async def _is_there(self) -> bool:
         """Return whether there is an index. Raises SchemaError where it is another version's."""
-        asked = [Command(("HLEN", self._names.schema))]
-        (fields,) = await self._redis.run(asked, timeout=self._timeout)
-        if good(fields):
-            await ensure(self._redis, self._names, timeout=self._timeout)
-        return bool(fields)
+        return await fits(self._redis, self._names, timeout=self._timeout)
 
     async def _pass(self) -> None:
         # Every node is reached before it counts.

@@ -17,6 +17,7 @@ from indexer.shared.record import BadRecordError, read_record
 from indexer.shared.registry import Registry
 from indexer.shared.remote import RemoteIndex
 from indexer.shared.replica import Replica
+from indexer.shared.schema import ensure
 from indexer.trust import Level
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.told_pod import KEYSPACE, ToldPod
@@ -66,6 +67,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     rank = ingest.watch("p", 0)
     replica.add("p", [rank], KEYSPACE)
     levels: list[Level] = []
+    await ensure(server, names)
     await pod.fence()
     await pod.hold([1, 2, 3])
     await pod.tell()

@@ -30,7 +30,7 @@ RECORD = {
 
 
 class Fake:
-    """Answers what a test says. Scripts are the schema's."""
+    """Answers what a test says."""
 
     def __init__(self) -> None:
         self.disruptions = 1
@@ -42,7 +42,10 @@ class Fake:
         return [self.answer(one) for one in asked]
 
     def answer(self, one: Command | Call) -> Reply:
-        if isinstance(one, Call):
+        assert isinstance(one, Command), "who reads writes nothing"
+        if NAMES.schema in one.words:
+            if not self.schema:
+                return []
             return [b"schema", b"%d" % self.schema, b"buckets", b"64", b"segment", b"64"]
         found = next(
             (said for pod, said in self.records.items() if NAMES.record(pod) in one.words), {}
@@ -200,6 +203,31 @@ async def test_another_schema_is_named_and_looked_at_again_when_redis_is_reached
     assert "schema 99" in (await stand.read())[1]
     stand.redis.disruptions += 1
     assert (await stand.read())[0] is Level.DEGRADED
+
+
+async def test_where_nobody_has_written_yet_another_schema_is_noticed_when_it_comes(
+    stand: Stand,
+) -> None:
+    stand.redis.schema = 0
+    assert (await stand.read())[0] is Level.DEGRADED
+    stand.redis.schema = 99
+    assert "schema 99" in (await stand.read())[1]
+
+
+async def test_why_a_pod_is_cold_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stand = Stand()
+    stand.redis.records["p"] = RefusedError("WRONGPASS once")
+    await stand.read()
+    stand.redis.records["p"] = RefusedError("WRONGPASS again, in other words")
+    await stand.read()
+    stand.redis.records["p"] = {}
+    for _ in range(2):
+        await stand.read()
+    assert caplog.messages == [
+        "pod p: the shared index: WRONGPASS once",
+        "pod p: no publisher holds the pod in the shared index under prefix 't'",
+    ]
 
 
 async def test_each_disruption_casts_doubt_again(stand: Stand) -> None:
