@@ -49,7 +49,7 @@ class Process:
 
     async def start(self, *args: str) -> str:
         """Start `python -m ARGS` and return the first line it prints."""
-        self.command = shlex.join(("python", "-m", *args))
+        self.command = shlex.join((sys.executable, "-m", *args))
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", *args,

@@ -10,6 +10,7 @@ from typing import NoReturn, Self
 
 from bench.cluster import MODEL, ClusterError, Process, Worker, WorkerSettings
 from bench.redis_cluster import RedisCluster
+from bench.redis_node import RedisNode
 from bench.servers import free_ports
 from bench.workload import VOCAB_SIZE
 
@@ -129,16 +130,20 @@ class FleetProcesses:
     def _processes(self) -> list[Process]:
         return [*(worker.process for worker in self.workers), *self.publishers, *self.routers]
 
+    @property
+    def _watched(self) -> list[Process | RedisNode]:
+        return [*self.redis.nodes, *self._processes]
+
     def check(self) -> None:
         """Raise ClusterError where a process has ended by itself."""
-        for process in self._processes:
+        for process in self._watched:
             process.check()
 
     async def tell_of_ends(self, tell: Callable[[str], None]) -> NoReturn:
         """Tell of each process that ends by itself, once, with what starts it again."""
         told: set[str] = set()
         while True:
-            for process in self._processes:
+            for process in self._watched:
                 try:
                     process.check()
                 except ClusterError as error:

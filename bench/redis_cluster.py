@@ -9,6 +9,7 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import ConnectionError as NotThereError
 
+from bench.redis_node import RedisNode
 from bench.redis_server import find_server
 from bench.servers import free_ports
 
@@ -16,7 +17,6 @@ SLOTS = 16_384
 BUS = 10_000
 """How much further than its port a node listens for the others."""
 START_SECONDS = 30.0
-STOP_SECONDS = 5.0
 
 
 class RedisCluster:
@@ -26,7 +26,7 @@ class RedisCluster:
         self._program = find_server(kind)
         self._logs = logs
         self._masters = masters
-        self._processes: list[asyncio.subprocess.Process] = []
+        self.nodes: list[RedisNode] = []
         self.ports: list[int] = []
 
     @property
@@ -38,7 +38,9 @@ class RedisCluster:
         """Start the servers and make a cluster of them. Raises TimeoutError."""
         self.ports = _ports(self._masters)
         for port in self.ports:
-            self._processes.append(await self._serve(port))
+            node = RedisNode(self._program, port, self._logs)
+            await node.start()
+            self.nodes.append(node)
         async with asyncio.timeout(START_SECONDS):
             clients = [redis.asyncio.Redis(host="127.0.0.1", port=port) for port in self.ports]
             try:
@@ -46,17 +48,6 @@ class RedisCluster:
             finally:
                 for client in clients:
                     await client.aclose()
-
-    async def _serve(self, port: int) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            str(self._program),
-            *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._logs)),
-            *("--save", "", "--appendonly", "no", "--logfile", f"redis-{port}.log"),
-            *("--cluster-enabled", "yes", "--cluster-config-file", f"redis-{port}.nodes"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
     async def _join(self, clients: list[Any]) -> None:
         for client in clients:
@@ -73,16 +64,10 @@ class RedisCluster:
 
     async def stop(self) -> None:
         """Stop the servers."""
-        for process in self._processes:
-            if process.returncode is None:
-                process.terminate()
-        for process in self._processes:
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        for node in self.nodes:
+            node.end()
+        for node in self.nodes:
+            await node.stop()
 
 
 def _ports(count: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,15 +58,16 @@ def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
     """Return a command's parser with the options of every command that asks a router."""
     parser = argparse.ArgumentParser(prog=f"warmpath {name}", description=summary)
     parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
-    parser.add_argument("--timeout", type=_seconds, default=10.0, help="seconds")
+    parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Return an option's number of seconds; argparse refuses the option where it is none."""
     value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
     return value
 
 

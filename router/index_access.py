@@ -23,12 +23,15 @@ from indexer.shared.living import Living, Owner, read_owner
 from indexer.shared.names import Names
 from indexer.shared.record import BadRecordError, Record, fields_of, read_record
 from indexer.shared.schema import SchemaError, ensure
+from router.ask import seconds
 from router.credentials import publisher_credentials
-from router.read_config import ConfigError, load
+from router.read_config import PREFIX, ConfigError, load
 
 TIMEOUT = 10.0
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
 """What nodes refuse with that cannot answer just now."""
+MOST_NAMED = 3
+"""Of the pods whose records were not read."""
 FILES = ("password_file", "ca", "cert", "key")
 
 
@@ -41,13 +44,21 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--config", type=Path, metavar="ROUTER.toml", help="take all from its [shared-index]")
     add("--url", default="", help="redis://, redis-cluster:// or redis-sentinel://, or rediss…")
-    add("--prefix", default="", help="of the deployment's keys; warmpath unless told otherwise")
+    add("--prefix", type=_prefix, help="of the deployment's keys; warmpath unless told otherwise")
     add("--user", default="", help="ACL user")
     add("--password-file", default="", help="file with the password")
     add("--ca", default="", help="PEM of the authority that the servers are recognised by")
     add("--cert", default="", help="PEM of the certificate to show")
     add("--key", default="", help="PEM of its private key")
-    add("--timeout", type=float, default=TIMEOUT, help="seconds that an answer may take")
+    add("--timeout", type=seconds, default=TIMEOUT, help="seconds that an answer may take")
+
+
+def _prefix(text: str) -> str:
+    if not PREFIX.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not 1 to 64 characters without spaces and braces, or a colon at an end"
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +176,14 @@ class Access:
         """Return one pod."""
         return _seen(name, *await self.look(self._ask_pod(name)))
 
+    def unread(self, pods: Mapping[str, PodSeen]) -> str:
+        """Return what was not read of what says which slots live; empty where all was."""
+        missing = [f"the record of pod {name}" for name, seen in pods.items() if seen.problem]
+        if self.names.pods in self._away:
+            missing.insert(0, "the list of pods")
+        more = f" and of {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        return ", ".join(missing[:MOST_NAMED]) + more
+
     def empty(self, pods: Mapping[str, PodSeen], written: Collection[str]) -> str:
         """Return that nobody has written under the prefix; empty where somebody has, or may have.
 
@@ -208,6 +227,13 @@ def living_of(pods: dict[str, PodSeen]) -> Living:
     for name, seen in pods.items():
         living.add(name, seen.owner)
     return living
+
+
+def dead_words(dead: int | None, unread: str) -> str:
+    """Return how many entries wait for the sweep, or why that is not known."""
+    if dead is None:
+        return f"how many entries are dead is not known: {unread} could not be read"
+    return f"{dead:,} dead entries wait for the sweep"
 
 
 def problem_of(error: Exception, url: str) -> str:

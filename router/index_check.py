@@ -17,7 +17,7 @@ from rich.text import Text
 
 from indexer.shared.record import Claim, SpotOf
 from indexer.shared.scan import Scan
-from router.index_access import Access, PodSeen
+from router.index_access import Access, PodSeen, dead_words
 from router.index_difference import Compared, Difference, compare, in_both
 from router.index_structure import Structure, check_structure
 from router.index_truth import NOTHING, Keys, NoTruthError, Truth, truth_of
@@ -96,7 +96,7 @@ async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
     told = dict(zip(names, firsts, strict=True))
     claims = {name: first[0] for name, first in told.items() if not isinstance(first, str)}
     held = await _index(access, claims.values())
-    pods = await access.pods()
+    pods = await access.pods(list(claims))
     results = {
         name: Compared(problem=first) for name, first in told.items() if isinstance(first, str)
     }
@@ -157,7 +157,9 @@ async def _second(
     access: Access, name: str, claim: Claim, pods: Mapping[str, PodSeen]
 ) -> tuple[Claim, Truth] | str:
     """Return a pod's claim and truth after the index was read; or why it cannot be compared."""
-    record = pods[name].record if name in pods else None
+    if pods[name].problem:
+        return pods[name].problem
+    record = pods[name].record
     if record is None or record.claim is None or record.claim.base != claim.base:
         return ANEW
     if not record.sound:
@@ -201,6 +203,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "structure": checked.structure.problems,
         "dead_entries": checked.structure.dead,
         "unknown_entries": checked.structure.unknown,
+        "not_read": checked.structure.unread,
         "pods": [
             {
                 "pod": name,
@@ -254,8 +257,11 @@ def shown(checked: Checked) -> RenderableType:
         lines.append(Text(said))
     elif not lines:
         lines = [Text("Every value can be read, and every sound pod's writer has every bucket.")]
-    if structure.dead:
-        lines.append(Text(f"{structure.dead:,} dead entries wait for the sweep; nobody sees them."))
+    if structure.dead is None:
+        words = dead_words(None, structure.unread)
+        lines.append(Text(f"{words[0].upper()}{words[1:]}."))
+    elif structure.dead:
+        lines.append(Text(f"{dead_words(structure.dead, '')}; nobody sees them."))
     return Group(table, *lines)
 
 

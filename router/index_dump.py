@@ -32,10 +32,10 @@ async def dump(access: Access, pod: str) -> AsyncIterator[str]:
     for seen in pods.values():
         if pod in {"", seen.name}:
             yield _line(kind="pod", **_pod(seen))
-    living = living_of(pods)
+    living, is_all = living_of(pods), not access.unread(pods)
     async for bucket, page in pages(access):
         for name, value in page.values.items():
-            line = _value(living, name, value, pod)
+            line = _value(living, name, value, pod, is_all=is_all)
             if line is not None:
                 yield _line(bucket=bucket, **line)
         for owner, value in page.checkpoints.items():
@@ -86,8 +86,13 @@ def _pod(seen: PodSeen) -> dict[str, Any]:
     }
 
 
-def _value(living: Living, name: bytes, value: bytes, pod: str) -> dict[str, Any] | None:
-    """Return what a field says; None where it says nothing of the pod that is asked for."""
+def _value(
+    living: Living, name: bytes, value: bytes, pod: str, *, is_all: bool
+) -> dict[str, Any] | None:
+    """Return what a field says; None where it says nothing of the pod that is asked for.
+
+    `is_all` says that every record was read.
+    """
     segment = f"{int.from_bytes(name[:WORD_BYTES], 'little'):016x}"
     try:
         spilled = spilled_blocks(value) if len(name) == WORD_BYTES else None
@@ -98,7 +103,7 @@ def _value(living: Living, name: bytes, value: bytes, pod: str) -> dict[str, Any
         if pod:
             return None
         return {"kind": "unreadable", "field": name.hex(), "problem": str(error)}
-    holders = [_holder(living, slot) for slot in packed.slots]
+    holders = [_holder(living, slot, is_all=is_all) for slot in packed.slots]
     shown = [n for n, holder in enumerate(holders) if not pod or holder.get("pod") == pod]
     if not shown:
         return None
@@ -119,11 +124,11 @@ def _value(living: Living, name: bytes, value: bytes, pod: str) -> dict[str, Any
     }
 
 
-def _holder(living: Living, slot: int) -> dict[str, Any]:
+def _holder(living: Living, slot: int, *, is_all: bool) -> dict[str, Any]:
     place = living.place(slot)
     number = slot % SLOTS_OF_A_CLAIM
     if place is None:
-        return {"slot": slot, "dead": True}
+        return {"slot": slot, "dead": True if is_all else None}
     if place.spot is None:
         return {"pod": place.pod, "number": number}
     spot = place.spot

@@ -12,7 +12,7 @@ from indexer.shared.command import Call, Command, script
 from indexer.shared.living import Living
 from indexer.shared.names import SCHEMA
 from indexer.shared.sweeper import AT_REST
-from router.index_access import Access, PodSeen, living_of
+from router.index_access import Access, PodSeen, dead_words, living_of
 from router.index_survey import Survey, survey
 
 NO_RECORD = "no record: its lease is over, or it was never claimed to the end"
@@ -25,6 +25,8 @@ async def stats(access: Access) -> dict[str, Any]:
     pods = await access.pods(sorted({*found.pods, *access.configured}))
     living = living_of(pods)
     held, dead = _held(found, living)
+    # A record that was not read may name some of those that none does.
+    unread = access.unread(pods) if dead else ""
     sweeper, left = await access.look(
         [Command((name, access.names.sweeper)) for name in ("GET", "PTTL")]
     )
@@ -42,7 +44,8 @@ async def stats(access: Access) -> dict[str, Any]:
         "entries": found.entries,
         "bytes": found.bytes,
         "bytes_per_block": round(found.bytes / found.blocks, 1) if found.blocks else 0.0,
-        "dead_entries": dead,
+        "dead_entries": None if unread else dead,
+        "not_read": unread,
         "unreadable_fields": found.odd,
         "sweeper": _sweeper(sweeper, -1 if left is None else left),
         "pods": [_pod(seen, held[name]) for name, seen in pods.items()],
@@ -55,7 +58,7 @@ def _sum(numbers: Any) -> int | None:
 
 
 def _held(found: Survey, living: Living) -> tuple[dict[str, Counter[tuple[int, str]]], int]:
-    """Return the entries of each pod by rank and tier, and how many are dead."""
+    """Return the entries of each pod by rank and tier, and how many no record names."""
     held: dict[str, Counter[tuple[int, str]]] = {pod: Counter() for pod in living.owners}
     dead = 0
     for slot, count in found.by_slot.items():
@@ -86,7 +89,7 @@ def _pod(seen: PodSeen, held: Counter[tuple[int, str]]) -> dict[str, Any]:
         "audits": None if record is None else record.audits,
         "lease_seconds": seen.lease,
         "log_length": seen.log_length,
-        "entries": sum(held.values()),
+        "entries": None if seen.problem else sum(held.values()),
         "ranks": _ranks(seen, held),
     }
 
@@ -183,7 +186,7 @@ def _head(stats: dict[str, Any]) -> str:
         f"{stats['blocks']:,} blocks in {segments['packed']:,} packed and "
         f"{segments['spilled']:,} spilled segments, {stats['entries']:,} entries; "
         f"{stats['bytes']:,} bytes, {stats['bytes_per_block']} a block\n"
-        f"{stats['dead_entries']:,} dead entries wait for the sweep; {sweeping}"
+        f"{dead_words(stats['dead_entries'], stats['not_read'])}; {sweeping}"
         + "".join(f"\n{stats[key]}" for key in ("not_reached", "empty") if stats[key])
         + (f"\n{odd:,} fields cannot be read: warmpath index check" if odd else "")
     )

@@ -4,6 +4,7 @@ So what is wrong in one reading is looked at again, and counts only where it is 
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -26,10 +27,12 @@ class Structure:
     problems: list[str]
     pods: set[str] = field(default_factory=set)
     """That have checkpoints."""
-    dead: int = 0
-    """Entries that wait for the sweep."""
-    unknown: int = 0
+    dead: int | None = 0
+    """Entries that wait for the sweep; None: a record that was not read may name some of them."""
+    unknown: int | None = 0
     """Entries of claims that are being built, and of places that are not made known yet."""
+    unread: str = ""
+    """What was not read then."""
 
 
 async def check_structure(access: Access) -> Structure:
@@ -41,11 +44,13 @@ async def check_structure(access: Access) -> Structure:
             try:
                 bucket = read_bucket(await _fields(access, number, found))
                 _check_segments(access, number, bucket)
-                living = await _check_checkpoints(access, bucket)
+                # After the content: what was written for a claim by then has its record by now.
+                pods = await access.pods(sorted(found.pods))
+                _check_checkpoints(pods, bucket)
             except (BrokenInvariantError, ValueError) as error:
                 problem = str(error)
                 continue
-            _count(bucket, living, found)
+            _count(bucket, living_of(pods), access.unread(pods), found)
             problem = ""
             break
         if problem:
@@ -74,10 +79,9 @@ def _check_segments(access: Access, number: int, bucket: Bucket) -> None:
             )
 
 
-async def _check_checkpoints(access: Access, bucket: Bucket) -> Living:
+def _check_checkpoints(pods: Mapping[str, PodSeen], bucket: Bucket) -> None:
     """Raise BrokenInvariantError or ValueError where a sound pod's writer does not have the bucket."""
     stored = {field: token_of(value) for field, value in bucket.checkpoints.items()}
-    pods = await access.pods()
     for name, seen in pods.items():
         expected = _token(seen)
         there = stored.get(checkpoint(name), 0)
@@ -86,7 +90,6 @@ async def _check_checkpoints(access: Access, bucket: Bucket) -> Living:
                 f"pod {name} is said to be sound, and its writer does not have the bucket "
                 f"(its checkpoint is of claim {there}, not {expected})"
             )
-    return living_of(pods)
 
 
 def _token(seen: PodSeen) -> int | None:
@@ -94,11 +97,18 @@ def _token(seen: PodSeen) -> int | None:
     return seen.record.token if sound and seen.record else None
 
 
-def _count(bucket: Bucket, living: Living, found: Structure) -> None:
+def _count(bucket: Bucket, living: Living, unread: str, found: Structure) -> None:
     sets = chain.from_iterable(held.values() for held in bucket.segments.values())
+    dead = unknown = 0
     for slot, count in Counter(chain.from_iterable(sets)).items():
         place = living.place(slot)
         if place is None:
-            found.dead += count
+            dead += count
         elif place.spot is None:
-            found.unknown += count
+            unknown += count
+    if dead and unread:
+        found.dead = found.unknown = None
+        found.unread = unread
+    if found.dead is not None and found.unknown is not None:
+        found.dead += dead
+        found.unknown += unknown

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,11 +22,11 @@ def fleet(out: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "router", "fleet", f"--out={out}", "--json", *options]
 
 
-def publishers_of(parent: int) -> list[int]:
-    """Return the ids of a process's children that publish."""
+def children_of(parent: int, word: bytes) -> list[int]:
+    """Return the ids of a process's children whose command line has a word."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     words = {int(one): Path(f"/proc/{one}/cmdline").read_bytes() for one in children}
-    return [one for one, line in words.items() if b"\0publisher\0" in line]
+    return [one for one, line in words.items() if word in line]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,19 @@ def test_it_goes_on_until_it_is_asked_to_end(tmp_path: Path) -> None:
         assert process.poll() is None
         while "Ctrl-C" not in process.stderr.readline():
             pass
-        for number in publishers_of(process.pid):
-            os.kill(number, signal.SIGKILL)
+        (publisher,) = children_of(process.pid, b"\0publisher\0")
+        os.kill(publisher, signal.SIGKILL)
         said = process.stderr.readline()
         assert said.startswith("publisher-1 ended with -9; its log: ")
-        assert "to start it again: python -m publisher --pod=pod-1 " in said
+        again = shlex.join((sys.executable, "-m", "publisher", "--pod=pod-1"))
+        assert f"; to start it again: {again} " in said
+        port = told["addresses"]["redis"].rpartition(":")[2]
+        # A server writes its own command line.
+        (server,) = children_of(process.pid, f":{port} [cluster]".encode())
+        os.kill(server, signal.SIGKILL)
+        said = process.stderr.readline()
+        assert said.startswith(f"redis-{port} ended with -9; its log: {tmp_path}/redis-{port}.log;")
+        assert f"/valkey-server --port {port} " in said.partition("; to start it again: ")[2]
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

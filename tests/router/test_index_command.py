@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -307,14 +307,7 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
         where = ("--url", cluster.url, "--prefix", prefix)
         with Edge(cluster.url) as edge:
-            edge.ensure(names)
-            writer = ModelWriter(edge, names, "p", 1)
-            writer.claim()
-            while writer.fenced < names.buckets:
-                writer.fence()
-            for segment in range(names.buckets):
-                writer.write(0, segment, {segment})
-            writer.tell()
+            write_segments(edge, names, "p")
         dead = cluster.master_of(names.bucket(0))
         dead.close()
         assert main(["stats", "--json", *where]) == 2
@@ -334,6 +327,89 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
         assert [one["pod"] for one in found["pods"]] == ["p"]
         assert main(["check", *where]) == main(["stats", *where]) == 2
         assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in joined(capsys)
+
+
+def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
+    prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = Names(prefix)
+    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
+        with Edge(cluster.url) as edge:
+            write_segments(edge, names, "p")
+        cluster.master_of(names.record("p")).close()
+        where = ("--url", cluster.url, "--prefix", prefix)
+        assert main(["stats", "--json", *where]) == 2
+        found = printed(capsys)
+        assert found["entries"] > 0
+        assert [(one["pod"], one["entries"]) for one in found["pods"]] == [("p", None)]
+        are_not_counted(where, "the record of pod p", capsys)
+        assert main(["dump", *where]) == 2
+        assert '"dead":true' not in capsys.readouterr().out
+
+
+def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
+    prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = Names(prefix)
+    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
+        dead = cluster.master_of(names.pods)
+        here = next(
+            pod
+            for pod in (f"p{number}" for number in range(100))
+            if cluster.master_of(names.record(pod)) is not dead
+        )
+        with Edge(cluster.url) as edge:
+            write_segments(edge, names, here)
+            write_segments(edge, names, "gone", 2).record_ends()
+        dead.close()
+        where = ("--url", cluster.url, "--prefix", prefix)
+        assert main(["stats", "--json", *where]) == 2
+        found = printed(capsys)
+        entries = {one["pod"]: one["entries"] for one in found["pods"]}
+        assert entries[here] * 2 == found["entries"], "it is known by its checkpoints"
+        are_not_counted(where, "the list of pods", capsys)
+
+
+def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
+    redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, where = Names(prefix), ("--url", redis_server.url, "--prefix", prefix)
+    with Edge(redis_server.url) as edge:
+        write_segments(edge, names, "p")
+    redis_server.ask("DEL", names.pods)
+    for command in ("stats", "check"):
+        main([command, "--json", *where])
+        found = printed(capsys)
+        assert (found["dead_entries"], found["not_read"]) == (0, "")
+    redis_server.ask("HSET", names.record("p"), "token", "odd")
+    are_not_counted(where, "the record of pod p", capsys)
+
+
+def are_not_counted(where: Sequence[str], unread: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both commands say that dead entries are not counted, and what was not read."""
+    for command in ("stats", "check"):
+        main([command, "--json", *where])
+        found = printed(capsys)
+        assert found["dead_entries"] is None
+        assert unread in found["not_read"]
+        main([command, *where])
+        said = joined(capsys)
+        assert "ow many entries are dead is not known: " in said
+        assert unread in said
+        assert "dead entries wait" not in said
+
+
+def write_segments(edge: Edge, names: Names, pod: str, base: int = 1) -> ModelWriter:
+    """Claim a pod, and write one block into each bucket."""
+    edge.ensure(names)
+    writer = ModelWriter(edge, names, pod, base, enlists=True)
+    writer.claim()
+    while writer.fenced < names.buckets:
+        writer.fence()
+    for segment in range(names.buckets):
+        writer.write(0, segment, {segment})
+    writer.tell()
+    return writer
 
 
 def test_where_there_is_no_index_that_is_said(
@@ -366,6 +442,25 @@ def test_where_there_is_no_index_that_is_said(
     )
     assert "prefix 'nope'" in problem("--config", str(config))
     assert f"prefix '{prefix}x'" in problem("--config", str(config), "--prefix", f"{prefix}x")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--timeout", "-1", "-1 is not above 0"),
+        ("--timeout", "0", "0 is not above 0"),
+        ("--timeout", "inf", "inf is not above 0 and finite"),
+        ("--prefix", "", "'' is not 1 to 64 characters"),
+        ("--prefix", "a b", "'a b' is not 1 to 64 characters"),
+    ],
+)
+def test_an_option_that_can_mean_nothing_is_refused(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["stats", "--url", "redis://127.0.0.1:1", option, value])
+    assert ended.value.code == 2
+    assert f"argument {option}: {said}" in capsys.readouterr().err
 
 
 def test_where_nothing_was_compared_that_is_said(
