@@ -22,7 +22,7 @@ from indexer.shared.command import (
 from indexer.shared.living import Living, Owner, read_owner
 from indexer.shared.names import Names
 from indexer.shared.record import BadRecordError, Record, fields_of, read_record
-from indexer.shared.schema import SchemaError, ensure
+from indexer.shared.schema import SchemaError, judge
 from router.ask import seconds
 from router.credentials import publisher_credentials
 from router.read_config import PREFIX, ConfigError, load
@@ -148,15 +148,13 @@ class Access:
             return
         if not schema:
             raise AccessError(
-                f"nothing lies under the prefix {self.names.prefix!r} at {self.url}: no publisher and "
+                f"nothing lies under the prefix {names.prefix!r} at {self.url}: no publisher and "
                 "no router has written there (--prefix, or prefix of [shared-index])"
             )
         try:
-            await ensure(self.redis, self.names, timeout=self.timeout)
+            judge(names, schema)
         except SchemaError as error:
             raise AccessError(str(error)) from error
-        except (RefusedError, UnreachableError) as error:
-            raise AccessError(problem_of(error, self.url)) from error
 
     async def pods(self, others: Sequence[str] = ()) -> dict[str, PodSeen]:
         """Return all pods that are known, and others, by name."""

@@ -41,11 +41,11 @@ class LookUp:
         What was not read counts as held by nobody."""
         self.born: dict[int, bytes | None] = {}
         """Of each bucket that was read, what tells it from another one (`names.BORN`)."""
+        self.asked: dict[int, list[bytes]] = {}
+        """Fields, by bucket: of the commands that wait for their replies, in their order."""
         self._names = names
         self._packed = self.keys.tobytes()
         self._loose = loose
-        self._asked: dict[int, list[bytes]] = {}
-        """Fields, by bucket."""
 
     def commands(self) -> list[Command]:
         """Return what is asked first."""
@@ -66,13 +66,13 @@ class LookUp:
         for field in fields:
             segment = int.from_bytes(field[:WORD_BYTES], "little")
             by_bucket.setdefault(self._names.bucket_of(segment), []).append(field)
-        self._asked = by_bucket
+        self.asked = by_bucket
         bucket = self._names.bucket
         return [Command(("HMGET", bucket(number), *of, BORN)) for number, of in by_bucket.items()]
 
     def feed(self, replies: Sequence[Reply]) -> None:
         """Take the replies to what was asked last, in its order."""
-        for (bucket, fields), reply in zip(self._asked.items(), replies, strict=True):
+        for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
             if isinstance(reply, Exception):
                 self.failed.append(reply)
                 self.values.update(dict.fromkeys(fields))
@@ -82,7 +82,7 @@ class LookUp:
             else:
                 *values, self.born[bucket] = reply
                 self.values.update(zip(fields, values, strict=True))
-        self._asked = {}
+        self.asked = {}
 
     def stretches(self) -> list[Stretch]:
         """Return who holds what; each slot's stretches are in order. Slots are the index's own."""

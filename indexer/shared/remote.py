@@ -19,7 +19,7 @@ import numpy as np
 from indexer.key import Chain
 from indexer.packed_keys import packed_keys
 from indexer.shared.births import Births
-from indexer.shared.command import Command, Redis
+from indexer.shared.command import Redis
 from indexer.shared.lookup import LookUp
 from indexer.shared.names import Names
 from indexer.shared.places import Places
@@ -31,7 +31,6 @@ from indexer.shared.segment_cache import Copied, Keys, SegmentCache
 from indexer.slot import Place
 from indexer.tasks import cancel, watched
 from indexer.trust import Level
-from indexer.word import WORD_BYTES, unpack_words
 
 log = logging.getLogger(__name__)
 
@@ -180,12 +179,11 @@ class RemoteIndex:
         asked = look_up.commands()
         while asked:
             left = READ_SHARE * self.deadline - (self._clock() - begun)
+            parts = look_up.asked
             replies = await self._redis.run(asked, timeout=max(0.0, left))
             look_up.feed(replies)
             self.births.compare(look_up.born)
-            for command, reply in zip(asked, replies, strict=True):
-                *fields, _ = _fields(command)
-                bucket = self._names.bucket_of(unpack_words(fields[0][:WORD_BYTES])[0])
+            for (bucket, fields), reply in zip(parts.items(), replies, strict=True):
                 problem = problem_of(reply, len(fields) + 1)
                 if problem:
                     failed[bucket] = problem
@@ -318,11 +316,6 @@ class RemoteIndex:
         self.copy.check()
         self._places.check()
         self.reach.check()
-
-
-def _fields(command: Command) -> list[bytes]:
-    """Return the fields that an HMGET asks for."""
-    return [field for field in command.words[2:] if isinstance(field, bytes)]
 
 
 def _seconds(age: float) -> str:
