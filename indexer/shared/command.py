@@ -52,6 +52,13 @@ Reply = Any
 """What a command returns: bytes, int, None, lists of these; or a RefusedError or UnreachableError."""
 
 
+def good(reply: Reply) -> Reply:
+    """Return a reply. Raises it where it is an error."""
+    if isinstance(reply, RefusedError | UnreachableError):
+        raise reply
+    return reply
+
+
 class Redis(Protocol):
     """A deployment's Redis: one server, one that Sentinel names, or a cluster."""
 

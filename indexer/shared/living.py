@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from indexer.shared.command import Command, RefusedError, Reply, UnreachableError
+from indexer.shared.command import Command
 from indexer.shared.names import Names
 from indexer.shared.record import SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf
 
@@ -93,10 +93,3 @@ class Living:
         """Return the number of a pod's last claim; None where it has no record."""
         owner = self.owners.get(pod)
         return None if owner is None else owner.token
-
-
-def good(reply: Reply) -> Reply:
-    """Return a reply. Raises it where it is an error."""
-    if isinstance(reply, RefusedError | UnreachableError):
-        raise reply
-    return reply

@@ -12,6 +12,7 @@ from indexer.shared.command import (
     RefusedError,
     Reply,
     UnreachableError,
+    good,
     script,
 )
 from indexer.shared.names import SCHEMA, Names
@@ -35,9 +36,7 @@ async def ensure(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> Non
     lost everything has lost this too. Raises SchemaError, RefusedError or UnreachableError.
     """
     [reply] = await redis.run([ensure_call(names)], timeout=timeout)
-    if isinstance(reply, RefusedError | UnreachableError):
-        raise reply
-    judge(names, reply)
+    judge(names, good(reply))
 
 
 async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
@@ -46,9 +45,7 @@ async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
     Raises SchemaError where that is another version's, RefusedError or UnreachableError.
     """
     [reply] = await redis.run([Command(("HGETALL", names.schema))], timeout=timeout)
-    if isinstance(reply, RefusedError | UnreachableError):
-        raise reply
-    if reply:
+    if good(reply):
         judge(names, reply)
     return bool(reply)
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
-from indexer.shared.command import Argument, Call, Command, Reply, script
-from indexer.shared.living import Living, Owner, ask_owner, good, read_owner
+from indexer.shared.command import Argument, Call, Command, Reply, good, script
+from indexer.shared.living import Living, Owner, ask_owner, read_owner
 from indexer.shared.names import Names, checkpoint
 from indexer.shared.packed import BadSegmentError, slots_of, spilled_blocks
 from indexer.shared.pages import ask_checkpoints, ask_page, read_page, token_of

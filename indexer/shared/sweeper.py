@@ -12,8 +12,15 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from indexer.shared.command import Call, Command, Redis, RefusedError, UnreachableError, script
-from indexer.shared.living import good
+from indexer.shared.command import (
+    Call,
+    Command,
+    Redis,
+    RefusedError,
+    UnreachableError,
+    good,
+    script,
+)
 from indexer.shared.names import Names
 from indexer.shared.schema import SchemaError, fits
 from indexer.shared.sweep import Swept, sweep
