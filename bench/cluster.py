@@ -37,15 +37,40 @@ class WorkerSettings:
     vocab_size: int
 
 
-class Process:
-    """One child process; its standard error goes to a file."""
+class Child:
+    """One child process, with a log of its own. Who starts it sets `_process` and `command`."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
-        self._log = log
-        self._process: asyncio.subprocess.Process | None = None
         self.command = ""
         """How it was started last, for a shell."""
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    def check(self) -> None:
+        """Raise ClusterError where the process has ended."""
+        if self._process is not None and self._process.returncode is not None:
+            code = self._process.returncode
+            raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
+
+    async def stop(self) -> int | None:
+        """Ask it to end, and make it where it does not; return its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        return process.returncode
+
+
+class Process(Child):
+    """A Python module as a child process; its standard error goes to its log."""
 
     async def start(self, *args: str) -> str:
         """Start `python -m ARGS` and return the first line it prints."""
@@ -69,31 +94,10 @@ class Process:
             raise ClusterError(f"{self.name} ended while starting; its log: {self._log}")
         return line.decode()
 
-    def check(self) -> None:
-        """Raise ClusterError where the process has ended."""
-        if self._process is not None and self._process.returncode is not None:
-            code = self._process.returncode
-            raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
-
     def kill(self) -> None:
         """End it at once, as a crash does."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
-
-    async def stop(self) -> int | None:
-        """Ask it to end, and make it where it does not; return its exit status."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-        return process.returncode
 
 
 @dataclass(slots=True)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from bench.cluster import MODEL, ClusterError, Process, Worker, WorkerSettings
+from bench.cluster import MODEL, Child, ClusterError, Process, Worker, WorkerSettings
 from bench.redis_cluster import RedisCluster
-from bench.redis_node import RedisNode
 from bench.servers import free_ports
 from bench.workload import VOCAB_SIZE
 
@@ -131,7 +130,7 @@ class FleetProcesses:
         return [*(worker.process for worker in self.workers), *self.publishers, *self.routers]
 
     @property
-    def _watched(self) -> list[Process | RedisNode]:
+    def _watched(self) -> list[Child]:
         return [*self.redis.nodes, *self._processes]
 
     def check(self) -> None:

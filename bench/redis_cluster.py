@@ -64,10 +64,7 @@ class RedisCluster:
 
     async def stop(self) -> None:
         """Stop the servers."""
-        for node in self.nodes:
-            node.end()
-        for node in self.nodes:
-            await node.stop()
+        await asyncio.gather(*(node.stop() for node in self.nodes))
 
 
 def _ports(count: int) -> list[int]:
