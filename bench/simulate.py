@@ -15,8 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench import simulate_summary as summary
+from bench.out_folder import claim
 from bench.simulate_cell import Cell, Figures, run
 from bench.simulate_fleet import ENGINE_KINDS
+from bench.simulate_router import REPORTS
 from bench.study import (
     MATRIX_BLOCKS,
     MATRIX_LOADS,
@@ -28,6 +30,8 @@ from bench.traffic import KINDS, Generated
 from scorer.policy import DEFAULT, policy_names
 from simworker.presets import DEFAULT_PRESET, PRESETS
 
+PAGE, ROWS = "report.html", "results.jsonl"
+"""What it leaves in its folder."""
 GRID = {"pods": 8, "blocks_per_pod": 1500, "load": 0.5}
 """What --matrix takes the place of, and the defaults."""
 
@@ -58,9 +62,11 @@ def _main(args: argparse.Namespace) -> int:
         for cell in cells:
             cell.check()
         write_report = _report_writer() if args.report else None
+        if args.report:
+            claim(args.report, [PAGE, ROWS])
         rows = list(_kept(_run(cells, args.processes, console), args.report))
         if write_report is not None:
-            console.print(f"report: {write_report(args.report / 'report.html', rows)}")
+            console.print(f"report: {write_report(args.report / PAGE, rows)}")
     except (OSError, ValueError) as error:
         print(f"warmpath simulate: {_told(error)}", file=sys.stderr)
         return 1
@@ -127,6 +133,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--scrape", type=float, default=0.05, help="seconds between looks at metrics")
     add("--no-events-share", type=float, default=0.0, help="of the pods, whose events never come")
     add("--estimate-factor", type=float, default=1.0, help="by which the router's costs are off")
+    add(
+        "--slow-factor",
+        type=float,
+        default=1.0,
+        help="how many times as long every second pod takes",
+    )
+    add("--reports", choices=REPORTS, default="all", help="what reaches the router of them")
     add("--raw-bursts", action="store_true", help="do not spread requests of one time stamp")
     add("--processes", type=int, default=2, help="runs at once")
     add("--report", type=Path, help="a folder for a page of plots, and the results as JSON lines")
@@ -172,6 +185,8 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
             scrape=args.scrape,
             no_events_share=args.no_events_share,
             estimate_factor=args.estimate_factor,
+            slow_factor=args.slow_factor,
+            reports=args.reports,
             raw_bursts=args.raw_bursts,
         )
         for number in pods
@@ -183,12 +198,11 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
 
 
 def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
-    """Yield rows; with a folder each is in its `results.jsonl` as soon as it is there."""
+    """Yield rows; with a folder each is in its file as soon as it is there."""
     if folder is None:
         yield from rows
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "results.jsonl").open("w", encoding="utf-8") as file:
+    with (folder / ROWS).open("w", encoding="utf-8") as file:
         for row in rows:
             print(json.dumps(asdict(row)), file=file, flush=True)
             yield row

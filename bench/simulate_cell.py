@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.access_log import LoggedRequest, Traffic, read_traffic
 from bench.simulate_fleet import EngineKind, FleetSettings, build_fleet
-from bench.simulate_router import SimulatedRouter
+from bench.simulate_router import Reports, SimulatedRouter
 from bench.study import variant
 from bench.traffic import Generated
 from indexer.embedded import embedded_index
@@ -54,6 +54,8 @@ class Cell:
     scrape: float = 0.05
     no_events_share: float = 0.0
     estimate_factor: float = 1.0
+    slow_factor: float = 1.0
+    reports: Reports = "all"
     raw_bursts: bool = False
 
     def check(self) -> None:
@@ -69,7 +71,11 @@ class Cell:
                 raise ValueError(f"{name} is {value}, less than {lowest}")
         if self.pods > MOST_PODS:
             raise ValueError(f"--pods is {self.pods}, more than {MOST_PODS}")
-        for name, factor in (("--load", self.load), ("--estimate-factor", self.estimate_factor)):
+        for name, factor in (
+            ("--load", self.load),
+            ("--estimate-factor", self.estimate_factor),
+            ("--slow-factor", self.slow_factor),
+        ):
             if not 0 < factor <= 1000:
                 raise ValueError(f"{name} is {factor}, not above 0 and at most 1000")
         if not 0 <= self.no_events_share <= 1:
@@ -138,6 +144,7 @@ def run(cell: Cell) -> Figures:
         cell.blocks_per_pod,
         traffic.block_size,
         latency,
+        slow_factor=cell.slow_factor,
         is_pooled=chosen.is_pooled,
     )
     servable = [one for one in traffic.requests if fleet.can_serve(one)]
@@ -158,6 +165,7 @@ def run(cell: Cell) -> Figures:
         estimate=_estimate(latency, cell.estimate_factor),
         eventless=frozenset(range(cell.pods - eventless, cell.pods)),
         scrape=cell.scrape,
+        reports=cell.reports,
         seed=cell.seed,
     )
     placing = _Placing(router, servable)
@@ -216,7 +224,9 @@ def _speed(
             f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), which "
             "has no speed; two that differ are needed"
         )
-    return ceiling, cell.load * cell.pods * span / work
+    # A pod that takes twice as long is half a pod.
+    slow = cell.pods // 2
+    return ceiling, cell.load * (cell.pods - slow + slow / cell.slow_factor) * span / work
 
 
 def pooled(
@@ -321,7 +331,16 @@ def _figures(
         name: value
         for name, value in asdict(cell).items()
         if name
-        in ("preset", "event_delay", "scrape", "no_events_share", "estimate_factor", "raw_bursts")
+        in (
+            "preset",
+            "event_delay",
+            "scrape",
+            "no_events_share",
+            "estimate_factor",
+            "slow_factor",
+            "reports",
+            "raw_bursts",
+        )
     }
     return Figures(
         trace=cell.trace.name.split(".")[0],

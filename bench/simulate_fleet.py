@@ -33,8 +33,14 @@ class FleetSettings:
     block_size: int
     """Tokens."""
     latency: LatencyModel
+    slow_factor: float = 1.0
+    """How many times as long every second pod takes for whatever it does."""
     is_pooled: bool = False
     """Whether all read one cache of all pods' size."""
+
+    def latency_of(self, pod: int) -> LatencyModel:
+        """Return how long a pod, by number, takes."""
+        return self.latency.times(self.slow_factor) if pod % 2 else self.latency
 
     def can_serve(self, one: LoggedRequest) -> bool:
         """Return whether a request fits into an empty pod."""
@@ -63,13 +69,18 @@ def build_fleet(settings: FleetSettings, longest: int) -> Sequence[SimulatedEngi
         caches = [BlockCache(settings.blocks) for _ in range(pods)]
         if settings.is_pooled:
             caches = [BlockCache(settings.blocks * pods)] * pods
-        return [SerialEngine(cache, size, settings.latency) for cache in caches]
+        return [
+            SerialEngine(cache, size, settings.latency_of(pod)) for pod, cache in enumerate(caches)
+        ]
     if settings.is_pooled:
         raise ValueError("policy pooled: only engine serial can share a cache")
-    return [MeteredEngine(_vllm(settings, longest)) for _ in range(settings.pods)]
+    return [
+        MeteredEngine(_vllm(settings, settings.latency_of(pod), longest))
+        for pod in range(settings.pods)
+    ]
 
 
-def _vllm(settings: FleetSettings, longest: int) -> V1Engine:
+def _vllm(settings: FleetSettings, latency: LatencyModel, longest: int) -> V1Engine:
     return build_engine(
         # vLLM's null block comes on top.
         kv_cache_config(settings.blocks + 1, settings.block_size),
@@ -78,7 +89,7 @@ def _vllm(settings: FleetSettings, longest: int) -> V1Engine:
             max_num_seqs=MAX_NUM_SEQS,
             max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         ),
-        settings.latency,
+        latency,
     )
 
 

@@ -54,6 +54,12 @@ def write_report(path: Path, rows: Sequence[Figures]) -> Path:
     return path
 
 
+_UNREPORTED = {
+    "ends": "First tokens are not reported.",
+    "none": "Neither first tokens nor ends are reported.",
+}
+
+
 def _setting(rows: Sequence[Figures]) -> str:
     first, settings = rows[0], rows[0].settings
     seeds = len({row.seed for row in rows})
@@ -70,6 +76,10 @@ def _setting(rows: Sequence[Figures]) -> str:
             f"The router takes prefill to last {settings['estimate_factor']:g} times as long as "
             "it does."
         )
+    if settings["slow_factor"] != 1:
+        sentences.append(f"Every second pod takes {settings['slow_factor']:g} times as long.")
+    if settings["reports"] != "all":
+        sentences.append(_UNREPORTED[settings["reports"]])
     if settings["raw_bursts"]:
         sentences.append("Requests of one time stamp come at once.")
     sentences += [

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
+from typing import Literal, get_args
 
 from bench.access_log import LoggedRequest
 from bench.simulate_fleet import SimulatedEngine
@@ -43,6 +44,10 @@ MODEL = "simulated"
 SESSION_POLICY = "session-hash"
 TICK = 1.0
 """Seconds between looks at what time has ended."""
+
+Reports = Literal["all", "ends", "none"]
+"""What a gateway reports: first tokens and ends, ends alone, or nothing."""
+REPORTS: tuple[Reports, ...] = get_args(Reports)
 
 
 class LoggedPrompt:
@@ -148,8 +153,9 @@ class Record:
 class SimulatedRouter:
     """Routes requests to pods by number. Times are seconds of the cluster's clock.
 
-    `eventless` are the pods whose events never come, `scrape` is how often metrics are read. A block
-    that ends with its prompt counts where engines count it (`counts_last_block`).
+    `eventless` are the pods whose events never come, `scrape` is how often metrics are read, `reports`
+    what is told of requests. A block that ends with its prompt counts where engines count it
+    (`counts_last_block`).
     """
 
     def __init__(
@@ -164,6 +170,7 @@ class SimulatedRouter:
         estimate: PrefillModel,
         eventless: frozenset[int],
         scrape: float,
+        reports: Reports,
         seed: int,
     ) -> None:
         self._variant = variant
@@ -171,6 +178,7 @@ class SimulatedRouter:
         self._block_size = block_size
         self._counts_last_block = counts_last_block
         self._scrape = scrape
+        self._reports = reports
         self._scraped = self._ticked = float("-inf")
         self._now = 0.0
         self._booked: dict[str, str] = {}
@@ -210,6 +218,7 @@ class SimulatedRouter:
             expire_after=config.Booking().expire_seconds,
             most=2 * config.Booking().max_bookings,
             new_id=lambda: str(next(numbers)),
+            expects_first_tokens=False,
         )
         self._loads = LoadTable(self._bookings, stale_seconds=settings.load_stale_seconds)
         self._picker = Picker(
@@ -270,11 +279,14 @@ class SimulatedRouter:
 
     def first_token(self, request_id: str, now: float) -> None:
         """Take note of a request's first token."""
-        self._picker.first_token(self._booked[request_id], now)
+        if self._reports == "all":
+            self._picker.first_token(self._booked[request_id], now)
 
     def finished(self, request_id: str, cached: int, prompt_tokens: int, now: float) -> None:
         """Take note of a request's end; what was cached an engine says with its last token."""
         booking = self._booked.pop(request_id)
+        if self._reports == "none":
+            return
         self._picker.told(booking, cached, prompt_tokens)
         self._picker.ended(booking, "finished", now)
 

@@ -91,6 +91,11 @@ class Arriving:
         heapq.heappush(self._ends, (ends, ticket))
         return ticket
 
+    def keys(self, ticket: int) -> bytes:
+        """Return the packed keys of a ticket; none where it has ended."""
+        known = self._tickets.get(ticket)
+        return known.keys if known else b""
+
     def confirm(self, ticket: int, ends: float) -> None:
         """Let a ticket end then; of several confirmations the earliest end holds."""
         known = self._tickets.get(ticket)

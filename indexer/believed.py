@@ -91,6 +91,10 @@ class Believed:
         self._make_room()
         return ticket
 
+    def arriving(self, ticket: int) -> bytes:
+        """Return the packed keys of a ticket; none where it has ended."""
+        return self._arriving.keys(ticket)
+
     def confirm(self, ticket: int, until: float) -> None:
         """End a ticket at `until`, by when events can have told what became of its prompt.
 

@@ -12,6 +12,7 @@ class BlindRank:
 
     is_connected = False
     sequence = None
+    capacity = 0
 
     def __init__(self, pod: str, number: int, now: float) -> None:
         self.pod = pod
@@ -19,8 +20,17 @@ class BlindRank:
         self.layout = Layout()
         self.trust = Trust(Level.COLD, "it has no events", now)
 
+    def copies(self) -> None:
+        """Return None: nobody tells."""
+
     def learn_capacity(self, blocks: int) -> None:
         """Need no capacity: there is no view that could heal."""
+
+    def engine_restarted(self, reason: str) -> None:
+        """Need no restart: nothing is known of the life before."""
+
+    def limit(self, reason: str, about: str = "") -> None:
+        """Need no limit: it is never exact."""
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return nothing."""

@@ -15,12 +15,14 @@ from indexer.resolver import Resolver
 log = logging.getLogger(__name__)
 
 
-def embedded_index(max_bytes: int) -> Index:
+def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
     """Return an empty index of at most `max_bytes`, compiled where Numba can be had.
 
-    The first of a process takes the time that compiling takes: half a second where it was done before,
-    else up to a minute.
+    With `pure` it is the one in pure Python there too. The first compiled one of a process takes the
+    time that compiling takes: half a second where it was done before, else up to a minute.
     """
+    if pure:
+        return MemoryIndex(max_bytes)
     try:
         from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
     except ImportError as error:
@@ -59,4 +61,6 @@ def new_state(
                 dialect=source.dialect,
                 decode=source.decode,
             )
-    return PureState(Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes), slots)
+    waiting = index.waiting if isinstance(index, MemoryIndex) else None
+    resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes, waiting=waiting)
+    return PureState(resolver, slots)

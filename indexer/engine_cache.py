@@ -20,6 +20,7 @@ def engine_cache(
     hash_seed: str,
     journal_bytes: int,
     pending_bytes: int,
+    orphan_bytes: int = ORPHAN_BYTES,
     stale_after: float,
     segmented: bool,
     clock: Clock,
@@ -27,7 +28,7 @@ def engine_cache(
     """Return the cache of an engine's pod, with its ranks, before the first event.
 
     With `segmented` its journal says in which segments of the shared index keys lie. `pending_bytes`,
-    `stale_after` (seconds) and `clock` are as in `RankIngest`.
+    `stale_after` (seconds) and `clock` are as in `RankIngest`, `orphan_bytes` as in `Resolver`.
     """
     cache = PodCache(engine.pod, Journal(secrets.token_hex(8), journal_bytes))
     for source in engine.sources():
@@ -35,7 +36,7 @@ def engine_cache(
         resolver = Resolver(
             source.model,
             hash_seed,
-            orphan_bytes=ORPHAN_BYTES,
+            orphan_bytes=orphan_bytes,
             segments=Segments() if segmented else None,
         )
         rank = RankIngest(

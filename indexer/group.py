@@ -6,6 +6,7 @@ Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
 
 FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
@@ -43,6 +44,17 @@ class Group:
         return max(1, -(-(self.window - 1) // self.block_size))
 
 
+class Way(IntEnum):
+    """How blocks of a group get their keys."""
+
+    CHAINED = 0
+    """From their tokens and the block before."""
+    BY_NAME = 1
+    """From another group's block of the same name, which has one already."""
+    LEFT_OUT = 2
+    """Not at all: they say nothing of what can be reused."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a rank's cache is divided: its groups by number, as far as they are known."""
@@ -77,6 +89,15 @@ class Layout:
     def has_prefix(self) -> bool:
         """Whether a prompt's blocks must be held from the first on."""
         return bool(self.prefix) or not self.groups
+
+    def way(self, number: int, group: Group) -> Way:
+        """Return how blocks of a group that come with their tokens get their keys."""
+        if group.kind in WINDOW_KINDS:
+            # Its blocks have the names of the prefix group's, and keys where those have them.
+            return Way.BY_NAME if self.prefix else Way.CHAINED
+        if not group.is_chained or (not group.kind and number not in (0, *self.prefix)):
+            return Way.LEFT_OUT
+        return Way.CHAINED
 
     @property
     def shown(self) -> int:

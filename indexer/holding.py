@@ -20,11 +20,22 @@ class Holding:
         """How many live names stand for each key."""
         self.doubted: set[EngineHash] = set()
         """Names of which nothing is certain since something was missed."""
+        self.thinned: set[EngineHash] = set()
+        """Names that were last removed, and are held because they had been announced more often."""
+        self.certain = 0
+        """Copies of all names but those in doubt."""
+
+    @property
+    def certain_names(self) -> int:
+        """How many names are held, but for those in doubt."""
+        return len(self.copies) - len(self.doubted)
 
     def hold(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
         """Hold one copy more of a name; return the keys that are new here."""
         count = self.copies.get(name, 0)
+        self.certain += 1
         if count:
+            self.thinned.discard(name)
             if name in self.doubted:
                 # What was counted before may be gone; this copy is certain.
                 self.doubted.discard(name)
@@ -45,13 +56,19 @@ class Holding:
         count = self.copies[name]
         if count > 1:
             self.copies[name] = count - 1
+            if name not in self.doubted:
+                self.certain -= 1
+                self.thinned.add(name)
             return []
         return self.drop(name, keys)
 
     def drop(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
         """Let every copy of a held name go; return the keys that are gone from here."""
-        del self.copies[name]
+        copies = self.copies.pop(name)
+        if name not in self.doubted:
+            self.certain -= copies
         self.doubted.discard(name)
+        self.thinned.discard(name)
         gone = []
         for key in keys:
             self.names[key] -= 1
@@ -60,17 +77,39 @@ class Holding:
                 gone.append(key)
         return gone
 
+    def take(self, name: EngineHash, key: int, *, in_doubt: bool) -> None:
+        """Hold one copy of a name that was held elsewhere."""
+        self.hold(name, (key,))
+        if in_doubt:
+            self.doubted.add(name)
+            self.certain -= 1
+
     def restore(
-        self, copies: dict[EngineHash, int], doubted: Iterable[EngineHash], keys: Iterable[int]
+        self,
+        copies: dict[EngineHash, int],
+        doubted: Iterable[EngineHash],
+        thinned: Iterable[EngineHash],
+        keys: Iterable[int],
     ) -> None:
         """Hold what another process held; `keys` are those of every name."""
         self.copies = copies
         self.doubted = set(doubted)
+        self.thinned = set(thinned)
+        self.certain = sum(copies.values()) - sum(map(copies.__getitem__, self.doubted))
         self.names = dict(Counter(keys))
 
     def doubt(self) -> None:
         """Take note that any name may be gone."""
         self.doubted = set(self.copies)
+        self.thinned.clear()
+        self.certain = 0
+
+    def one_copy_each(self) -> None:
+        """Take every name that is not in doubt to be held once."""
+        for name in self.copies.keys() - self.doubted:
+            self.copies[name] = 1
+        self.thinned.clear()
+        self.certain = len(self.copies) - len(self.doubted)
 
     def prove(self, name: EngineHash) -> bool:
         """Take note that one copy of a name is certain; False where that was so before."""
@@ -78,6 +117,7 @@ class Holding:
             return False
         self.doubted.remove(name)
         self.copies[name] = 1
+        self.certain += 1
         return True
 
     def check(self, keys: dict[EngineHash, tuple[int, ...]]) -> None:
@@ -86,6 +126,11 @@ class Holding:
             raise BrokenInvariantError("a name without copies is kept")
         if not self.doubted <= self.copies.keys():
             raise BrokenInvariantError("a name that is not held is in doubt")
+        if not self.thinned <= self.copies.keys() - self.doubted:
+            raise BrokenInvariantError("a name that was removed last is not held, or in doubt")
+        certain = (count for name, count in self.copies.items() if name not in self.doubted)
+        if self.certain != sum(certain):
+            raise BrokenInvariantError("the copies do not add up")
         names: dict[int, int] = {}
         for name in self.copies:
             for key in keys[name]:

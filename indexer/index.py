@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 from indexer.key import Chain
 
+Links = Sequence[tuple[int, int]]
+"""Where keys do not follow the one listed before: the position, and the key before it; 0 for none."""
+
 
 class Stretch(NamedTuple):
     """Blocks `start` to `stop` (exclusive) of a prompt, all held by a slot; it holds neither neighbour.
@@ -52,9 +55,11 @@ class Index(Protocol):
     idempotent: adding what is held, removing what is not, and dropping an empty slot change nothing.
     """
 
-    def add(self, slot: int, keys: Sequence[int]) -> None:
-        """Let `slot` hold `keys`, best in the order of their chain.
+    def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
+        """Let `slot` hold `keys`, in the order of their chain.
 
+        Each follows the one before it, and the first begins a prompt; `links` says where that is not so.
+        The deepest blocks of a prompt are given up first.
         A dropped slot may not be used again before it is swept. Nothing is refused for want of room:
         the index gives up other keys (`take_losers`).
         """

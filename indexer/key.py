@@ -27,8 +27,8 @@ from indexer.word import unpack_words
 class Keyspace:
     """What seeds a chain. Keys of two keyspaces never match.
 
-    `block_size` is in tokens; `lora` and `cache_salt` are empty for none; `hash_seed` is the
-    deployment's own and must be equal wherever keys are compared.
+    `block_size` is in tokens; `lora`, `cache_salt` and `extra_key` are empty for none; `hash_seed` is
+    the deployment's own and must be equal wherever keys are compared.
     """
 
     model: str
@@ -36,6 +36,7 @@ class Keyspace:
     lora: str = ""
     cache_salt: str = ""
     hash_seed: str = ""
+    extra_key: str = ""
 
     def root(self) -> int:
         """Return the key that the first block is chained to."""
@@ -44,7 +45,8 @@ class Keyspace:
             digest_size=8,
             person=b"warmpath/root/1",
         )
-        for part in (self.model, self.lora, self.cache_salt):
+        named = (self.model, self.lora, self.cache_salt)
+        for part in (*named, self.extra_key) if self.extra_key else named:
             raw = part.encode()
             digest.update(len(raw).to_bytes(4, "little") + raw)
         digest.update(self.block_size.to_bytes(4, "little"))

@@ -1,6 +1,8 @@
 """The embedded index in pure Python: one dict from key to an interned bit set of slots.
 
-It serves where Numba cannot be had; `indexer.compiled.array_index` is the fast one.
+It is kept beside the compiled index (`indexer.compiled.array_index`, which serves) for two things that
+no other code does: routers without Numba serve with it, at a sixth of the speed and with the same keys,
+and with the pure resolver, which every publisher runs, it is what the compiled path is compared with.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
 integer of one bit a slot, interned: a block costs a dict entry and nothing else, and two blocks have
@@ -27,8 +29,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
-from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.index import BrokenInvariantError, IndexStats, Links, Stretch
 from indexer.key import Chain
+from indexer.orphans import Waiting
 
 KEY_BYTES = 260
 """What a key takes, reckoned on the high side: two dict entries and their numbers."""
@@ -62,6 +65,8 @@ class MemoryIndex:
     def __init__(
         self, max_bytes: int = 1 << 30, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        self.waiting = Waiting(self._has_room)
+        """Stores of all ranks that wait for their parent."""
         self._max_bytes = max_bytes
         self._clock = clock
         self._lock = threading.RLock()
@@ -81,32 +86,45 @@ class MemoryIndex:
         self._unswept: Iterator[int] | None = None
 
     @_locked
-    def add(self, slot: int, keys: Sequence[int]) -> None:
+    def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
         """Let `slot` hold `keys`."""
         bit = 1 << slot
         if not self._live & bit:
             raise ValueError(f"slot {slot} is dropped and not swept yet")
+        above_of = dict(links)
+        before = 0
         for start in range(0, len(keys), STEP):
             step = [int(key) for key in keys[start : start + STEP]]
-            if self._bytes() + KEY_BYTES * len(step) > self._max_bytes:
+            if not self._has_room(KEY_BYTES * len(step)):
+                self.waiting.let_go()
+            if not self._has_room(KEY_BYTES * len(step)):
                 self._give_up(2 * len(step))
-            self._age(step)
+            self._age(step, [above_of.get(start + at) for at in range(len(step))], before)
+            before = step[-1]
             flipped = self._flip(bit, step, held=False)
             self._counts[slot] = self._counts.get(slot, 0) + flipped
 
-    def _age(self, keys: Sequence[int]) -> None:
-        """Give new keys an age: matched with the key before, and one deeper."""
+    def _age(self, keys: Sequence[int], above_of: Sequence[int | None], before: int) -> None:
+        """Give new keys an age: matched with the key before, and one deeper.
+
+        `above_of` has the key before each, None where it is the one listed before; `before` is that of
+        the first. What follows a key that was given up cannot be used, and goes first.
+        """
         ages = self._ages
-        previous = (int(self._clock()) << DEPTH_BITS) + DEEPEST + 1
-        for key in keys:
-            age = ages.get(key)
-            if age is None:
-                deepest = not previous & DEEPEST
-                age = ages[key] = previous if deepest else previous - 1
-            previous = age
+        now = int(self._clock()) << DEPTH_BITS
+        for key, said in zip(keys, above_of, strict=True):
+            above = before if said is None else said
+            if key not in ages:
+                previous = ages.get(above, now) if above else now + DEEPEST + 1
+                ages[key] = previous - 1 if previous & DEEPEST or not above else previous
+            before = key
 
     def _bytes(self) -> int:
-        return KEY_BYTES * len(self._set_of) + SET_BYTES * len(self._interned)
+        sets = SET_BYTES * len(self._interned)
+        return KEY_BYTES * len(self._set_of) + sets + self.waiting.bytes
+
+    def _has_room(self, wanted: int) -> bool:
+        return self._bytes() + wanted <= self._max_bytes
 
     def _give_up(self, wanted: int) -> None:
         wanted = max(wanted, len(self._set_of) // SHARE)

@@ -2,17 +2,21 @@
 
 A consumer that missed an event meets children of blocks that it never heard of. They have no key, so
 nothing is claimed for them; but the parent may be announced again later, and with its key theirs are
-known too. What waits is bounded in bytes; past the bound the oldest goes.
+known too. What waits is bounded in bytes; past the bound the oldest goes. It also counts in the bytes of
+the index that all ranks share (`Waiting`), and goes before any block that is held does.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from indexer.engines.event import EngineHash, Stored
 from indexer.index import BrokenInvariantError
 
+STORE_BYTES = 900
+"""What one waiting store costs beside its blocks, reckoned on the high side."""
 BLOCK_BYTES = 200
-"""What one waiting block costs beside its tokens, reckoned on the high side."""
+"""What each of its blocks costs beside its tokens."""
 
 
 @dataclass(eq=False, slots=True)
@@ -22,21 +26,60 @@ class Orphan:
     event: Stored
     gone: set[int] = field(default_factory=set)
     """Positions in the event's hashes."""
+    size: int = field(init=False)
+    """What it costs, bytes."""
 
-    @property
-    def size(self) -> int:
-        """What it costs, bytes."""
-        return len(self.event.tokens or b"") + BLOCK_BYTES * len(self.event.hashes)
+    def __post_init__(self) -> None:
+        event = self.event
+        self.size = (
+            STORE_BYTES
+            + len(event.tokens or b"")
+            + BLOCK_BYTES * len(event.hashes)
+            + sum(len(extra) for extra in event.extras or () if extra)
+        )
+
+
+class Waiting:
+    """What waits of all ranks. `has_room` says whether so many bytes more fit beside what they share."""
+
+    def __init__(self, has_room: Callable[[int], bool]) -> None:
+        self.bytes = 0
+        self.has_room = has_room
+        self._ranks: dict[Orphans, None] = {}
+
+    def note(self, orphans: "Orphans", more: int) -> None:
+        """Take note that a rank's stores take so many bytes more, or less."""
+        self.bytes += more
+        if orphans:
+            self._ranks[orphans] = None
+        else:
+            self._ranks.pop(orphans, None)
+
+    def let_go(self) -> None:
+        """Let all stores of all ranks go, for want of room."""
+        for orphans in list(self._ranks):
+            orphans.let_go()
 
 
 class Orphans:
-    """Waiting stores, by parent and by name. `max_bytes` bounds them."""
+    """Waiting stores of one rank, by parent and by name.
 
-    def __init__(self, max_bytes: int) -> None:
+    `max_bytes` bounds them; `waiting` has what all ranks share. `lost` is called when blocks were let go
+    for want of room.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        waiting: Waiting | None = None,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
         self.bytes = 0
         self.dropped = 0
         """Blocks that were let go for want of room."""
         self._max_bytes = max_bytes
+        self._shared = Waiting(lambda _: True) if waiting is None else waiting
+        self._lost = lost
         self._waiting: OrderedDict[Orphan, None] = OrderedDict()
         self._by_parent: dict[EngineHash, list[Orphan]] = {}
         self._by_name: dict[EngineHash, list[Orphan]] = {}
@@ -48,18 +91,25 @@ class Orphans:
         """Let a store wait for its parent."""
         assert event.parent is not None
         orphan = Orphan(event)
-        if orphan.size > self._max_bytes:
+        while self._waiting and self.bytes + orphan.size > self._max_bytes:
+            self._drop(next(iter(self._waiting)))
+        if orphan.size > self._max_bytes or not self._shared.has_room(orphan.size):
             self.dropped += len(event.hashes)
+            self._lost()
             return
-        while self.bytes + orphan.size > self._max_bytes:
-            oldest = next(iter(self._waiting))
-            self._forget(oldest)
-            self.dropped += len(oldest.event.hashes) - len(oldest.gone)
-        self.bytes += orphan.size
         self._waiting[orphan] = None
+        self._note(orphan.size)
         self._by_parent.setdefault(event.parent, []).append(orphan)
         for name in dict.fromkeys(event.hashes):
             self._by_name.setdefault(name, []).append(orphan)
+
+    def are_waiting_for(self, parent: EngineHash) -> bool:
+        """Whether any store waits for this parent."""
+        return parent in self._by_parent
+
+    def awaited(self) -> list[EngineHash]:
+        """Return the names that stores wait for."""
+        return list(self._by_parent)
 
     def of(self, parent: EngineHash) -> list[Orphan]:
         """Take out what waits for this parent, oldest first."""
@@ -87,11 +137,25 @@ class Orphans:
         self._waiting.clear()
         self._by_parent.clear()
         self._by_name.clear()
-        self.bytes = 0
+        self._note(-self.bytes)
+
+    def let_go(self) -> None:
+        """Let everything go for want of room."""
+        for orphan in list(self._waiting):
+            self._drop(orphan)
+
+    def _drop(self, orphan: Orphan) -> None:
+        self._forget(orphan)
+        self.dropped += len(orphan.event.hashes) - len(orphan.gone)
+        self._lost()
+
+    def _note(self, more: int) -> None:
+        self.bytes += more
+        self._shared.note(self, more)
 
     def _forget(self, orphan: Orphan) -> None:
         del self._waiting[orphan]
-        self.bytes -= orphan.size
+        self._note(-orphan.size)
         assert orphan.event.parent is not None
         _take(self._by_parent, orphan.event.parent, orphan)
         for name in dict.fromkeys(orphan.event.hashes):

@@ -5,9 +5,11 @@ since into journal entries, `snapshot` tells the whole state.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 from indexer.engines.event import Tier
 from indexer.group import Layout
@@ -17,7 +19,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_ingest import RankIngest
 from indexer.resolver import Added, Change, Emptied, Resolver, Spot
 from indexer.trust import Trust
-from indexer.word import pack_words
+from indexer.word import WORD_BYTES, pack_words, words_of
 
 PART_KEYS = 16_384
 """Keys in one part of a snapshot: 128 KiB."""
@@ -111,15 +113,28 @@ class PodCache:
         self.collect()
         end = pb.SnapshotEnd(sequence=self.journal.sequence, ranks=self.states())
         packed = [
-            (rank.number, spot, pack_words(keys))
+            (rank.number, spot, pack_words(keys), links)
             for rank, resolver, _ in self._ranks
-            for spot, keys in resolver.places().items()
+            for spot, (keys, links) in resolver.chains().items()
         ]
-        for number, (tier, group), keys in packed:
-            for start in range(0, len(keys), PART_KEYS * 8):
+        for number, (tier, group), keys, links in packed:
+            first = 0
+            for start in range(0, len(keys) // WORD_BYTES, PART_KEYS):
+                stop = start + PART_KEYS
+                last = bisect_left(links, stop, first, key=itemgetter(0))
                 part = pb.SnapshotPart(
-                    rank=number, tier=tier, group=group, keys=keys[start : start + PART_KEYS * 8]
+                    rank=number,
+                    tier=tier,
+                    group=group,
+                    keys=keys[start * WORD_BYTES : stop * WORD_BYTES],
+                    starts=[position - start for position, _ in links[first:last]],
+                    above=[above for _, above in links[first:last]],
                 )
+                if start and (first == last or links[first][0] > start):
+                    part.starts.insert(0, 0)
+                    before = keys[(start - 1) * WORD_BYTES : start * WORD_BYTES]
+                    part.above.insert(0, words_of(before)[0])
+                first = last
                 yield pb.WatchResponse(part=part)
         yield pb.WatchResponse(end=end)
 
@@ -160,6 +175,8 @@ def _state(rank: RankIngest) -> pb.RankState:
         ],
         lookahead=layout.lookahead,
         engine_sequence=rank.sequence,
+        copies=rank.copies(),
+        capacity=rank.capacity,
     )
 
 
@@ -175,4 +192,7 @@ def _message(change: Change) -> pb.Change:
         segments=[segment for segment, _ in runs],
         counts=[count for _, count in runs],
     )
+    if isinstance(change, Added):
+        keys.starts.extend(start for start, _ in change.links)
+        keys.above.extend(above for _, above in change.links)
     return pb.Change(added=keys) if isinstance(change, Added) else pb.Change(gone=keys)

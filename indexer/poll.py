@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from indexer.engines.event import MalformedEventError
-from indexer.engines.trtllm import split
+from indexer.engines.trtllm import address, split
 from indexer.rank_ingest import RankIngest
 
 log = logging.getLogger(__name__)
@@ -83,10 +83,18 @@ class Poller:
         try:
             events = split(answer)
         except MalformedEventError as error:
-            for rank in self._ranks.values():
-                rank.frame_malformed(str(error))
+            self._take_stray(error)
             return
-        for number, event_id, payload in events:
+        for event in events:
+            try:
+                number, event_id = address(event)
+            except MalformedEventError as error:
+                self._take_stray(error)
+                continue
             if number in self._ranks:
                 rank = self._ranks[number]
-                rank.live(rank.source.topic, event_id, payload)
+                rank.live(rank.source.topic, event_id, event)
+
+    def _take_stray(self, error: MalformedEventError) -> None:
+        for rank in self._ranks.values():
+            rank.frame_malformed(str(error))

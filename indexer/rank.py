@@ -35,8 +35,24 @@ class Rank(Protocol):
     def sequence(self) -> int | None:
         """The engine's last applied batch; None before the first."""
 
+    @property
+    def capacity(self) -> int:
+        """Blocks of its fastest tier; 0: not known."""
+
+    def copies(self) -> int | None:
+        """Return how many of them are taken, as was announced; None where nobody tells."""
+
     def learn_capacity(self, blocks: int) -> None:
         """Take note of the cache's size, where nobody has configured it."""
+
+    def engine_restarted(self, reason: str) -> None:
+        """Take note that somebody saw its engine begin anew, whatever its events say."""
+
+    def limit(self, reason: str, about: str = "") -> None:
+        """Let it be degraded at best, for a reason `about` a subject; with an empty one no longer.
+
+        May be called from any thread.
+        """
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""

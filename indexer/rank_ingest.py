@@ -10,18 +10,29 @@ from itertools import islice
 
 import msgspec
 
-from indexer.engines.event import MalformedEventError, Tier
+from indexer.engines.event import MalformedEventError, Tier, Unread
 from indexer.group import Layout
+from indexer.limits import Limits
+from indexer.orphans import Orphans
 from indexer.rank_source import RankSource
 from indexer.rank_state import RankState
 from indexer.saved import SavedResolver
 from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, SavedStream, Stream
-from indexer.trust import Level, Trust
+from indexer.trust import DRIFTED, LOST_ROOM, Trust
 
 log = logging.getLogger(__name__)
 
 ORPHAN_BYTES = 16 << 20
 """Bytes a rank of stores that wait for their parent."""
+
+TWICE = (
+    "a block was stored twice: the cache has namespaces that events do not tell, as an extra_key's"
+)
+"""The reason where an engine that keeps each block once stores one again."""
+
+NAMESPACES, COPIES, BEFORE = "namespaces", "copies", "before"
+"""Subjects of limits: what sets requests apart that come, a block stored twice, and what another
+process knew of both."""
 
 MOST_AHEAD = 256
 """Frames that are scanned together, at most."""
@@ -39,6 +50,8 @@ class SavedRank(msgspec.Struct, frozen=True):
     capacity: int
     stream: SavedStream
     resolver: SavedResolver
+    limit: str = ""
+    """Why it is degraded at best for as long as the engine lives."""
 
 
 class RankIngest:
@@ -57,11 +70,15 @@ class RankIngest:
         self.capacity = source.capacity
         self.batches = 0
         self.malformed = 0
-        self.skipped = 0
+        self.drifts = 0
+        """How often more was announced than the cache holds."""
         self._clock = clock
         self.state = state
+        self._limits = Limits(clock)
         self._ahead = 1
         """How many frames are scanned together."""
+        self.ask: Callable[[AskReplay], None] = lambda _: None
+        """Takes the replays that are asked for without a frame that arrived."""
         self.stream = Stream(
             has_replay=source.has_replay,
             is_queue=source.is_queue,
@@ -86,6 +103,11 @@ class RankIngest:
         return self.state.layout
 
     @property
+    def orphans(self) -> Orphans:
+        """The stores that wait for a parent that is not known."""
+        return self.state.orphans
+
+    @property
     def is_connected(self) -> bool:
         """Whether its events reach us now."""
         return self.stream.is_connected
@@ -98,12 +120,29 @@ class RankIngest:
     @property
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
-        return self.stream.trust
+        return self._limits.on(self.stream.trust)
+
+    def limit(self, reason: str, about: str = "") -> None:
+        """Let the rank be degraded at best, for a reason; with an empty one no longer."""
+        before = self.trust
+        self._limits.set(about, reason)
+        self._log(before)
+
+    def engine_restarted(self, reason: str) -> None:
+        """Doubt what is known, as somebody saw the engine begin anew; a replay says what is true."""
+        before = self.trust
+        asked = self._act(before, self.stream.suspect(f"restarted: {reason}", self._clock()))
+        if asked is not None:
+            self.ask(asked)
 
     def learn_capacity(self, blocks: int) -> None:
         """Take note of the cache's size, where nobody has configured it."""
         if not self.source.capacity:
             self.capacity = blocks
+
+    def copies(self) -> int | None:
+        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        return self.state.copies()
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
@@ -124,7 +163,8 @@ class RankIngest:
             "malformed": self.malformed,
             "parentless": resolver.parentless,
             "adopted": resolver.adopted,
-            "skipped": self.skipped + resolver.other_groups + resolver.unplaced,
+            "drifts": self.drifts,
+            "skipped": resolver.other_groups + resolver.unplaced,
         }
 
     def connected(self) -> AskReplay | None:
@@ -161,7 +201,7 @@ class RankIngest:
         return self._act(before, self.stream.replay_ended(ticket, self._clock()))
 
     def replay_failed(self, ticket: int, reason: str) -> AskReplay | None:
-        """Take note that a replay was not answered, or not to its end."""
+        """Take note that a replay was not answered to its end; return the one that resumes it."""
         before = self.trust
         return self._act(before, self.stream.replay_failed(ticket, reason, self._clock()))
 
@@ -170,7 +210,8 @@ class RankIngest:
         self.malformed += 1
         log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
         before = self.trust
-        self._act(before, self.stream.missed(f"a frame is malformed: {reason}", self._clock()))
+        self.stream.stray(f"a frame is malformed: {reason}", self._clock())
+        self._log(before)
 
     def close(self) -> None:
         """Let the rank hold nothing."""
@@ -186,6 +227,11 @@ class RankIngest:
             capacity=self.capacity,
             stream=self.stream.save(),
             resolver=self.state.save(),
+            limit="; ".join(
+                self._limits.reasons[about]
+                for about in (NAMESPACES, COPIES, BEFORE)
+                if about in self._limits.reasons
+            ),
         )
 
     def restore(self, saved: SavedRank) -> None:
@@ -193,6 +239,7 @@ class RankIngest:
         self.capacity = self.capacity or saved.capacity
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
+        self._limits.set(BEFORE, saved.limit)
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
         asked = self._carry_out(actions)
@@ -206,6 +253,8 @@ class RankIngest:
                 self._apply(action)
             elif isinstance(action, Reset):
                 self.state.forget()
+                for about in (COPIES, BEFORE):
+                    self._limits.set(about, "")
             elif isinstance(action, Doubt):
                 self.state.doubt()
             else:
@@ -224,14 +273,28 @@ class RankIngest:
             self.malformed += 1
             self._carry_out(self.stream.malformed(str(error), now))
             return
-        self.skipped += batch.skipped
         self.capacity = batch.capacity or self.capacity
         counts = self.state.counts
         clears, parentless = counts.clears, counts.parentless
         self.state.apply(batch.events)
         if counts.clears > clears:
             self.stream.cleared(action.sequence, now)
+        for event in batch.unread:
+            self._pass_over(event, action.sequence, now)
         self._judge(parentless, now)
+
+    def _pass_over(self, event: Unread, sequence: int, now: float) -> None:
+        """Take note that one event of a batch could not be read."""
+        self.malformed += 1
+        lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"
+        if event.is_store:
+            self._lack(f"{lost}: what it stored is missing", now)
+        else:
+            self._carry_out(self.stream.missed(f"{lost}: what is gone may be shown", now))
+
+    def _lack(self, reason: str, now: float) -> None:
+        self.state.lost_room()
+        self.stream.lacks(reason, now)
 
     def _apply_scanned(self, now: float) -> None:
         parentless = self.state.counts.parentless
@@ -240,12 +303,25 @@ class RankIngest:
 
     def _judge(self, parentless: int, now: float) -> None:
         """Draw what follows for the trust, given how many blocks had no known parent before."""
-        if self.state.counts.parentless > parentless and self.trust.level is not Level.DEGRADED:
+        if self.state.counts.again:
+            self.state.counts.again = 0
+            self._limits.set(COPIES, TWICE)
+        if self.state.counts.parentless > parentless and not self.stream.is_damaged:
             reason = "a stored block's parent is unknown: an event was missed"
             self._carry_out(self.stream.missed(reason, now))
         elif self.stream.can_heal and self.state.can_settle(self.capacity):
             self.state.settle()
             self.stream.turned_over(now)
+        self._measure(now)
+
+    def _measure(self, now: float) -> None:
+        """Give up what is too much, where more was announced than the cache can hold."""
+        copies = self.copies()
+        if copies is None or not 0 < self.capacity < copies:
+            return
+        self.drifts += 1
+        self.state.give_up_excess()
+        self.stream.lacks(f"{DRIFTED}: {copies} of {self.capacity}", now)
 
     def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> list[AskReplay]:
         """Take live frames in the order in which they came; return the replays to ask for, if any."""
@@ -289,8 +365,7 @@ class RankIngest:
     def lost_room(self) -> None:
         """Take note that the index gave up keys of the rank for want of room."""
         before = self.trust
-        self.state.lost_room()
-        self.stream.lost_room(self._clock())
+        self._lack(LOST_ROOM, self._clock())
         self._log(before)
 
     def _log(self, before: Trust) -> None:

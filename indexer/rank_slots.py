@@ -31,11 +31,25 @@ class RankSlots:
     def apply(self, change: Change) -> None:
         """Apply one change."""
         if isinstance(change, Added):
-            self._index.add(self.slot(change.spot), change.keys)
+            self._index.add(self.slot(change.spot), change.keys, change.links)
         elif isinstance(change, Gone):
             self._index.remove(self.slot(change.spot), change.keys)
         else:
             self.empty()
+
+    def apply_whole(self, change: Change) -> bool:
+        """Apply one change; return whether all that it names was as it says: absent, or there.
+
+        An index that has given up keys for want of room cannot tell; then it was.
+        """
+        if not isinstance(change, Added | Gone):
+            self.apply(change)
+            return True
+        slot = self.slot(change.spot)
+        before = self._index.count(slot)
+        self.apply(change)
+        changed = abs(self._index.count(slot) - before)
+        return changed == len(change.keys) or self._index.stats().evicted > 0
 
     def slot(self, spot: Spot) -> int:
         """Return a place's slot."""
@@ -70,6 +84,10 @@ class RankSlots:
         for slot in self.doubted.values():
             self._drop(slot)
         self.doubted.clear()
+
+    def drop(self, spot: Spot) -> None:
+        """Let a place hold nothing that is certain."""
+        self._drop(self.certain.pop(spot))
 
     def _drop(self, slot: int) -> None:
         self._table.retire(slot)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from indexer.engines.event import Event, Tier
 from indexer.group import Layout
+from indexer.orphans import Orphans
 from indexer.resolver import Change, Resolver, ResolverCounts, Spot
 from indexer.saved import SavedResolver
 
@@ -39,6 +40,10 @@ class RankState(Protocol):
     def counts(self) -> ResolverCounts:
         """What happened so far."""
 
+    @property
+    def orphans(self) -> Orphans:
+        """The stores that wait for their parent."""
+
     def apply(self, events: Sequence[Event]) -> None:
         """Follow the events of one batch."""
 
@@ -58,7 +63,13 @@ class RankState(Protocol):
         """Drop what is still in doubt."""
 
     def lost_room(self) -> None:
-        """Take note that keys were given up for want of room."""
+        """Take note that blocks are missing: given up for want of room, or told by what was lost."""
+
+    def copies(self) -> int | None:
+        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+
+    def give_up_excess(self) -> object:
+        """Let the fastest tier hold only what must be there although hits were announced too."""
 
     def forget(self) -> object:
         """Forget the rank's whole life."""
@@ -99,6 +110,11 @@ class PureState:
         """What happened so far."""
         return self.resolver.counts
 
+    @property
+    def orphans(self) -> Orphans:
+        """The stores that wait for their parent."""
+        return self.resolver.orphans
+
     def apply(self, events: Sequence[Event]) -> None:
         """Follow the events of one batch."""
         self._pass_on(self.resolver.apply_all(events))
@@ -130,6 +146,14 @@ class PureState:
         """Take note that keys were given up for want of room."""
         self.resolver.stored_since_doubt = 0
 
+    def copies(self) -> int | None:
+        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        return self.resolver.copies()
+
+    def give_up_excess(self) -> None:
+        """Let the fastest tier hold only what must be there although hits were announced too."""
+        self._pass_on(self.resolver.give_up_excess())
+
     def forget(self) -> None:
         """Forget the rank's whole life."""
         self.resolver.forget()
@@ -137,6 +161,7 @@ class PureState:
 
     def close(self) -> None:
         """Let the rank hold nothing, for good."""
+        self.resolver.empty()
         self._sink.empty()
 
     def blocks(self) -> Mapping[Tier, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.index import BrokenInvariantError, IndexStats, Links, Stretch
 from indexer.key import Chain
 
 
@@ -14,7 +14,7 @@ class ReferenceIndex:
         self._slots_of: dict[int, set[int]] = {}
         self._dropped: set[int] = set()
 
-    def add(self, slot: int, keys: Sequence[int]) -> None:
+    def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:  # noqa: ARG002
         """Let `slot` hold `keys`."""
         for key in keys:
             self._slots_of.setdefault(key, set()).add(slot)

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from itertools import chain as chain_of
 
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
-from indexer.group import WINDOW_KINDS, Group, Layout
+from indexer.group import TRTLLM_WINDOW, WINDOW_KINDS, Group, Layout, Way
 from indexer.holding import Holding
-from indexer.index import BrokenInvariantError
+from indexer.index import BrokenInvariantError, Links
 from indexer.key import Keyspace, chain
-from indexer.orphans import Orphans
+from indexer.orphans import Orphans, Waiting
 from indexer.saved import SavedHolding, SavedResolver
 from indexer.shared.segment import Segments
 
@@ -43,6 +43,7 @@ class Added:
     keys: list[int]
     segments: Sequence[int] = ()
     """The segment of each, where segments are kept (`Resolver.segments`)."""
+    links: Links = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class ResolverCounts:
     unplaced: int = 0
     """Stored blocks announced without tokens whose hash is not known, or in sizes that do not fit."""
     unknown_removals: int = 0
+    again: int = 0
+    """Blocks stored where they were held already, although the engine keeps each once."""
     other_groups: int = 0
     """Blocks of groups that say nothing of what can be reused."""
 
@@ -83,20 +86,29 @@ class ResolverCounts:
 class Resolver:
     """Follows one rank's names. `model` and `hash_seed` seed the keys (`indexer.key`).
 
+    `orphan_bytes` bounds the stores that wait for their parent, `waiting` those of all ranks that share
+    an index; None where it shares none.
+
     `segments` is told every chain, and knows the segment of every key that is held
     (`indexer.shared.segment`); None where nobody asks for it.
     """
 
     def __init__(
-        self, model: str, hash_seed: str, *, orphan_bytes: int, segments: Segments | None = None
+        self,
+        model: str,
+        hash_seed: str,
+        *,
+        orphan_bytes: int,
+        waiting: Waiting | None = None,
+        segments: Segments | None = None,
     ) -> None:
         self.counts = ResolverCounts()
         self.segments = segments
         self.layout = Layout()
         """The cache groups seen in this life."""
-        self.orphans = Orphans(orphan_bytes)
+        self.orphans = Orphans(orphan_bytes, waiting, self._lost_orphans)
         self.stored_since_doubt = 0
-        """Copies stored in the fastest tier since something was missed."""
+        """Names that the fastest tier began to hold since something was missed or given up."""
         self._model = model
         self._hash_seed = hash_seed
         self._roots: dict[tuple[str, str, int], int] = {}
@@ -108,6 +120,8 @@ class Resolver:
         self._holdings: dict[Spot, Holding] = {}
         self._firm: set[int] = set()
         """Groups whose block size was seen on more than a lone block."""
+        self._parted: set[int] = set()
+        """Groups with blocks of several sizes: one may go by the names of its parts too."""
 
     def apply_all(self, events: Sequence[Event]) -> list[Change]:
         """Follow the events of one batch; return what they change, in order."""
@@ -150,6 +164,7 @@ class Resolver:
         """Forget the rank's whole life."""
         self.layout = Layout()
         self._firm.clear()
+        self._parted.clear()
         return self.empty()
 
     def _learn(self, event: Stored) -> None:
@@ -162,6 +177,8 @@ class Resolver:
         if event.tier is not Tier.GPU or event.block_size < 1:
             return
         known = self.layout.groups.get(number)
+        if known is not None and event.block_size != known.block_size:
+            self._parted.add(number)
         if known is None or (event.block_size > known.block_size and number not in self._firm):
             known = Group(event.kind, event.block_size, event.window)
             self.layout = Layout({**self.layout.groups, number: known}, event.lookahead)
@@ -172,15 +189,12 @@ class Resolver:
         layout = self.layout
         group = layout.groups.get(event.group, Group(event.kind, event.block_size))
         spot = (event.tier, event.group)
-        by_name = event.tokens is None
-        if group.kind in WINDOW_KINDS:
-            # Its blocks have the names of the prefix group's, and keys where those have them.
-            by_name = by_name or bool(layout.prefix)
-        elif not group.is_chained or (not group.kind and event.group not in (0, *layout.prefix)):
+        way = layout.way(event.group, group)
+        if way is Way.LEFT_OUT:
             self.counts.other_groups += len(event.hashes)
             return []
-        if by_name:
-            return self._store_known(event, spot)
+        if way is Way.BY_NAME or event.tokens is None:
+            return self._store_known(event, spot, group)
         size = layout.block_size
         if not size or event.block_size % size or (event.extras and event.block_size != size):
             self.counts.unplaced += len(event.hashes)
@@ -248,12 +262,21 @@ class Resolver:
             above = name
         if event.tier is Tier.GPU and event.parent is not None:
             self._prove_prefix((event.tier, event.group), event.parent)
+        if event.once:
+            self.counts.again += self._certain((event.tier, event.group), held)
         return self._hold((event.tier, event.group), held)
 
-    def _store_known(self, event: Stored, spot: Spot) -> list[Change]:
+    def _certain(self, spot: Spot, names: Sequence[EngineHash]) -> int:
+        """Return how many names are certainly held in a place."""
+        holding = self._holdings.get(spot)
+        if holding is None:
+            return 0
+        return sum(name in holding.copies and name not in holding.doubted for name in names)
+
+    def _store_known(self, event: Stored, spot: Spot, group: Group) -> list[Change]:
         """Hold those names whose key is known from elsewhere."""
         placed = [name for name in event.hashes if name in self._keys]
-        if event.kind not in WINDOW_KINDS:
+        if group.kind not in WINDOW_KINDS:
             self.counts.unplaced += len(event.hashes) - len(placed)
         return self._hold(spot, placed)
 
@@ -265,6 +288,10 @@ class Resolver:
         if event.tier is Tier.GPU:
             self.stored_since_doubt += len(event.hashes)
         return []
+
+    def _lost_orphans(self) -> None:
+        """Take note that blocks that are not known may be cached, as after a gap."""
+        self.stored_since_doubt = 0
 
     def _parent_key(self, event: Stored, size: int) -> int | None:
         if event.parent is not None:
@@ -295,12 +322,25 @@ class Resolver:
         if holding is None:
             holding = self._holdings[spot] = Holding()
         fresh: list[int] = []
+        known = holding.certain_names
+        links: list[tuple[int, int]] = []
         for name in held:
-            fresh += holding.hold(name, self._keys_of(name))
+            more = holding.hold(name, self._keys_of(name))
+            if more:
+                above = self._key_above(name)
+                if above != (fresh[-1] if fresh else 0):
+                    links.append((len(fresh), above))
+                fresh += more
         self.counts.stored_blocks += len(held)
         if spot[0] is Tier.GPU:
-            self.stored_since_doubt += len(held)
-        return [Added(spot, fresh, self._segments_of(fresh))] if fresh else []
+            # One that is held already may be a hit that is announced again: no block was given away.
+            self.stored_since_doubt += holding.certain_names - known
+        return [Added(spot, fresh, self._segments_of(fresh), links)] if fresh else []
+
+    def _key_above(self, name: EngineHash) -> int:
+        """Return the key before a name's first; 0 where there is none, or none that is held."""
+        above = self._parents.get(name)
+        return 0 if above is None else self._keys.get(above, 0)
 
     def _remove(self, event: Removed) -> list[Change]:
         self.counts.removed_blocks += len(event.hashes)
@@ -387,18 +427,67 @@ class Resolver:
             changes += self._gone(spot, gone)
         return changes
 
+    def copies(self) -> int | None:
+        """Return how many blocks of the fastest tier are taken; None where there are several pools.
+
+        Every copy counts, and every group, whose blocks come out of one pool. Left out is whatever might
+        count a block that is not taken, or one twice: names in doubt, and groups that name parts of
+        blocks too (2.8, 3).
+        """
+        kinds = [group.kind for group in list(self.layout.groups.values())]
+        if kinds.count(TRTLLM_WINDOW) > 1:
+            return None  # each window has its own (6.2)
+        return sum(map(self._copies_in, list(self._holdings)))
+
+    def _copies_in(self, spot: Spot) -> int:
+        tier, group = spot
+        if tier is not Tier.GPU or group in self._parted:
+            return 0
+        holding = self._holdings.get(spot)
+        return holding.certain if holding else 0
+
+    def give_up_excess(self) -> list[Change]:
+        """Let the fastest tier hold only what must be there although hits were announced too.
+
+        A hit and a store both say that a block is there at that time, so a name is certain to be held
+        unless something was removed of it since. Only windows are announced with blocks that they do
+        not hold: those before the window.
+        """
+        changes: list[Change] = []
+        given_up = 0
+        for spot, holding in self._holdings.items():
+            tier, group = spot
+            if tier is not Tier.GPU:
+                continue
+            known = self.layout.groups.get(group)
+            is_window = known is not None and known.kind in WINDOW_KINDS
+            unsure = holding.copies.keys() - holding.doubted if is_window else holding.thinned
+            gone: list[int] = []
+            for name in list(unsure):
+                gone += holding.drop(name, self._keys_of(name))
+                self._forget_unheld(name)
+                given_up += 1
+            holding.one_copy_each()
+            changes += self._gone(spot, gone)
+        # Their next store may be a hit, for which no block is given away.
+        self.stored_since_doubt = -given_up
+        return changes
+
     def save(self) -> SavedResolver:
         """Return what a later process needs to go on from here."""
         return SavedResolver(
             groups=dict(self.layout.groups),
             lookahead=self.layout.lookahead,
             firm=sorted(self._firm),
+            parted=sorted(self._parted),
             stored_since_doubt=self.stored_since_doubt,
             keys=self._keys,
             earlier=self._earlier,
             parents=self._parents,
             holdings=[
-                SavedHolding(tier, group, holding.copies, list(holding.doubted))
+                SavedHolding(
+                    tier, group, holding.copies, list(holding.doubted), list(holding.thinned)
+                )
                 for (tier, group), holding in self._holdings.items()
             ],
             segments=None if self.segments is None else self.segments.save(),
@@ -416,6 +505,7 @@ class Resolver:
         saved = saved.one_by_one()
         self.layout = Layout(saved.groups, saved.lookahead)
         self._firm = set(saved.firm)
+        self._parted = set(saved.parted)
         self.stored_since_doubt = saved.stored_since_doubt
         self._keys, self._earlier, self._parents = saved.keys, saved.earlier, saved.parents
         changes: list[Change] = []
@@ -424,7 +514,10 @@ class Resolver:
             last = map(self._keys.__getitem__, one.copies)
             earlier = (self._earlier[name] for name in one.copies if name in self._earlier)
             holding.restore(
-                one.copies, one.doubted, chain_of(last, chain_of.from_iterable(earlier))
+                one.copies,
+                one.doubted,
+                one.thinned,
+                chain_of(last, chain_of.from_iterable(earlier)),
             )
             if holding.names:
                 keys = list(holding.names)
@@ -434,6 +527,27 @@ class Resolver:
     def places(self) -> dict[Spot, Collection[int]]:
         """Return the keys that each place holds, as they are and change."""
         return {spot: holding.names.keys() for spot, holding in self._holdings.items()}
+
+    def chains(self) -> dict[Spot, tuple[list[int], list[tuple[int, int]]]]:
+        """Return the keys that each place holds, and where one does not follow the one before it."""
+        known, parents = self._keys, self._parents
+        found: dict[Spot, tuple[list[int], list[tuple[int, int]]]] = {}
+        for spot, holding in self._holdings.items():
+            links: list[tuple[int, int]] = []
+            if len(holding.names) != len(holding.copies):
+                # Chunks of several blocks, or several names for a key: about in order.
+                found[spot] = list(holding.names), links
+                continue
+            keys = [known[name] for name in holding.copies]
+            before = 0
+            for at, (name, key) in enumerate(zip(holding.copies, keys, strict=True)):
+                parent = parents.get(name)
+                above = 0 if parent is None else known.get(parent, 0)
+                if above != before:
+                    links.append((at, above))
+                before = key
+            found[spot] = keys, links
+        return found
 
     def held(self) -> dict[Spot, set[int]]:
         """Return the keys that each place holds, as they are now."""

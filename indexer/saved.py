@@ -4,7 +4,7 @@ Names that are plain (`indexer.compiled.names`) are arrays, so that a million of
 in a moment; what follows ranks in pure Python reads them as if they had been saved one by one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +25,8 @@ class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
     group: int
     copies: dict[EngineHash, int]
     doubted: list[EngineHash]
+    thinned: list[EngineHash] = []
+    """Names that were last removed, and are held because they had been announced more often."""
 
 
 class SavedPlain(msgspec.Struct, frozen=True):
@@ -37,11 +39,14 @@ class SavedPlain(msgspec.Struct, frozen=True):
     parents: bytes
     """The parents' keys; 0 where there is none that is known."""
     places: bytes
-    """A byte each: a bit for each of `tiers` that holds it; `DOUBT_BITS` above it that for doubt."""
+    """For each of `groups` a byte each: a bit for each of `tiers` that holds it there; `DOUBT_BITS`
+    above it that for doubt."""
+    groups: list[int]
 
     def __post_init__(self) -> None:
-        size = WORD_BYTES * len(self.places)
-        if not size == len(self.names) == len(self.keys) == len(self.parents):
+        size = len(self.names)
+        places = WORD_BYTES * len(self.places)
+        if not size == len(self.keys) == len(self.parents) or size * len(self.groups) != places:
             raise ValueError("the arrays of plain names have other lengths than each other")
         if len(self.tiers) > DOUBT_BITS:
             raise ValueError(f"there are more than {DOUBT_BITS} tiers")
@@ -60,6 +65,8 @@ class SavedResolver(msgspec.Struct, frozen=True):
     holdings: list[SavedHolding]
     plain: SavedPlain | None = None
     segments: SavedSegments | None = None
+    parted: list[int] = []
+    """Groups that have announced blocks of more than one size."""
 
     def one_by_one(self) -> "SavedResolver":
         """Return the same without arrays."""
@@ -73,25 +80,25 @@ class SavedResolver(msgspec.Struct, frozen=True):
             self,
             keys={**self.keys, **dict(zip(names, keys, strict=True))},
             parents={**self.parents, **{name: named[key] for name, key in above if key in named}},
-            holdings=_joined(
-                self.holdings, self.plain.tiers, dict(zip(names, self.plain.places, strict=True))
-            ),
+            holdings=_joined(self.holdings, self.plain, names),
             plain=None,
         )
 
 
 def _joined(
-    holdings: Iterable[SavedHolding], tiers: list[Tier], places: Mapping[int, int]
+    holdings: Iterable[SavedHolding], plain: SavedPlain, names: Sequence[EngineHash]
 ) -> list[SavedHolding]:
-    """Return holdings with what plain names hold, all in the cache's first group."""
+    """Return holdings with what plain names hold."""
     found = {(one.tier, one.group): one for one in holdings}
-    for bit, tier in enumerate(tiers):
-        in_doubt = 1 << bit + DOUBT_BITS
-        doubted = [name for name, held in places.items() if held & in_doubt]
-        here = [name for name, held in places.items() if held & (in_doubt | 1 << bit)]
-        if here:
-            one = found.get((tier, 0)) or SavedHolding(tier, 0, {}, [])
-            found[tier, 0] = replace(
-                one, copies={**one.copies, **dict.fromkeys(here, 1)}, doubted=one.doubted + doubted
-            )
+    for row, group in enumerate(plain.groups):
+        places = plain.places[row * len(names) : (row + 1) * len(names)]
+        held_at = list(zip(names, places, strict=True))
+        for bit, tier in enumerate(plain.tiers):
+            in_doubt = 1 << bit + DOUBT_BITS
+            doubted = [name for name, held in held_at if held & in_doubt]
+            here = [name for name, held in held_at if held & (in_doubt | 1 << bit)]
+            if here:
+                one = found.get((tier, group)) or SavedHolding(tier, group, {}, [])
+                copies = {**one.copies, **dict.fromkeys(here, 1)}
+                found[tier, group] = replace(one, copies=copies, doubted=one.doubted + doubted)
     return list(found.values())

@@ -20,6 +20,13 @@ back that far, the engine has restarted and everything that was known is dropped
 
 A connection's batches never arrive after it is gone: `indexer.subscribe` uses a new socket for each.
 
+A replay that breaks off is asked for again from where it stopped, fence included, at growing intervals;
+live batches are held meanwhile. That ends when the publisher says that its buffer no longer goes back
+that far, or when batches wait and it has not answered `PATIENCE` times in a row.
+
+A message that is no batch has no sequence. Whether it was to be one shows with the next batch: nothing
+is missing before one that is next in order.
+
 Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
 is then degraded until the next clear, or until `turned_over` says that it no longer matters.
 """
@@ -33,10 +40,21 @@ import msgspec
 import xxhash
 
 from indexer.index import BrokenInvariantError
-from indexer.trust import LOST_ROOM, Level, Trust
+from indexer.trust import Level, Trust
 
 DIGESTS = 1024
 """Applied batches whose digest is kept, to tell a duplicate from a restart."""
+
+
+PATIENCE = 10
+"""Failures in a row of a replay endpoint that has answered before, after which its batches are lost."""
+
+FIRST_PATIENCE = 3
+"""The same where it has never answered: perhaps there is none."""
+
+BACK_OFF = 0.1
+LONGEST_BACK_OFF = 5.0
+"""Seconds before a replay that broke off is asked for again: after the first failure, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +74,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class AskReplay:
-    """Ask the publisher for every batch from `start` on; answers carry `ticket`."""
+    """Ask the publisher, `delay` seconds from now, for every batch from `start` on.
+
+    Answers carry `ticket`. A later replay takes its place.
+    """
 
     ticket: int
     start: int
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +147,7 @@ class Stream:
         self._state = State.WAITING
         self._trust = Trust(Level.COLD, "no event seen yet", now)
         self._passing = False
-        """Whether the trust is degraded only until the running replay has closed the gap."""
+        """Whether the trust is degraded only until it shows that nothing is missing after all."""
         self._heals_at = 0
         """A clear in this batch or a later one makes good whatever degraded the trust."""
         self._stale: Trust | None = None
@@ -141,6 +163,14 @@ class Stream:
         self._replay_begun = False
         self._unfillable = -1
         """The missing sequence that the last replay did not bring either."""
+        self._failures = 0
+        """Replays that failed one after the other, none of which brought a batch."""
+        self._answered = False
+        """Whether any replay was ever answered."""
+        self._stray = ""
+        """Why a message was no batch, until it shows whether it was to be one."""
+        self._proof = 0
+        """The batch that shows it, where it comes in order."""
 
     @property
     def trust(self) -> Trust:
@@ -153,10 +183,14 @@ class Stream:
         return self._next - 1 if self._next else None
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether the trust is degraded, and by nothing that may still show to be whole."""
+        return self._trust.level is Level.DEGRADED and not self._passing
+
+    @property
     def can_heal(self) -> bool:
-        """Whether the trust is degraded, and by nothing that a running replay may still repair."""
-        degraded = self._trust.level is Level.DEGRADED and not self._passing
-        return degraded and self._state is State.FOLLOWING
+        """Whether the trust is degraded, and no replay is running."""
+        return self.is_damaged and self._state is State.FOLLOWING
 
     @property
     def is_connected(self) -> bool:
@@ -230,12 +264,6 @@ class Stream:
         while len(self._digests) > DIGESTS:
             self._digests.popitem(last=False)
 
-    def lost_room(self, now: float) -> None:
-        """Take note that part of what was applied had to be given up: it may be missing."""
-        self._heals_at = max(self._heals_at, self._next)
-        if self._trust.level is Level.EXACT or self._passing:
-            self._set(Level.DEGRADED, LOST_ROOM, now)
-
     def _hold(self, sequence: int, payload: bytes) -> None:
         if self._pending_size + len(payload) > self._pending_limit:
             # What is let go here shows as a gap behind the replay and is asked for again.
@@ -249,9 +277,13 @@ class Stream:
         self._pending_size = 0
 
     def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        first = sequence == 0 and self._state is State.FOLLOWING
-        if first and self._trust.level is not Level.EXACT:
-            self._set(Level.EXACT, "followed from the first batch", now)
+        if self._stray and sequence >= self._proof:
+            self._stray = ""
+        if self._state is State.FOLLOWING and not self._stray:
+            if sequence == 0 and self._trust.level is not Level.EXACT:
+                self._set(Level.EXACT, "followed from the first batch", now)
+            elif self._passing:
+                self._set(Level.EXACT, "the next batch is in order: none was missed", now)
         self._next = sequence + 1
         self._digests[sequence] = xxhash.xxh3_64_intdigest(payload)
         if len(self._digests) > DIGESTS:
@@ -289,6 +321,7 @@ class Stream:
         self._next = 0
         self._heals_at = 0
         self._unfillable = -1
+        self._stray = ""
         self._digests.clear()
         self._set(Level.COLD, f"the engine restarted: {reason}", now)
         return Reset(reason)
@@ -297,19 +330,24 @@ class Stream:
         if self._next == 0 and self._trust.level is not Level.COLD:
             self._set(Level.COLD, "nothing applied yet, replay asked", now)
         self._state = State.REPLAYING
+        self._drop_pending()
+        return [self._request(0.0)]
+
+    def _request(self, delay: float) -> AskReplay:
         self._ticket += 1
         self._replay_begun = False
-        self._drop_pending()
+        # What it brings was published before it is asked, and so before it is answered.
+        self._stray = ""
         self.counts.replays += 1
         self._fence = self._next - 1 if self._next - 1 in self._digests else None
-        start = self._next if self._fence is None else self._fence
-        return [AskReplay(self._ticket, start)]
+        return AskReplay(self._ticket, self._next if self._fence is None else self._fence, delay)
 
     def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take one batch of a replay's answer."""
         if ticket != self._ticket or self._state is not State.REPLAYING:
             return []
         actions: list[Action] = []
+        self._answered = True
         begun, self._replay_begun = self._replay_begun, True
         if not begun and self._fence is not None and sequence <= self._fence:
             return self._pass_fence(sequence, payload, now)
@@ -321,6 +359,7 @@ class Stream:
             return actions
         if sequence > self._next:
             actions += self._lose(sequence, now)
+        self._failures = 0
         return actions + self._accept(sequence, payload, now)
 
     def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
@@ -345,21 +384,35 @@ class Stream:
         """Take the end of a replay's answer."""
         if ticket != self._ticket or self._state is not State.REPLAYING:
             return []
+        self._answered = True
         if not self._replay_begun and self._fence is not None:
+            if self._stray:
+                return self.replay_failed(ticket, self._stray, now)
             # The same life has at least the fence in its buffer.
             held = list(self._pending)
             actions: list[Action] = [self._new_life("its replay buffer is empty", now)]
             self._pending.extend(held)
             return [*actions, *self._follow(now)]
+        self._failures = 0
         return self._follow(now)
 
     def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
-        """Take note that a replay's answer did not come, or not to its end."""
+        """Take note that a replay's answer did not come, or not to its end: it is resumed."""
         if ticket != self._ticket or self._state is not State.REPLAYING:
             return []
-        doubt = self._degrade(f"replay failed: {reason}", self._next, now)
-        self._unfillable = self._next
-        return doubt + self._follow(now)
+        reason = f"replay failed: {reason}"
+        self._failures += 1
+        if self._pending and self._failures >= (PATIENCE if self._answered else FIRST_PATIENCE):
+            doubt = self._degrade(f"{reason}, {self._failures} times in a row", self._next, now)
+            self._unfillable = self._next
+            return doubt + self._follow(now)
+        if self._next == 0:
+            self._set(Level.COLD, f"{reason}; it is asked again", now)
+        elif not self.is_damaged:
+            said = f"{reason}; it is asked again from where it stopped"
+            self._set(Level.DEGRADED, said, now, passing=True)
+        doublings = min(self._failures - 1, 16)
+        return [self._request(min(BACK_OFF * 2**doublings, LONGEST_BACK_OFF))]
 
     def _follow(self, now: float) -> list[Action]:
         """Go on with the live batches that were held."""
@@ -368,9 +421,9 @@ class Stream:
         self._pending = deque()
         self._pending_size = 0
         if self._trust.level is Level.COLD and not (held and held[0][0] > self._next):
-            self._set(Level.EXACT, "followed from the first batch", now)
+            self._be_exact("followed from the first batch", now)
         elif self._passing:
-            self._set(Level.EXACT, "the gap was closed by replay", now)
+            self._be_exact("the gap was closed by replay", now)
         actions: list[Action] = []
         while held:
             sequence, payload = held.popleft()
@@ -389,6 +442,12 @@ class Stream:
                 break
         return actions
 
+    def _be_exact(self, reason: str, now: float) -> None:
+        if self._stray:
+            self._set(Level.DEGRADED, self._stray, now, passing=True)
+        else:
+            self._set(Level.EXACT, reason, now)
+
     def _is_other(self, sequence: int, payload: bytes) -> bool:
         """Whether a held batch is known not to be the one that was applied with its number."""
         known = self._digests.get(sequence)
@@ -401,6 +460,30 @@ class Stream:
     def missed(self, reason: str, now: float) -> list[Action]:
         """Take note that the batches themselves show that something was missed before."""
         return self._degrade(reason, self._next, now)
+
+    def lacks(self, reason: str, now: float) -> None:
+        """Take note that blocks are missing from what is known, none of which is in doubt for it."""
+        self._heals_at = max(self._heals_at, self._next)
+        if not self.is_damaged:
+            self._set(Level.DEGRADED, reason, now)
+
+    def stray(self, reason: str, now: float) -> None:
+        """Take note of a message that is no batch."""
+        held = self._pending[-1][0] + 1 if self._pending else 0
+        self._stray, self._proof = reason, max(self._next, held)
+        if self._state is not State.REPLAYING and not self.is_damaged:
+            self._set(Level.DEGRADED, reason, now, passing=True)
+
+    def suspect(self, reason: str, now: float) -> list[Action]:
+        """Take note that the engine is said to have restarted: ask, or doubt, whether this is so."""
+        if self._state is State.WAITING or self._next == 0:
+            return []
+        if not self._has_replay:
+            return self.missed(reason, now)
+        if not self.is_damaged:
+            self._set(Level.DEGRADED, f"{reason}, replay asked", now, passing=True)
+        # A replay that runs may have begun before: the new one takes its place.
+        return self._ask(now)
 
     def turned_over(self, now: float) -> None:
         """Take note that nothing is left of what was cached when something was missed."""
@@ -425,7 +508,8 @@ class Stream:
         return [Doubt()]
 
     def _set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
-        self._trust = Trust(level, reason, now)
+        if (level, reason) != (self._trust.level, self._trust.reason):
+            self._trust = Trust(level, reason, now)
         self._passing = passing
 
     def save(self) -> "SavedStream":
@@ -456,6 +540,10 @@ class Stream:
             raise BrokenInvariantError("the held bytes do not add up")
         if self._state is State.REPLAYING and self._trust.level is Level.EXACT:
             raise BrokenInvariantError("exact while a replay is not over")
+        if self._stray and self._trust.level is Level.EXACT:
+            raise BrokenInvariantError(
+                "exact while a batch may have come as a message that is none"
+            )
         if any(sequence >= self._next for sequence in self._digests):
             raise BrokenInvariantError("a batch that is not applied has a digest")
 

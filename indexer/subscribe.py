@@ -71,6 +71,7 @@ class Subscriber:
         self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
         self._max_frame_bytes = max_frame_bytes
         self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
+        rank.ask = self._ask
 
     async def run(self) -> None:
         """Follow the publisher; returns only when cancelled."""
@@ -171,9 +172,7 @@ class Subscriber:
     async def _answer(self) -> None:
         """Carry out the newest replay that was asked for, one at a time."""
         while True:
-            asked = await self._asked.get()
-            while not self._asked.empty():
-                asked = self._asked.get_nowait()
+            asked = await self._newest()
             try:
                 await self._carry_out(asked)
             except TimeoutError:
@@ -181,6 +180,20 @@ class Subscriber:
                 self._ask(self._rank.replay_failed(asked.ticket, reason))
             except zmq.ZMQError as error:
                 self._ask(self._rank.replay_failed(asked.ticket, str(error)))
+
+    async def _newest(self) -> AskReplay:
+        """Wait for a replay that is to be asked for now."""
+        asked = await self._asked.get()
+        while True:
+            while not self._asked.empty():
+                asked = self._asked.get_nowait()
+            if not asked.delay:
+                return asked
+            try:
+                async with asyncio.timeout(asked.delay):
+                    asked = await self._asked.get()
+            except TimeoutError:
+                return asked
 
     async def _carry_out(self, asked: AskReplay) -> None:
         # One socket a request: answers to an abandoned request die with it.

@@ -20,6 +20,9 @@ class Level(StrEnum):
 LOST_ROOM = "index.max-bytes is reached: part was given up"
 """The reason where the index had to let go of something to make room."""
 
+DRIFTED = "more blocks were announced than the cache has"
+"""How the reason begins where what an engine announces cannot all be there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trust:

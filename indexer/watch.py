@@ -66,12 +66,19 @@ class Watcher:
                     # Lower layers' words change from one attempt to the next; the status does not.
                     reason = f"{error.code().name}: {error.details()}"
                 except (ProtocolError, ValueError) as error:
-                    self._epoch = ""
-                    reason = f"refused: {error}"
+                    reason = self._refuse(error)
                 self._log(reason)
                 for rank in self._ranks:
                     rank.disconnected(reason)
                 await asyncio.sleep(self._retry_seconds)
+
+    def _refuse(self, error: Exception) -> str:
+        """Follow no further from what was taken so far; return the reason."""
+        self._epoch = ""
+        reason = f"refused: {error}"
+        for rank in self._ranks:
+            rank.refused(reason)
+        return reason
 
     def _log(self, reason: str) -> None:
         """Say why there is no stream, once for each reason while there is none."""
@@ -108,6 +115,8 @@ class Watcher:
                 raise ProtocolError("a part of no snapshot")
             self._rank(response.part.rank).take_part(response.part)
         elif kind == "end":
+            if not self._loading:
+                raise ProtocolError("the end of no snapshot")
             for state in response.end.ranks:
                 self._rank(state.rank).take_state(state)
             self._sequence = response.end.sequence
@@ -116,7 +125,7 @@ class Watcher:
             delta = response.delta
             if self._loading or delta.sequence != self._sequence + 1:
                 raise ProtocolError(f"delta {delta.sequence} does not follow {self._sequence}")
-            self._rank(delta.state.rank).take_delta(delta)
+            self._rank(delta.state.rank).take_delta(delta, is_next=True)
             self._sequence = delta.sequence
 
     def _begin(self, hello: pb.Hello) -> None:

@@ -6,9 +6,12 @@ The publisher has done what `indexer.rank_ingest` does in direct mode; what arri
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from indexer.engines.event import Tier
 from indexer.group import Group, Layout
+from indexer.index import Links
+from indexer.limits import Limits
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Added, Change, Emptied, Gone, Spot
@@ -16,6 +19,8 @@ from indexer.trust import LOST_ROOM, Level, Trust
 from indexer.word import unpack_words
 
 log = logging.getLogger(__name__)
+
+TWICE = "its publisher names a key twice in one snapshot"
 
 
 class WatchedRank:
@@ -34,6 +39,8 @@ class WatchedRank:
         self.number = number
         self.layout = Layout()
         self.sequence: int | None = None
+        self.capacity = 0
+        self._copies: int | None = None
         self._slots = slots
         self._stale_after = stale_after
         self._clock = clock
@@ -41,8 +48,8 @@ class WatchedRank:
         self._lost: Trust | None = None
         self._short: Trust | None = None
         """Set where part of it was given up for want of room, since the last snapshot."""
-        self._limit: Trust | None = None
-        """Set while all that is told of it is to be doubted, however exact its publisher is."""
+        self._limits = Limits(clock)
+        """Why all that is told of it is to be doubted, however exact its publisher is."""
         self._problem = ""
         self._disconnected_at: float | None = clock()
         self._presumed = False
@@ -54,10 +61,10 @@ class WatchedRank:
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
         # Each is looked at once: another thread may ask meanwhile.
-        short, said = self._short or self._limit, self._said
+        short, said = self._short, self._said
         if short and said.level is Level.EXACT:
             return self._lost or short
-        return self._lost or said
+        return self._lost or self._limits.on(said)
 
     @property
     def is_connected(self) -> bool:
@@ -67,6 +74,13 @@ class WatchedRank:
 
     def learn_capacity(self, blocks: int) -> None:
         """Leave it to the publisher, which heals the view."""
+
+    def engine_restarted(self, reason: str) -> None:
+        """Leave it to the publisher, which follows the engine."""
+
+    def copies(self) -> int | None:
+        """Return how many blocks of its fastest tier are taken; None where its publisher is older."""
+        return self._copies
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
@@ -84,6 +98,7 @@ class WatchedRank:
         else:
             self._slots.empty()
             level = Level.COLD
+        self.limit("", TWICE)
         self._short = None
         self._snapshots += 1
         self._say(level, "a snapshot is under way")
@@ -92,14 +107,10 @@ class WatchedRank:
         """Forget what was kept from before the snapshot; what is said of the rank follows."""
         self._slots.drop_doubted()
 
-    def limit(self, reason: str) -> None:
+    def limit(self, reason: str, about: str = "") -> None:
         """Let the rank be degraded at best, for a reason; with an empty one no longer."""
         before = self.trust.level
-        if not reason:
-            self._limit = None
-        elif not self._limit or self._limit.reason != reason:
-            since = self._limit.since if self._limit else self._clock()
-            self._limit = Trust(Level.DEGRADED, reason, since)
+        self._limits.set(about, reason)
         if self.trust.level is not before:
             self._log(before)
 
@@ -131,6 +142,11 @@ class WatchedRank:
         elif self._lost:
             self._lost = Trust(Level.STALE, reason, self._lost.since)
 
+    def refused(self, reason: str) -> None:
+        """Take note that something of the publisher's was not taken, until a snapshot comes."""
+        if self._said.level is Level.EXACT:
+            self._say(Level.DEGRADED, reason)
+
     def tick(self) -> None:
         """Let time pass: a connection gone for too long makes the rank stale."""
         gone = self._disconnected_at
@@ -144,18 +160,25 @@ class WatchedRank:
     def take_part(self, part: pb.SnapshotPart) -> None:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
         spot = Tier(part.tier), part.group
-        self._slots.apply(Added(spot, unpack_words(part.keys)))
+        if not self._slots.apply_whole(Added(spot, unpack_words(part.keys), links=_links(part))):
+            # Another snapshot would say the same.
+            self.limit(TWICE, TWICE)
 
     def take_keys(self, spot: Spot, keys: list[int]) -> None:
         """Take some keys of a snapshot."""
         self._slots.apply(Added(spot, keys))
 
-    def take_delta(self, delta: pb.Delta) -> None:
-        """Take a delta. Raises ValueError where it is malformed; then nothing of it is applied."""
+    def take_delta(self, delta: pb.Delta, *, is_next: bool = False) -> None:
+        """Take a delta. Raises ValueError where it is malformed; then nothing of it is applied.
+
+        One that `is_next`, which follows in order what was applied, adds what is not there and takes
+        away what is. Where it says otherwise it raises ValueError too, and only a snapshot helps.
+        """
         changes = [_change(change) for change in delta.changes]
         Level(delta.state.trust)
-        for change in changes:
-            self._slots.apply(change)
+        fits = [self._slots.apply_whole(change) for change in changes]
+        if is_next and not all(fits):
+            raise ValueError("it adds keys that are there, or takes away some that are not")
         self._deltas += 1
         self.take_state(delta.state)
 
@@ -164,6 +187,7 @@ class WatchedRank:
         level = Level(state.trust)
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
+        self.capacity, self._copies = state.capacity, copies_of(state)
         self._say(level, state.reason)
 
     def lost_room(self) -> None:
@@ -197,10 +221,24 @@ def layout_of(state: pb.RankState) -> Layout:
     return Layout(groups, state.lookahead)
 
 
+def copies_of(state: pb.RankState) -> int | None:
+    """Return how many blocks of a rank's fastest tier are taken, as its publisher says."""
+    return state.copies if state.HasField("copies") else None
+
+
+def _links(keys: pb.Keys | pb.SnapshotPart) -> Links:
+    links = list(zip(keys.starts, keys.above, strict=True))
+    if any(one >= other for (one, _), (other, _) in pairwise(links)):
+        raise ValueError("the positions of keys are not in order")
+    return links
+
+
 def _change(change: pb.Change) -> Change:
     kind = change.WhichOneof("kind")
     if kind == "added":
-        return Added((Tier(change.added.tier), change.added.group), unpack_words(change.added.keys))
+        added = change.added
+        spot = Tier(added.tier), added.group
+        return Added(spot, unpack_words(added.keys), links=_links(added))
     if kind == "gone":
         return Gone((Tier(change.gone.tier), change.gone.group), unpack_words(change.gone.keys))
     if kind == "emptied":

@@ -118,6 +118,10 @@ class TokenizerCache:
         """Return a vocabulary's size, 0 as long as it is not known; kept when the tokenizer goes."""
         return self._vocab_sizes.get(tokenizer_id, 0)
 
+    def failures(self) -> dict[str, str]:
+        """Return why those could not be loaded whose last load failed, by id."""
+        return {tokenizer_id: failure.reason for tokenizer_id, failure in self._failures.items()}
+
     def loaded(self) -> list[str]:
         """Return the ids of those that are loaded, least recently used first."""
         return list(self._loaded)

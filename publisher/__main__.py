@@ -105,7 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--replay", default="", help="its replay endpoint; without one a gap cannot be closed")
     add("--topic", default="", help="the exact topic of its events; any by default")
     add("--ranks", type=int, default=1, help="data-parallel ranks; ports count up from rank 0's")
-    add("--blocks", type=int, default=0, help="blocks of the engine's cache, of a rank; 0: unknown")
+    add(
+        "--blocks",
+        type=int,
+        default=0,
+        help="blocks of a rank's cache, for healing and drift; 0: unknown",
+    )
     add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
     add("--hash-seed", default="", help="the routers' index.hash-seed")
     add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")

@@ -96,12 +96,18 @@ class PublisherCollector(Collector):
         events = CounterMetricFamily(
             "warmpath_publisher_events", "What happened to the stream.", labels=["rank", "kind"]
         )
+        waiting = GaugeMetricFamily(
+            "warmpath_publisher_rank_orphan_bytes",
+            "Stores that wait for a parent that was missed: bytes.",
+            labels=["rank"],
+        )
         for rank in self._cache.ranks:
             name = str(rank.number)
+            waiting.add_metric([name], rank.orphans.bytes)
             for level in Level:
                 trust.add_metric([name, level], float(rank.trust.level is level))
             for tier, count in rank.blocks().items():
                 blocks.add_metric([name, tier], count)
             for kind, count in rank.counts().items():
                 events.add_metric([name, kind], count)
-        yield from (trust, blocks, events)
+        yield from (trust, blocks, events, waiting)

@@ -3,22 +3,49 @@
 Where warmpath is installed beside vLLM, vLLM calls `start` in each of its processes (entry-point group
 `vllm.general_plugins`). It does nothing unless the environment variable `WARMPATH_PUBLISH` holds the
 options of `warmpath publish`, and then only in the process of the first engine core; the publisher
-follows the engine's own event socket, in a process of its own, and ends with the engine.
+follows the engine's own event socket, in a process of its own, and ends with the engine. One that dies
+before is started again.
 
 vLLM's registry of event publishers cannot serve: its configuration takes no names but `null` and `zmq`
 (0.32, `vllm/config/kv_events.py`), so that a publisher inside the engine would mean patching it; and
 what runs beside the engine's loop cannot slow it down.
 """
 
+import logging
 import multiprocessing
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from threading import Thread
+from typing import Protocol
+
+# vLLM's own handlers show what is below its name.
+log = logging.getLogger("vllm.plugins.warmpath")
 
 VARIABLE = "WARMPATH_PUBLISH"
 FIRST_CORES = frozenset({"EngineCore", "EngineCore_0", "EngineCore_DP0"})
 """Names of the first engine core's process in the versions looked at (0.10 to 0.32)."""
+
+LEAST_PAUSE, MOST_PAUSE = 1.0, 60.0
+"""Seconds before a publisher that died is started again; twice as many each time."""
+LONG_LIFE = 60.0
+"""Seconds after which a publisher that dies is one that ran well."""
+
+WANTED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
+"""Exit statuses of one that was asked to end."""
+BAD_OPTIONS = 2
+"""The exit status where the options are wrong, which they will be again."""
+
+
+class Started(Protocol):
+    """A process that runs."""
+
+    def wait(self) -> int:
+        """Return its exit status when it has ended."""
 
 
 def start() -> None:
@@ -28,5 +55,38 @@ def start() -> None:
         return
     command = [sys.executable, "-m", "publisher", *shlex.split(options), "--exit-with-parent"]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    # The options are the operator's own, as on any command line.
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603
+
+    def launch() -> Started:
+        # The options are the operator's own, as on any command line.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603
+
+    # It ends with the engine: such a thread keeps no process alive.
+    Thread(target=keep, args=(launch,), name="warmpath-publisher", daemon=True).start()
+
+
+def keep(
+    launch: Callable[[], Started],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Start a publisher, and again whenever one dies; return where it ended as it was asked to."""
+    pause = LEAST_PAUSE
+    while True:
+        begun = clock()
+        try:
+            status = launch().wait()
+        except OSError as error:
+            said = f"could not be started: {error}"
+        else:
+            if status in WANTED:
+                return
+            if status == BAD_OPTIONS:
+                log.error("the publisher refuses the options in %s: it is not started", VARIABLE)
+                return
+            said = f"died with status {status}"
+        if clock() - begun >= LONG_LIFE:
+            pause = LEAST_PAUSE
+        log.warning("the publisher %s; it is started again in %g s", said, pause)
+        sleep(pause)
+        pause = min(2 * pause, MOST_PAUSE)

@@ -9,6 +9,7 @@ from indexer.rank import Rank
 from indexer.trust import Trust
 from router.body import BadPromptError
 from router.candidate_message import trust_message
+from router.namespaces import set_apart
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods import Pod, PodTable
@@ -81,8 +82,8 @@ class Answerer:
         strategy = _strategy(request.strategy)
         trace = Trace(self._clock) if request.explain else None
         read = await self._reader.read(request.prompt, timeout, trace)
-        prompt = read.prompt
-        pods, unknown = self._named(prompt.model, request.pods)
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        prompt = set_apart(read, pods)
         parts = []
         most = 0
         ranks = [rank for pod in pods for rank in pod.ranks]
@@ -172,6 +173,8 @@ class Answerer:
                 pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()
             ],
             events=pb.EventCounts(**rank.counts()),
+            copies=rank.copies(),
+            capacity=rank.capacity,
         )
         if rank.sequence is not None:
             message.sequence = rank.sequence

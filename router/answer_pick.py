@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal
 
 from google.protobuf.message import DecodeError
@@ -16,6 +17,7 @@ from router.diagnose import diagnose
 from router.eligible import eligible
 from router.engine_load import MOST_REQUESTS, Observed
 from router.load import LoadTable
+from router.namespaces import set_apart
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.peer_bookings import PeerBookings
 from router.pick import Picker
@@ -23,8 +25,8 @@ from router.pods import PodTable
 from router.prompt import PromptReader
 from router.time_left import TimeLeft
 from router.token_prompt import TokenPrompt
-from router.weigh import Ask, Traits
-from router.window import GroupWindow
+from router.weigh import Ask, Choice, Traits
+from router.window import Chosen, GroupWindow
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
@@ -75,24 +77,42 @@ class PickAnswerer:
         self._clock = clock
         self._wall_offset = wall_offset
 
+    @asynccontextmanager
     async def pick(
         self, request: pb.PickRequest, timeout: float, patience: float = math.inf
-    ) -> pb.PickResponse:
+    ) -> AsyncIterator[pb.PickResponse]:
         """Answer Pick and book the work. Raises NoPodError where there is none to choose from.
 
-        Text is tokenised for at most `timeout` seconds; looking things up ends by `patience`.
+        The caller writes the answer in the context. Where that ends in an error, cancelled for one, the
+        pick is withdrawn: nobody could report it. Text is tokenised for at most `timeout` seconds;
+        looking things up ends by `patience`. What cannot be tokenised counts by its length.
         """
         self._observe(request.loads)
         ask = await self._ask(request, timeout, patience, shadow=request.shadow)
+        booking_id, choice = await self._choose(ask)
+        try:
+            yield self._response(ask, booking_id, choice)
+        except BaseException:
+            self._picker.withdraw(booking_id, self._clock())
+            raise
+        self._picker.settle(booking_id, self._clock())
+
+    async def _choose(self, ask: Ask) -> Chosen:
         try:
             if ask.unread:
                 # Nobody knows whether another is the same.
-                booking_id, choice = self._picker.choose(ask, self._clock())
-            else:
-                booking_id, choice = await self._window.choose(ask)
+                return self._picker.reserve(ask, self._clock())
+            return await self._window.choose(ask)
         except UnknownPolicyError as error:
             raise BadPromptError("policy", str(error)) from error
-        response = pb.PickResponse(booking_id=booking_id, prompt_tokens=choice.prompt_tokens)
+
+    def _response(self, ask: Ask, booking_id: str, choice: Choice) -> pb.PickResponse:
+        response = pb.PickResponse(
+            booking_id=booking_id,
+            prompt_tokens=choice.prompt_tokens,
+            reckoned_tokens=ask.unread,
+            reckoned_because=ask.unread_because,
+        )
         response.candidates.extend(
             candidate_message(one, self._wall_offset) for one in choice.options
         )
@@ -119,6 +139,8 @@ class PickAnswerer:
             policy=choice.policy,
             utilisation=choice.utilisation,
             reason=choice.reason,
+            reckoned_tokens=ask.unread,
+            reckoned_because=ask.unread_because,
         )
         for told, options in (
             (response.candidates, choice.options),
@@ -170,6 +192,8 @@ class PickAnswerer:
 
     def _reported(self, request: pb.ReportRequest, now: float) -> bool:
         name, event = request.booking_id, request.event
+        # Who reports it has the answer, though to write it may not have ended yet.
+        self._picker.settle(name, now)
         if event == pb.ReportRequest.STARTED:
             where = (request.pod, request.rank) if request.pod else None
             return self._picker.started(name, now, where)
@@ -208,7 +232,12 @@ class PickAnswerer:
     def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
         """Answer Diagnose."""
         return diagnose(
-            request.model, self._pods, self._attribution, self._loads, now=self._clock()
+            request.model,
+            self._pods,
+            self._attribution,
+            self._loads,
+            troubles=self._reader.troubles(),
+            now=self._clock(),
         )
 
     async def _ask(
@@ -222,8 +251,10 @@ class PickAnswerer:
         left = TimeLeft(patience)
         if len(request.session_id.encode()) > MOST_SESSION_BYTES:
             raise BadPromptError("session_id", f"is longer than {MOST_SESSION_BYTES} bytes")
-        read = await self._reader.read(request.prompt, timeout)
-        prompt = read.prompt
+        read = await self._reader.read(request.prompt, timeout, may_reckon=True)
+        serving = self._pods.serving(read.prompt.model)
+        named = [pod for pod in serving if pod.id in request.pods] if request.pods else serving
+        prompt = set_apart(read, named)
         ask = Ask(
             prompt,
             eligible(self._pods, prompt.model, request.pods, prompt.lora),
@@ -233,6 +264,7 @@ class PickAnswerer:
             disaggregated=request.disaggregated,
             traits=_traits(request.prompt, prompt),
             unread=read.unread,
+            unread_because=read.unread_because,
         )
         await self._picker.refresh(ask, left.seconds())
         return ask

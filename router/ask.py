@@ -203,11 +203,17 @@ def _score_table(response: pb.ScoreResponse) -> Table:
 
 def _pods_table(response: pb.ListPodsResponse) -> Table:
     table = Table(
-        caption="ready: an event stream is connected, if it has one, and /health does not say otherwise",
+        caption=(
+            "ready: an event stream is connected, if it has one, and /health does not say otherwise\n"
+            "holds / of: blocks of the GPU's cache that are taken, every copy counted, and its size"
+        ),
         caption_justify="left",
     )
-    for name in ("pod", "address", "model", "ready", "rank", "blocks", "block size", "trust"):
-        numeric = name in ("rank", "blocks", "block size")
+    columns = (
+        "pod", "address", "model", "ready", "rank", "blocks", "holds / of", "block size", "trust",
+    )  # fmt: skip
+    for name in columns:
+        numeric = name in ("rank", "blocks", "holds / of", "block size")
         table.add_column(name, justify="right" if numeric else "left")
     for pod in response.pods:
         for rank in pod.ranks:
@@ -219,6 +225,7 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 "yes" if pod.ready else "no",
                 str(rank.rank),
                 blocks or "0",
+                f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
                 str(rank.block_size or "?"),
                 trust_words(rank.trust),
             )

@@ -16,7 +16,6 @@ import grpc
 import grpc.aio
 from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
@@ -36,7 +35,8 @@ from router.discover_file import FileSource
 from router.discover_kubernetes import KubernetesSource
 from router.expose import http_app
 from router.follow import Follower
-from router.health import Component, Health
+from router.health import Component, Health, fitness_of
+from router.health_service import HealthService
 from router.loop import LoopThread
 from router.metrics import Metrics, PartsCollector
 from router.pick import Picker
@@ -76,12 +76,21 @@ class Running:
 async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    Raises OSError for an address that cannot be bound. A tokenizer that cannot be loaded is logged, and
-    only its model's texts are refused. On leaving, calls that are being answered have
+    Raises OSError for an address that cannot be bound, and for a state file that is somebody else's
+    (`router.state_file`). A tokenizer that cannot be loaded is logged, and only its model's texts
+    are refused, or picked by their length. On leaving, calls that are being answered have
     `server.drain-seconds`.
     """
+    table = config.index
+    if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
+        raise OSError(f"index.state-file: {problem}")
     async with AsyncExitStack() as stack:
-        health = Health({"draining": Component(ok=True, reason="serving")})
+        health = Health(
+            {
+                "draining": Component(ok=True, reason="serving"),
+                "listening": Component(ok=False, reason="gRPC does not listen yet"),
+            }
+        )
         read = await stack.enter_async_context(texts(config, folder))
         shared = config.shared_index
         names = Names(shared.prefix)
@@ -94,11 +103,13 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             embedded_index(config.index.max_bytes),
             hash_seed=config.index.hash_seed,
             pending_bytes=config.events.pending_bytes,
+            orphan_bytes=config.events.orphan_bytes,
             stale_after=config.events.stale_seconds,
             clock=time.monotonic,
             remote=remote,
         )
         pods = PodTable()
+        health.ask("pods", lambda: fitness_of(pods))
         thread = await stack.enter_async_context(LoopThread("following"))
         through = None
         if shared.url:
@@ -174,7 +185,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             answerer, picks, metrics, tokenize_seconds=config.limits.tokenize_seconds
         )
         http_address = await _serve_http(config, registry, health, stack)
-        address = await _serve_grpc(config, service, stack)
+        address = await _serve_grpc(config, service, health, stack)
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
 
@@ -259,10 +270,8 @@ def _saved(table: IndexTable, folder: Path) -> list[SavedRank]:
         return state_file.load(folder / table.state_file, table.hash_seed)
     except state_file.BadStateError as error:
         log.warning("index.state-file: %s; starting cold", error)
-        # The next one to be saved must not take its place: it may be good for someone.
-        path = folder / table.state_file
-        with contextlib.suppress(OSError):
-            path.replace(path.with_name(path.name + ".unusable"))
+        with contextlib.suppress(OSError, state_file.BadStateError):
+            state_file.put_aside(folder / table.state_file)
         return []
 
 
@@ -273,7 +282,7 @@ def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
     try:
         size = state_file.save(path, ingest.save(), table.hash_seed)
         log.info("index.state-file: %d bytes saved to %s", size, path)
-    except OSError as error:
+    except (OSError, state_file.BadStateError) as error:
         log.error("index.state-file: %s", error)  # noqa: TRY400  the reason says all
 
 
@@ -296,7 +305,9 @@ async def _serve_http(
     return f"{host}:{bound[1]}"
 
 
-async def _serve_grpc(config: Config, service: RouterService, stack: AsyncExitStack) -> str:
+async def _serve_grpc(
+    config: Config, service: RouterService, health: Health, stack: AsyncExitStack
+) -> str:
     # A prompt past its limit is to be refused by name, so the transport takes somewhat more.
     limits = config.limits
     largest = 2 * max(limits.max_prompt_bytes, 5 * limits.max_prompt_tokens) + (1 << 20)
@@ -307,7 +318,8 @@ async def _serve_grpc(config: Config, service: RouterService, stack: AsyncExitSt
         ]
     )
     server.add_generic_rpc_handlers((service.handlers(),))
-    checks = HealthServicer()
+    checks = HealthService(health, ("", SERVICE.full_name))
+    await checks.tell()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (SERVICE.full_name, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
@@ -316,13 +328,12 @@ async def _serve_grpc(config: Config, service: RouterService, stack: AsyncExitSt
     except RuntimeError as error:
         raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
     await server.start()
-    status = health_pb2.HealthCheckResponse
-    for name in ("", SERVICE.full_name):
-        await checks.set(name, status.SERVING)
+    health.set("listening", ok=True, reason="gRPC listens")
+    telling = watched(checks.keep_telling(), "telling who watches the health")
 
     async def stop() -> None:
-        for name in ("", SERVICE.full_name):
-            await checks.set(name, status.NOT_SERVING)
+        telling.cancel()
+        await checks.enter_graceful_shutdown()
         await server.stop(config.server.drain_seconds)
 
     stack.push_async_callback(stop)

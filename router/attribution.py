@@ -90,6 +90,9 @@ class Attribution:
         if not placed.shadow:
             self._count(placed)
 
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Count nothing: no request went anywhere."""
+
     def started(self, placed: Placed, now: float) -> None:
         """Take note of where it went, so that reports of a pod that was never picked count too."""
         del now
@@ -110,7 +113,14 @@ class Attribution:
         row.predicted_tokens += predicted
         row.delivered_tokens += cached
         if placed.is_whole:
-            row.evidence.told(placed.traits, placed.prompt_tokens, predicted, cached, prompt_tokens)
+            row.evidence.told(
+                placed.traits,
+                placed.prompt_tokens,
+                predicted,
+                cached,
+                prompt_tokens,
+                believed=placed.believed,
+            )
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
         """Take note of its end; a pick in shadow that was followed counts now."""

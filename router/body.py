@@ -15,6 +15,7 @@ import msgspec
 from prefixstore.chat import Chat
 from prefixstore.chat_request import chat_of
 from prefixstore.template import TemplateError
+from router.truncate import Truncation
 
 
 class BadPromptError(Exception):
@@ -23,6 +24,10 @@ class BadPromptError(Exception):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+
+
+class NoTokenizerError(BadPromptError):
+    """A text or chat for a model of which nothing is configured that could tokenise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,12 @@ class Body:
     model: str
     """Empty where the body names none."""
     cache_salt: str
+    extra_key: str
+    """SGLang's: it keeps requests with different ones apart."""
+    lora_path: str
+    """The adapter, as SGLang takes it."""
     reads_cache: bool
+    truncation: Truncation | None = None
 
 
 def reads_cache(body: Mapping[str, Any]) -> bool:
@@ -121,13 +131,14 @@ def parse_completions(raw: bytes, field: str) -> Body:
 
 
 def _body(body: dict[str, Any], content: ChatBody | CompletionBody, field: str) -> Body:
-    if body.get("truncate_prompt_tokens") is not None:
-        raise BadPromptError(f"{field}.truncate_prompt_tokens", "is not supported")
     return Body(
         content=content,
         model=_optional(body, "model", str, field) or "",
-        cache_salt=_optional(body, "cache_salt", str, field) or "",
+        cache_salt=_one_text(body, "cache_salt", field),
+        extra_key=_one_text(body, "extra_key", field),
+        lora_path=_one_text(body, "lora_path", field),
         reads_cache=reads_cache(body),
+        truncation=_truncation(body, field),
     )
 
 
@@ -162,6 +173,38 @@ def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
 
 def _optional(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
     return None if body.get(name) is None else _typed(body, name, kind, field)
+
+
+SIDES = ("left", "right")
+
+
+def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
+    tokens = body.get("truncate_prompt_tokens")
+    side = body.get("truncation_side")
+    if side is not None and side not in SIDES:
+        raise BadPromptError(f"{field}.truncation_side", "is neither left nor right")
+    if tokens is None:
+        return None
+    field = f"{field}.truncate_prompt_tokens"
+    if type(tokens) is not int:
+        raise BadPromptError(field, "is no integer")
+    if tokens == -1:
+        raise BadPromptError(
+            field, "is -1, the engine's longest prompt, which is not known here; send that number"
+        )
+    if tokens < 1:
+        raise BadPromptError(field, f"is {tokens}; at least one token has to be left")
+    return Truncation(tokens, side)
+
+
+def _one_text(body: dict[str, Any], name: str, field: str) -> str:
+    """Return a text, which SGLang also takes as a list with one for each prompt."""
+    value = body.get(name)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str | None):
+        raise BadPromptError(f"{field}.{name}", "is neither a string nor a list of one")
+    return value or ""
 
 
 def _flag(body: dict[str, Any], name: str, *, default: bool, field: str) -> bool:

@@ -3,7 +3,11 @@
 A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
 any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
 tokens of context until the end. What is never reported stops to count by itself: a first token that
-is long overdue is taken for computed, and in the end the whole booking expires.
+is overdue is taken for come, and in the end the whole booking expires.
+
+How long it may be overdue depends on what gateways do. Where they report first tokens, one that does
+not come is an engine that hangs, and nothing more is to be sent there. Where many are never reported (a
+gateway does not, or answers do not stream) only the prediction tells when a prefill is over.
 """
 
 import math
@@ -24,6 +28,11 @@ CLOCK_WAS_SET = 1.0
 MOST_PREFILL = 86400.0
 """Seconds; no prefill takes a day."""
 
+SILENT_SHARE = 0.05
+"""The share of first tokens, never reported, from which on none is waited for."""
+SILENT_WEIGHT = 0.02
+"""Of the last one in that share."""
+
 
 class Bookings:
     """All bookings of one router. Times are seconds of the caller's clock.
@@ -41,17 +50,19 @@ class Bookings:
         late_factor: float = 4.0,
         late_seconds: float = 30.0,
         head_floor: float = 0.15,
+        expects_first_tokens: bool = True,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
 
         A first token is overdue `late_factor` times the predicted wait and prefill and `late_seconds`
-        after its request went out. `head_floor` is the least share that the first of those that
-        wait on a rank weighs.
+        after its request went out; where many are never reported, as soon as it is predicted to be
+        there. `expects_first_tokens` says what is so before any is known to be reported or not.
+        `head_floor` is the least share that the first of those that wait on a rank weighs.
         """
         self.expired = 0
         """Bookings that ended without a report."""
-        self.late = 0
-        """First tokens that were taken for computed without a report."""
+        self.unreported = 0
+        """Requests that did not fail and of which no first token was reported."""
         self._expire_after = expire_after
         self._most = most
         self._new_id = new_id
@@ -62,6 +73,10 @@ class Bookings:
         self._ranks: dict[tuple[str, int], RankBook] = {}
         self._due: list[tuple[float, int, str]] = []
         """A heap of when first tokens are overdue, with entries that hold no longer among them."""
+        self._heard = 0
+        """Of how many first tokens it is known whether they were reported."""
+        self._silent = 0.0 if expects_first_tokens else 1.0
+        """The share that were not, a moving average."""
         self._picks = 0
         self._now = -math.inf
 
@@ -84,8 +99,7 @@ class Bookings:
             raise ValueError(f"prefill is {work.prefill} s, not 0 to {MOST_PREFILL:g} s")
         now = self.expire(now)
         if len(self._bookings) >= self._most:
-            self._end(next(iter(self._bookings.values())), now)
-            self.expired += 1
+            self._expire(next(iter(self._bookings.values())), now)
         self._picks += 1
         expires = now + self._expire_after
         booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
@@ -138,10 +152,16 @@ class Bookings:
             return False
         if booking.first_token_at is None:
             rank = self._ranks[booking.work.pod, booking.work.rank]
-            # Of one that was given up nobody knows when its turn came.
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
-            booking.first_token_at = now
+            elif now >= booking.lost_at:
+                # Of one that was given up nobody knows when its turn came.
+                booking.prefill_from = None
+            elif booking.prefill_from is not None:
+                # It was taken for come too early; those before it were, too.
+                booking.prefill_from = max(booking.prefill_from, rank.told_at)
+            booking.first_token_at = rank.told_at = now
+            self._hear(silent=False)
             self._computed(booking, now)
         return True
 
@@ -153,6 +173,7 @@ class Bookings:
             # Its first token was there, reported or not.
             if booking.first_token_at is None:
                 self._computed(booking, now)
+                self._miss()
             self._end(booking, now)
         return booking is not None
 
@@ -162,6 +183,14 @@ class Bookings:
         booking = self._bookings.get(booking_id)
         if booking is not None:
             self._end(booking, now)
+        return booking is not None
+
+    def lose(self, booking_id: str, now: float) -> bool:
+        """Release all of a booking that nobody will report any more; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is not None:
+            self._expire(booking, now)
         return booking is not None
 
     def get(self, booking_id: str) -> Booking | None:
@@ -213,14 +242,17 @@ class Bookings:
             booking = self._bookings.get(name)
             if booking is None or booking.late_at != late_at:
                 continue
+            book = self._ranks[booking.work.pod, booking.work.rank]
+            turn = max(booking.since, book.free_since) if book.heads(booking) else None
             if self._let_go(booking, now):
-                self.late += 1
+                booking.prefill_from = turn
+                if now >= booking.lost_at:
+                    self._hear(silent=True)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
             if booking.expires > now:
                 break
-            self._end(booking, now)
-            self.expired += 1
+            self._expire(booking, now)
         return now
 
     def check(self) -> None:
@@ -255,11 +287,40 @@ class Bookings:
         ahead = book.load(now, self._head_floor).wait
         book.place(booking)
         if booking.first_token_at is None:
-            seconds = self._late_factor * (ahead + booking.work.prefill) + self._late_seconds
-            booking.late_at = min(now + seconds, booking.expires)
+            seconds = ahead + booking.work.prefill
+            lost_at = now + self._late_factor * seconds + self._late_seconds
+            booking.due_at = min(now + seconds, booking.expires)
+            booking.lost_at = min(lost_at, booking.expires)
+            booking.late_at = booking.due_at if self._is_silent else booking.lost_at
             heappush(self._due, (booking.late_at, booking.number, booking.id))
             if len(self._due) > 2 * len(self._bookings) + 64:
                 self._tidy()
+
+    def _hear(self, *, silent: bool) -> None:
+        """Take note of whether a first token was reported."""
+        was_silent = self._is_silent
+        self._heard += 1
+        self._silent += max(SILENT_WEIGHT, 1 / self._heard) * (silent - self._silent)
+        if self._is_silent and not was_silent:
+            for booking in self._bookings.values():
+                booking.late_at = min(booking.late_at, booking.due_at)
+            self._tidy()
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether so many first tokens are not reported that none is waited for."""
+        return self._silent > SILENT_SHARE
+
+    def _miss(self) -> None:
+        """Take note that a request is over and had no first token, as far as was reported."""
+        self.unreported += 1
+        self._hear(silent=True)
+
+    def _expire(self, booking: Booking, now: float) -> None:
+        if booking.first_token_at is None:
+            self._miss()
+        self._end(booking, now)
+        self.expired += 1
 
     def _computed(self, booking: Booking, now: float) -> None:
         """Let a booking wait no longer, its prefill done."""
@@ -296,6 +357,8 @@ class Bookings:
             # No further than now: a sum of floats may be off by a bit.
             booking.since = min(booking.since + seconds, now)
             booking.late_at += seconds
+            booking.due_at += seconds
+            booking.lost_at += seconds
             booking.expires += seconds
             if booking.first_token_at is not None:
                 booking.first_token_at += seconds

@@ -11,6 +11,11 @@ import sys
 from collections.abc import Sequence
 
 GROUP = "warmpath.commands"
+PARTS = (
+    "grpc_reflection", "httpx2", "huggingface_hub", "jinja2", "numba", "pygtrie", "rich", "tokenizers",
+    "uvloop",
+)  # fmt: skip
+"""Modules that the extra `router` brings, and the publisher's environment may be without."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         return int(commands[name].load()(args[1:]))
+    except ModuleNotFoundError as error:
+        if not _is_part(error):
+            raise
+        print(f"warmpath {name}: {_missing(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -39,10 +49,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def _is_part(error: ModuleNotFoundError) -> bool:
+    return (error.name or "").partition(".")[0] in PARTS
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    return f"{error.name} is not installed; it takes the router's parts: pip install 'warmpath[router]'"
+
+
 def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:
     lines = ["usage: warmpath COMMAND [ARGUMENTS]", ""]
     for name, point in sorted(commands.items()):
-        summary = (point.load().__doc__ or "").strip().partition("\n")[0]
+        try:
+            summary = (point.load().__doc__ or "").strip().partition("\n")[0]
+        except ModuleNotFoundError as error:
+            if not _is_part(error):
+                raise
+            summary = f"({_missing(error)})"
         lines.append(f"  {name:<13} {summary}")
     lines += ["", "'warmpath COMMAND --help' tells more."]
     return "\n".join(lines)

@@ -94,6 +94,9 @@ class Events(Table, frozen=True):
 
     pending_bytes: Positive = 64 * MIB
     """Live batches of a rank held while a replay runs."""
+    orphan_bytes: Positive = 16 * MIB
+    """Stores of a rank kept until the parent that was missed is told of again. Those of all ranks count
+    in index.max-bytes, and go before any block that is held does."""
     replay_seconds: Seconds = 10.0
     """Longest wait for each message of a replay; an engine answers between two steps."""
     reconnect_seconds: Seconds = 0.25
@@ -251,7 +254,8 @@ class Pod(Table, frozen=True):
     role: Role = "both"
     """What it is for, where prefill and decoding are apart."""
     blocks: Annotated[int, Meta(ge=0)] = 0
-    """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over."""
+    """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over, and more
+    than fits is seen. 0: what vLLM's /metrics says, else not known."""
     block_size: Annotated[int, Meta(gt=0)] = 32
     """The tokens_per_block of trtllm, whose events do not say it."""
 

@@ -37,7 +37,7 @@ class Seen:
     foreign: int
     """Requests that are not ours."""
     foreign_waiting: int
-    """Requests in the engine's queue that are not ours, as far as it tells."""
+    """Requests in the engine's queue beyond ours that wait, as far as it tells."""
     typical: Typical
     explained: int = 0
     """Of the foreign ones, as many as other routers have told that they booked before."""
@@ -50,9 +50,12 @@ class Seen:
 
     @property
     def others_waiting(self) -> int:
-        """Those of them without their first token, as far as the engine's queue tells."""
+        """Requests in the engine's queue beyond those that routers know to wait.
+
+        They are somebody else's, or ours whose first tokens are taken for come (`router.book`).
+        """
         # Ours may run already and be without a first token: they are not in the queue any more.
-        return min(self.others, max(0, self.foreign_waiting - self.explained_waiting))
+        return max(0, self.foreign_waiting - self.explained_waiting)
 
     def explained_by(self, others: OthersBook) -> "Seen":
         """Return it as it is after other routers told anew.
@@ -108,7 +111,11 @@ def seen_beside(book: RankBook, observed: Observed, source: Source) -> Seen:
     foreign = max(0, observed.requests - ours)
     foreign_waiting = max(0, observed.waiting - ours_waiting)
     return Seen(
-        observed, source, foreign, foreign_waiting, _typical(book) if foreign else Typical()
+        observed,
+        source,
+        foreign,
+        foreign_waiting,
+        _typical(book) if foreign or foreign_waiting else Typical(),
     )
 
 
@@ -141,23 +148,25 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
     # Those that wait are in the same order, so the lost ones are the first of them.
     waited = [booking.work for booking in over if booking.id in book.waiting]
     nanoseconds = book.nanoseconds - sum(work.nanoseconds for work in waited) + rest.nanoseconds
+    in_flight = len(book.in_flight) - ours_lost + rest.in_flight + unknown
+    waiting = len(book.waiting) - len(waited) + rest.waiting
+    # Some may have ended since.
+    unknown_waiting = min(unknown_waiting, in_flight - waiting)
     nanoseconds += unknown_waiting * typical.nanoseconds
+    context_tokens = book.context_tokens - sum(booking.work.prompt_tokens for booking in over)
+    context_tokens += rest.context_tokens + unknown * typical.prompt_tokens
+    prompt_tokens = book.prompt_tokens - sum(work.prompt_tokens for work in waited)
+    prompt_tokens += rest.prompt_tokens + unknown_waiting * typical.prompt_tokens
+    prompt_tokens = min(prompt_tokens, context_tokens)
+    uncached_tokens = book.uncached_tokens - sum(work.uncached for work in waited)
+    uncached_tokens += rest.uncached_tokens + unknown_waiting * typical.uncached_tokens
     load = Load(
         wait=nanoseconds / NANOSECONDS,
-        waiting=len(book.waiting) - len(waited) + rest.waiting + unknown_waiting,
-        in_flight=len(book.in_flight) - ours_lost + rest.in_flight + unknown,
-        waiting_uncached_tokens=book.uncached_tokens
-        - sum(work.uncached for work in waited)
-        + rest.uncached_tokens
-        + unknown_waiting * typical.uncached_tokens,
-        waiting_prompt_tokens=book.prompt_tokens
-        - sum(work.prompt_tokens for work in waited)
-        + rest.prompt_tokens
-        + unknown_waiting * typical.prompt_tokens,
-        context_tokens=book.context_tokens
-        - sum(booking.work.prompt_tokens for booking in over)
-        + rest.context_tokens
-        + unknown * typical.prompt_tokens,
+        waiting=waiting + unknown_waiting,
+        in_flight=in_flight,
+        waiting_uncached_tokens=min(uncached_tokens, prompt_tokens),
+        waiting_prompt_tokens=prompt_tokens,
+        context_tokens=context_tokens,
         queue=queue,
         kv_usage=kv_usage,
         last_pick=max(book.last_pick, rest.last_pick),

@@ -34,7 +34,7 @@ class Kept:
     reason: str
     shadow: bool
     went: tuple[str, int]
-    state: "pb.Decision.State.ValueType" = pb.Decision.PICKED
+    state: "pb.Decision.State.ValueType"
     cached: int | None = None
     ttft: float | None = None
 
@@ -55,6 +55,13 @@ class Decisions:
 
     def picked(self, placed: Placed, choice: Choice) -> None:
         """Keep a decision."""
+        self._keep(placed, choice, pb.Decision.PICKED)
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Keep a decision that came to nothing."""
+        self._keep(placed, choice, pb.Decision.CANCELLED)
+
+    def _keep(self, placed: Placed, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
         if not self._most:
             return
         if len(self._kept) >= self._most:
@@ -69,6 +76,7 @@ class Decisions:
             choice.reason,
             shadow=placed.shadow,
             went=placed.went,
+            state=state,
         )
 
     def started(self, placed: Placed, now: float) -> None:

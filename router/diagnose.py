@@ -1,7 +1,8 @@
 """The answer to Diagnose: what predictions and picks were worth, and what looks wrong."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
+from types import MappingProxyType
 
 from indexer.rank import Rank
 from router.attribution import Attribution, Row, ShadowRow
@@ -13,15 +14,31 @@ from router.pods import Pod
 
 
 def diagnose(
-    model: str, pods: Iterable[Pod], attribution: Attribution, loads: LoadTable, *, now: float
+    model: str,
+    pods: Iterable[Pod],
+    attribution: Attribution,
+    loads: LoadTable,
+    *,
+    troubles: Mapping[str, str] = MappingProxyType({}),
+    now: float,
 ) -> pb.DiagnoseResponse:
-    """Diagnose a model's pods; empty: all. `now` is the ingest's clock, seconds."""
+    """Diagnose a model's pods; empty: all. `now` is the ingest's clock, seconds.
+
+    `troubles` says by model why its tokenizer cannot be had.
+    """
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
     response = pb.DiagnoseResponse(
         attributions=[_attribution(row) for row in rows if row.requests or row.reported_requests],
         shadows=[_shadow(row) for row in attribution.shadows() if row.model == model or not model],
     )
+    for name, trouble in troubles.items():
+        if not model or name == model:
+            text = (
+                f"its tokenizer cannot be had: {trouble}; Score refuses texts and chats meanwhile, and "
+                "Pick goes by their length"
+            )
+            response.findings.add(model=name, kind="tokenizer", text=text)
     for pod in pods:
         if model and pod.model != model:
             continue
@@ -58,6 +75,8 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         stored=counts.get("stored_blocks", 0),
         removed=counts.get("removed_blocks", 0),
         has_load=any(part.is_observed for part in parts),
+        capacity=rank.capacity,
+        drifts=counts.get("drifts", 0),
     )
 
 

@@ -43,6 +43,14 @@ class Tally:
     """The engine's count of the prompt's tokens was told."""
     miscounted: float = 0.0
     """It was not ours."""
+    tokens: float = 0.0
+    """Of the prompts."""
+    predicted: float = 0.0
+    """Of these tokens, those predicted to be cached."""
+    believed: float = 0.0
+    """Of the predicted ones, those that no event had told of."""
+    delivered: float = 0.0
+    """Tokens that the engine found cached."""
 
     @property
     def weight(self) -> float:
@@ -53,6 +61,12 @@ class Tally:
     def off_share(self) -> float:
         """The share of wrong predictions, 0 to 1; 0 without any report."""
         return (self.over + self.under) / self.weight if self.weight else 0.0
+
+    @property
+    def gap(self) -> float:
+        """How many fewer tokens were delivered than predicted, as a share of the larger; -1 to 1."""
+        most = max(self.predicted, self.delivered)
+        return (self.predicted - self.delivered) / most if most else 0.0
 
     def share(self, count: float) -> float:
         """Return a faded count as a share of all reports."""
@@ -74,6 +88,10 @@ class Tally:
             self.blind + other.blind,
             self.counted + other.counted,
             self.miscounted + other.miscounted,
+            self.tokens + other.tokens,
+            self.predicted + other.predicted,
+            self.believed + other.believed,
+            self.delivered + other.delivered,
         )
 
     def fade(self) -> None:
@@ -85,6 +103,10 @@ class Tally:
         self.blind *= FADING
         self.counted *= FADING
         self.miscounted *= FADING
+        self.tokens *= FADING
+        self.predicted *= FADING
+        self.believed *= FADING
+        self.delivered *= FADING
 
 
 class Evidence:
@@ -106,12 +128,26 @@ class Evidence:
         """Of these, those of which no report said so."""
 
     def told(
-        self, traits: Traits, tokens: int, predicted: int, cached: int, counted: int | None
+        self,
+        traits: Traits,
+        tokens: int,
+        predicted: int,
+        cached: int,
+        counted: int | None,
+        *,
+        believed: int = 0,
     ) -> None:
-        """Take what an engine found cached of a prompt of `tokens`, and its own count of them."""
+        """Take what an engine found cached of a prompt of `tokens`, and its own count of them.
+
+        No event had told of `believed` of the predicted ones.
+        """
         tally = self.tallies.setdefault(traits, Tally())
         tally.fade()
         tally.reports += 1
+        tally.tokens += tokens
+        tally.predicted += predicted
+        tally.believed += believed
+        tally.delivered += cached
         tolerance = max(self.block_size, TOLERANCE_TOKENS, TOLERANCE_SHARE * tokens)
         if predicted > cached + tolerance:
             tally.over += 1
@@ -150,6 +186,8 @@ class Evidence:
                 tally.blind <= tally.under + 1e-6,
                 tally.miscounted <= tally.counted + 1e-6,
                 tally.counted <= tally.weight + 1e-6,
+                tally.believed <= tally.predicted + 1e-6,
+                tally.predicted <= tally.tokens + 1e-6,
             )
             if not all(parts):
                 raise BrokenInvariantError(f"the tally of {traits} is impossible: {tally}")

@@ -22,6 +22,10 @@ class RankFacts:
     removed: int
     has_load: bool
     """Whether its engine or a gateway has told of its load lately."""
+    capacity: int = 0
+    """Blocks of its fastest tier; 0: not known."""
+    drifts: int = 0
+    """How often more was announced than fits there, since the router started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from indexer.shared.registry import AWAY, NOBODY
-from indexer.trust import Level
+from indexer.trust import DRIFTED, Level
 from router.evidence import Evidence
 from router.facts import Finding, PodFacts, RankFacts
 from router.mispredictions import ENOUGH, MOSTLY, mispredictions
@@ -22,7 +22,7 @@ APART = 2.0
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:
     """Return what looks wrong of a pod; `now` is the clock of its ranks' trust."""
-    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now))]
+    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now)), *_drift(facts)]
     return [
         *view,
         *_load(facts),
@@ -68,6 +68,8 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         trust, age = rank.trust, now - rank.trust.since
         if trust.level is Level.EXACT or age < TRUST_SECONDS or _is_other_keyspace(rank):
             continue
+        if trust.reason.startswith(DRIFTED):
+            continue
         if trust.level is not Level.COLD:
             text = (
                 f"its events are not complete: rank {rank.number} is {trust.level} for {age:.0f} s"
@@ -76,6 +78,20 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         elif facts.row.requests >= ENOUGH:
             text = f"no events arrive of rank {rank.number}, though {facts.row.requests} requests"
             yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
+
+
+def _drift(facts: PodFacts) -> Iterator[Finding]:
+    for rank in facts.ranks:
+        if rank.drifts or rank.trust.reason.startswith(DRIFTED):
+            often = f", {rank.drifts} times since the router started" if rank.drifts > 1 else ""
+            has = f" ({rank.capacity})" if rank.capacity else ""
+            yield Finding(
+                "drift",
+                f"more blocks were announced on rank {rank.number} than its cache has{has}{often}: "
+                "requests with kv_cache_report_mode full have hits announced as stores, so that blocks "
+                "are shown after they are gone; or `blocks` says less than the cache has",
+            )
+            return
 
 
 def _load(facts: PodFacts) -> Iterator[Finding]:

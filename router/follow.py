@@ -73,6 +73,7 @@ class Follower:
             spec.model,
             tuple(ranks),
             role=spec.role,
+            engine=spec.engine,
             has_events=has_events,
             blocks=spec.blocks,
             shared=self._shared.where if self._shared and self._is_shared(spec) else "",

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
+from indexer.rank_ingest import RankIngest
 from indexer.shared.pod_copy import Resync
 from indexer.shared.remote import RemoteIndex
 from indexer.shared.replica import Replica
@@ -167,7 +168,13 @@ class PartsCollector(Collector):
         bookings, believed = picking.bookings, picking.believed.stats()
         yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(bookings))
         yield _counter("warmpath_bookings_expired", "Never reported.", bookings.expired)
-        yield _counter("warmpath_first_tokens_missing", "Not reported in time.", bookings.late)
+        yield _counter(
+            "warmpath_first_tokens_missing",
+            "Never reported, of requests that did not fail.",
+            bookings.unreported,
+        )
+        gone = "Callers gone before the answer."
+        yield _counter("warmpath_picks_cancelled", gone, picking.withdrawn)
         yield _gauge("warmpath_believed_blocks", "Blocks only believed.", believed.blocks)
         yield _gauge("warmpath_believed_max_blocks", "The most there may be.", believed.max_blocks)
         yield _gauge("warmpath_sessions", "Sessions remembered.", len(picking.sessions))
@@ -211,18 +218,44 @@ class PartsCollector(Collector):
         blocks = GaugeMetricFamily(
             "warmpath_rank_blocks", "Distinct blocks held.", labels=[*rank_labels, "tier"]
         )
+        copies = GaugeMetricFamily(
+            "warmpath_rank_copies", "Blocks of the fastest tier that are taken.", labels=rank_labels
+        )
+        capacity = GaugeMetricFamily(
+            "warmpath_rank_capacity",
+            "Blocks of the fastest tier, where it is known.",
+            labels=rank_labels,
+        )
         events = CounterMetricFamily(
             "warmpath_events", "What happened to the stream.", labels=[*rank_labels, "kind"]
         )
+        waiting = GaugeMetricFamily(
+            "warmpath_rank_orphan_bytes",
+            "Stores that wait for a parent that was missed: bytes.",
+            labels=rank_labels,
+        )
+        dropped = CounterMetricFamily(
+            "warmpath_rank_orphans_dropped",
+            "Blocks of such stores let go for want of room.",
+            labels=rank_labels,
+        )
         for rank in self._ingest:
             name = [rank.pod, str(rank.number)]
+            if isinstance(rank, RankIngest):
+                waiting.add_metric(name, rank.orphans.bytes)
+                dropped.add_metric(name, rank.orphans.dropped)
             for level in Level:
                 trust.add_metric([*name, level], float(rank.trust.level is level))
             for tier, count in rank.blocks().items():
                 blocks.add_metric([*name, tier], count)
+            taken = rank.copies()
+            if taken is not None:
+                copies.add_metric(name, taken)
+            if rank.capacity:
+                capacity.add_metric(name, rank.capacity)
             for kind, count in rank.counts().items():
                 events.add_metric([*name, kind], count)
-        yield from (trust, blocks, events)
+        yield from (trust, blocks, copies, capacity, events, waiting, dropped)
 
 
 def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:

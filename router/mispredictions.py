@@ -12,6 +12,7 @@ from router.evidence import Evidence, Tally
 from router.facts import Finding, PodFacts
 from router.score import ASSUMED_BLOCK_SIZE
 from router.weigh import Traits
+from scorer.warmth import ASSUMED
 
 ENOUGH = 30
 """Reports before anything is said of them: in fewer a few evictions at once look like a fault."""
@@ -20,6 +21,9 @@ OFF_SHARE = 0.3
 some wrong on a healthy pod; an expectation, not a measurement, as the next one."""
 FINE_SHARE = 0.15
 """The share of wrong predictions up to which requests count as right, where others are off."""
+GAP = 0.1
+"""Between predicted and delivered tokens, as a share of the larger: the one from which on it is a
+finding though most predictions are right; an expectation too."""
 FEW = 10
 """Reports from which on requests may count as right."""
 MOSTLY = 0.5
@@ -29,6 +33,10 @@ DISTINCT_HITS = 3
 prefix has the same count again and again."""
 CHURN = 0.5
 """Blocks removed for each one stored, from which on a cache turns over."""
+_UNHELD = (
+    "what was sent there is not what it holds (its `blocks`, pick.assumed-blocks or "
+    "pick.assumed-seconds may be too large or small)"
+)
 
 
 def mispredictions(facts: PodFacts, *, is_doubtful: bool) -> list[Finding]:
@@ -45,9 +53,9 @@ def mispredictions(facts: PodFacts, *, is_doubtful: bool) -> list[Finding]:
     if apart:
         return apart
     whole = evidence.of(lambda _: True)
-    if not _is_off(whole) or is_doubtful:
+    if is_doubtful:
         return []
-    return [_of_all(facts, whole)]
+    return [_of_all(facts, whole)] if _is_off(whole) else [*_gap(facts, whole)]
 
 
 def _block_size(facts: PodFacts) -> Iterator[Finding]:
@@ -160,8 +168,7 @@ def _of_all(facts: PodFacts, whole: Tally) -> Finding:
     if not facts.has_events:
         return Finding(
             "no-events",
-            f"{how_much}: it has no events, and what was sent there is not what it holds "
-            "(its `blocks`, pick.assumed-blocks or pick.assumed-seconds may be too large or small)",
+            f"{how_much}: it has no events, and {_UNHELD}",
         )
     if whole.share(whole.blind) > MOSTLY and blocks:
         return Finding(
@@ -187,6 +194,45 @@ def _of_all(facts: PodFacts, whole: Tally) -> Finding:
             "for what is sent there",
         )
     return Finding("predictions", f"{how_much}: no reason shows")
+
+
+def _gap(facts: PodFacts, whole: Tally) -> Iterator[Finding]:
+    """Yield that predicted and delivered tokens are apart, where most predictions are right."""
+    # Of what is only believed to be on a pod without events a share is not counted on anyway.
+    allowed = GAP if facts.has_events else 1 - ASSUMED
+    missing = whole.predicted - whole.delivered
+    if whole.reports < ENOUGH or abs(whole.gap) <= allowed:
+        return
+    if abs(missing) <= whole.weight * facts.row.evidence.block_size:
+        # A block a request: short prompts' last ones are computed anew.
+        return
+    predicted, found = whole.predicted / whole.tokens, whole.delivered / whole.tokens
+    text = (
+        f"{predicted:.0%} of its last requests' tokens were predicted to be cached, "
+        f"{found:.0%} were found, "
+    )
+    if missing < 0:
+        yield Finding(
+            "gap",
+            f"{text}{-whole.gap:.0%} of them more than predicted: its events come late, or others send "
+            "there what this router does not see",
+        )
+        return
+    believed = f"no event had told of {whole.believed / whole.predicted:.0%} of the predicted ones"
+    if not facts.has_events:
+        reason = f"it has no events, and {_UNHELD}"
+    elif whole.believed > MOSTLY * missing:
+        reason = (
+            "prompts that are believed to be on their way do not come, or are evicted before events "
+            "tell of them: look for requests that fail without a report, for events that come late, "
+            "and at pick.confirm-seconds"
+        )
+    else:
+        reason = (
+            "blocks are evicted between pick and prefill, or events come late: look at its queue and at "
+            "its cache's size for what is sent there"
+        )
+    yield Finding("gap", f"{text}{whole.gap:.0%} fewer; {believed}: {reason}")
 
 
 def _is_off(tally: Tally) -> bool:

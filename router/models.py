@@ -42,9 +42,14 @@ class ModelTable:
     def resolve(self, name: str) -> tuple[Model, str]:
         """Return the base model and the adapter (empty for none) that a name stands for.
 
-        Raises UnknownModelError.
+        An adapter may be named behind its model, as SGLang takes it: MODEL:ADAPTER. Raises
+        UnknownModelError.
         """
         found = self._models.get(name)
         if found is None:
+            base, _, adapter = name.rpartition(":")
+            model, lora = self._models.get(base, (None, ""))
+            if model is not None and adapter and not lora:
+                return model, adapter
             raise UnknownModelError(name, self._models)
         return found

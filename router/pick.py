@@ -1,7 +1,7 @@
 """The pick: weighs the ranks that could take a request, takes the best, and follows what becomes of it.
 
-    ask ─► weigh ─► choice ─► assign (booking, arriving blocks) ─► witnesses
-                                ▲
+    ask ─► weigh ─► choice ─► assign (booking, arriving blocks) ─► settle ─► witnesses
+                                ▲                             └─► withdraw ─┘
              reports: started, first token, end
 
 No sockets and no clock of its own: the router and `warmpath simulate` run this same code.
@@ -93,6 +93,7 @@ class Picker:
             bookings,
             believed,
             form=scorer.form,
+            has_told=scorer.has_told,
             prefill=settings.prefill,
             arriving_seconds=settings.arriving_seconds,
             confirm_seconds=settings.confirm_seconds,
@@ -100,6 +101,8 @@ class Picker:
         self._placed: OrderedDict[str, Placed] = OrderedDict()
         self._expectations = 0
         """What was predicted of how many candidates, over all picks that are not over."""
+        self.withdrawn = 0
+        """Picks whose callers went away before their answers could be written."""
 
     def __len__(self) -> int:
         return len(self._placed)
@@ -122,7 +125,17 @@ class Picker:
             await self._scorer.refresh(ask.prompt, ranks, timeout)
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
-        """Choose, and book unless in shadow; return what reports call it. Raises as `weigh`."""
+        """Choose for a request that goes out; return what reports call it. Raises as `weigh`."""
+        chosen = self.reserve(ask, now)
+        self.settle(chosen[0], now)
+        return chosen
+
+    def reserve(self, ask: Ask, now: float) -> tuple[str, Choice]:
+        """Choose for a caller that has no answer yet; return what reports call it. Raises as `weigh`.
+
+        Unless in shadow it is booked, and its blocks are believed to arrive, so that the next pick sees
+        it. Once it is known whether the answer went out, `settle` or `withdraw` it.
+        """
         self.expire(now)
         choice = self._weigher.weigh(ask, now)
         self._weigher.see(ask.prompt.model, choice.busy, now)
@@ -146,14 +159,37 @@ class Picker:
             session=ask.session,
             is_whole=not ask.unread,
             keys=self._scorer.keys(ask.prompt, [one.rank for one in kept]),
+            choice=choice,
         )
         self._keep(placed, now)
         if not ask.shadow:
             self._assigner.assign(placed, now, choice.decode[0] if choice.decode else None)
-            self._sessions.put(ask.session, *where, now)
+        return placed.booking_id, choice
+
+    def settle(self, booking_id: str, now: float) -> None:
+        """Take note that a pick's answer went out; one that is settled or unknown is passed over."""
+        placed = self._placed.get(booking_id)
+        if placed is None or placed.choice is None:
+            return
+        choice, placed.choice = placed.choice, None
+        if self._assigner.settle(placed, now):
+            self._sessions.put(placed.session, *placed.went, now)
         for witness in self._witnesses:
             witness.picked(placed, choice)
-        return placed.booking_id, choice
+
+    def withdraw(self, booking_id: str, now: float) -> None:
+        """Take back a pick whose answer reached nobody; one that is settled or unknown is passed over.
+
+        Nothing is booked or believed for it any more.
+        """
+        placed = self._placed.get(booking_id)
+        if placed is None or placed.choice is None:
+            return
+        self._let_go(placed)
+        self._assigner.ended(placed, "failed", now)
+        self.withdrawn += 1
+        for witness in self._witnesses:
+            witness.withdrawn(placed, placed.choice)
 
     def _keep(self, placed: Placed, now: float) -> None:
         """Remember a pick; where there are too many the oldest is over."""
@@ -230,9 +266,13 @@ class Picker:
         self._end(placed, end, now)
         return True
 
-    def _end(self, placed: Placed, end: End, now: float) -> None:
+    def _let_go(self, placed: Placed) -> None:
         del self._placed[placed.booking_id]
         self._expectations -= len(placed.predicted)
+
+    def _end(self, placed: Placed, end: End, now: float) -> None:
+        self.settle(placed.booking_id, now)
+        self._let_go(placed)
         # Only now is it known what the engine found cached.
         is_timed = placed.first_token_at is not None and end == "finished"
         is_told = is_timed and placed.counts_in_full and not placed.is_untimed
@@ -289,12 +329,13 @@ def _held(option: Option, choice: Choice) -> int:
 
 
 def _predicted(option: Option, choice: Choice, room: int) -> Predicted:
-    candidate = option.candidate
+    candidate, held = option.candidate, _held(option, choice)
     return Predicted(
-        _held(option, choice),
+        held,
         candidate.cached,
         candidate.load.wait,
         candidate.prefill,
         option.calibration,
         room,
+        max(0, held - option.match.known_tokens),
     )

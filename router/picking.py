@@ -47,6 +47,7 @@ class Picking:
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
             new_id=self._new_id,
+            expects_first_tokens=False,
         )
         self.peers = PeerBookings(self._router, shared, self.bookings) if shared else None
         self.loads = LoadTable(
@@ -94,6 +95,11 @@ class Picking:
             witnesses=(self.decisions, self.attribution),
         )
         return self._picker
+
+    @property
+    def withdrawn(self) -> int:
+        """Picks whose callers went away before their answers could be written."""
+        return self._picker.withdrawn if self._picker is not None else 0
 
     def engine_ended(self, pod: Pod) -> None:
         """Take note that a pod's engine has ended."""

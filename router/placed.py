@@ -26,6 +26,8 @@ class Predicted(NamedTuple):
     """Of the rank's calibration."""
     room: int = 0
     """Blocks that are believed to be there at most; 0 where events tell what is."""
+    believed: int = 0
+    """Of `held`, tokens that no event has told of."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class Placed:
     or its pod is gone."""
     output_tokens: int = 0
     """Of its answer, as reported with its end."""
+    choice: Choice | None = None
+    """Until it is known whether its caller got the answer."""
 
     @property
     def is_placed(self) -> bool:
@@ -85,12 +89,21 @@ class Placed:
         expected = self.predicted.get(self.went)
         return expected.held if expected else 0
 
+    @property
+    def believed(self) -> int:
+        """Of `captured`, tokens that no event has told of."""
+        expected = self.predicted.get(self.went)
+        return expected.believed if expected else 0
+
 
 class Witness(Protocol):
     """Who wants to know of picks. Times are seconds of the picker's clock."""
 
     def picked(self, placed: Placed, choice: Choice) -> None:
         """Take note of a pick."""
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Take note of a pick whose caller went away unanswered; nothing else is told of it."""
 
     def started(self, placed: Placed, now: float) -> None:
         """Take note that it went out, to `placed.went`."""

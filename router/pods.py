@@ -20,6 +20,8 @@ class Status:
     reason: str = "not asked yet"
     models: Sequence[str] = ()
     """The names that it serves, adapters' too."""
+    version: str = ""
+    """The engine's; empty where it did not say."""
     refuses: bool = False
     """Whether it says itself that it takes no requests: it drains, starts, or its engine is dead."""
     looked_at: float = -math.inf
@@ -44,6 +46,10 @@ class Pod:
     """Of a rank's cache; 0: not known."""
     shared: str = ""
     """The shared index that it is followed through, in words; empty where it is not."""
+    engine: str = "vllm"
+    """vllm, sglang or trtllm."""
+    asked: frozenset[str] = frozenset()
+    """What requests came with that sets their blocks apart (`router.namespaces`)."""
     followed: tuple[Rank, ...] = ()
     """Its ranks as this router follows them for others (`router.write_shared`): `ranks` are what is read
     back, and learn nothing of the engine."""

@@ -1,40 +1,27 @@
 """Predict each recorded request's cached tokens, and explain where the engine did otherwise."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from random import Random
-from typing import Any
 
+from indexer.connect import Engine
+from indexer.embedded import embedded_index
 from indexer.engines import vllm
-from indexer.engines.event import Batch, Cleared, MalformedEventError, Removed, Stored
-from indexer.index import Index
+from indexer.engines.event import Event, MalformedEventError, Stored
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 from indexer.stream import AskReplay
 from indexer.trust import Level, Trust
+from router.cause import Case, Names, Said, cause
+from router.outcome import Mismatch, Outcome
 from router.recording import Asked, Frame, Life, Recording, ReplayEnd
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix
 
 POD = "recorded"
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """One request for which prediction and engine differ; figures in tokens."""
-
-    request: int
-    life: int
-    """Counts the engine's starts, from 1: request ids begin anew with each."""
-    predicted: int
-    on_arrival: int
-    actual: int
-    reason: str
-    trust: str
-    """How far the view was said to be believed when the prediction was made."""
+INDEX_BYTES = 1 << 30
+"""As a router's own, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,51 +39,6 @@ class Conditions:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a whole recording came to."""
-
-    requests: int = 0
-    exact: int = 0
-    exact_on_arrival: int = 0
-    abs_error_tokens: int = 0
-    skipped: int = 0
-    cut_after: int = 0
-    """The line in whose middle the recording ends; 0: it is whole."""
-    overclaimed: int = 0
-    """Requests predicted warmer than they were while the trust said exact."""
-    trust_changes: list[dict[str, Any]] = field(default_factory=list)
-    mismatches: list[Mismatch] = field(default_factory=list)
-    trust: Trust = field(default_factory=lambda: Trust(Level.COLD, "no event seen", 0.0))
-
-    @property
-    def exact_ratio(self) -> float:
-        """The share of requests predicted exactly; 1 where there was none."""
-        return self.exact / self.requests if self.requests else 1.0
-
-    @property
-    def mean_abs_error_tokens(self) -> float:
-        """The mean absolute error a request, in tokens."""
-        return self.abs_error_tokens / self.requests if self.requests else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the outcome as `warmpath verify --json` prints it."""
-        return {
-            "requests": self.requests,
-            "exact": self.exact,
-            "exact_ratio": self.exact_ratio,
-            "exact_on_arrival": self.exact_on_arrival,
-            "mean_abs_error_tokens": self.mean_abs_error_tokens,
-            "skipped": self.skipped,
-            "cut_after": self.cut_after,
-            "mismatches": [asdict(miss) for miss in self.mismatches],
-            "trust": str(self.trust.level),
-            "reasons": [self.trust.reason],
-            "overclaimed": self.overclaimed,
-            "trust_changes": self.trust_changes,
-        }
-
-
-@dataclass(slots=True)
 class _Open:
     """A request that has been sent and not been answered yet."""
 
@@ -104,54 +46,64 @@ class _Open:
     on_arrival: int
     predicted: int
     trust: Trust
-    after_loss: bool
-    """Whether the batch before was lost, which only the next one can show."""
+    lost: Sequence[Said]
+    """What the batches just before said that were lost, which only the next one can show."""
     after_restart: bool = False
     """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False
     """Whether its own blocks have been announced; then the prediction is final."""
-    otherwise: str = ""
-    """What the batch that announced them says about the time between."""
+    before: Sequence[Said] = ()
+    """What the batch that announced them says of the time before."""
 
 
-def verify(recording: Recording, conditions: Conditions | None = None) -> Outcome:
-    """Replay a recording through the real pipeline and compare each request."""
-    return _Verification(recording, conditions or Conditions()).run()
+def verify(
+    recording: Recording, conditions: Conditions | None = None, *, pure: bool = False
+) -> Outcome:
+    """Replay a recording through what a router is made of and compare each request.
+
+    With `pure` it is what a router without Numba is made of.
+    """
+    return _Verification(recording, conditions or Conditions(), pure=pure).run()
 
 
 class _Verification:
     """One run over one recording."""
 
-    def __init__(self, recording: Recording, conditions: Conditions) -> None:
+    def __init__(self, recording: Recording, conditions: Conditions, *, pure: bool) -> None:
         self._recording = recording
         self._conditions = conditions
         self._rng = Random(conditions.seed)  # noqa: S311  repeatable, guards nothing
         self._following = False
-        self._lost_last = False
+        self._lost: list[Said] = []
+        """What was lost since the last batch that arrived."""
         asked = [line for line in recording.lines if isinstance(line, Asked)]
         self._model = recording.model or (asked[0].model if asked else "")
         self._adapters = set(recording.adapters)
         self._now = 0.0
-        index: Index = MemoryIndex()
         self._ingest = Ingest(
-            index, hash_seed="", pending_bytes=1 << 30, stale_after=1.0, clock=lambda: self._now
+            embedded_index(INDEX_BYTES, pure=pure),
+            hash_seed="",
+            pending_bytes=1 << 30,
+            stale_after=1.0,
+            clock=lambda: self._now,
         )
-        self._rank: RankIngest = self._ingest.add(
-            RankSource(
-                POD,
-                0,
-                self._model,
-                self._decode,
-                has_replay=conditions.replay,
-                capacity=recording.capacity,
-            )
+        engine = Engine(
+            POD,
+            self._model,
+            "vllm",
+            events="recorded",
+            replay="recorded" if conditions.replay else "",
+            blocks=recording.capacity,
         )
+        [source] = engine.sources()
+        self._rank = self._ingest.add(source)
         self._scorer = Scorer(self._ingest, "")
         self._buffer: dict[int, bytes] = {}
         """The batches that the engine's replay would bring, by sequence."""
         self._connected = False
         self._life = 1
         self._open: dict[Asked, _Open] = {}
+        self._names = Names(self._model)
         self._outcome = Outcome(cut_after=recording.cut_after)
 
     def run(self) -> Outcome:
@@ -176,7 +128,7 @@ class _Verification:
                 self._now = line.arrived
                 predicted = self._predict(line)
                 self._open[line] = _Open(
-                    line, predicted, predicted, self._rank.trust, self._lost_last
+                    line, predicted, predicted, self._rank.trust, tuple(self._lost)
                 )
             self._ingest.tick(1 << 16)
             self._note_trust()
@@ -210,22 +162,19 @@ class _Verification:
                 yield arrivals.pop()
             yield line
 
-    def _decode(self, payload: bytes) -> Batch:
-        batch = vllm.decode(payload)
-        for event in batch.events:
-            if isinstance(event, Stored) and event.lora:
-                self._adapters.add(event.lora)
-        return batch
-
     def _life_changed(self, action: str) -> None:
-        if action == "start":
-            self._life += bool(self._buffer)
-            self._buffer.clear()
+        if action == "start" and self._buffer:
+            self._begin_life()
         elif action == "ready":
             self._connect()
         elif action == "stop" and self._connected:
             self._connected = False
             self._rank.disconnected()
+
+    def _begin_life(self) -> None:
+        self._life += 1
+        self._buffer.clear()
+        self._names.clear()
 
     def _connect(self) -> None:
         if self._following and not self._connected:
@@ -235,18 +184,27 @@ class _Verification:
     def _frame(self, frame: Frame) -> None:
         known = self._buffer.get(frame.sequence)
         if self._buffer and known != frame.payload and frame.sequence <= max(self._buffer):
-            self._life += 1
-            self._buffer.clear()
+            self._begin_life()
             for one in self._open.values():
                 one.after_restart |= not one.scheduled
+        events: Sequence[Event] = ()
+        with suppress(MalformedEventError):
+            events = vllm.decode(frame.payload).events
+        self._adapters.update(
+            event.lora for event in events if isinstance(event, Stored) and event.lora
+        )
+        said = self._names.learn(events)
         self._buffer[frame.sequence] = frame.payload
         if frame.replayed or not self._following:
             return
         self._connect()
-        self._see_own_blocks(frame.payload)
-        self._lost_last = self._rng.random() < self._conditions.drop
-        if not self._lost_last:
-            self._replay(self._rank.live(frame.topic, frame.sequence, frame.payload))
+        self._see_own_blocks(events, said)
+        if self._rng.random() < self._conditions.drop:
+            self._lost += said
+        else:
+            self._lost.clear()
+            for asked in self._rank.live_many([(frame.topic, frame.sequence, frame.payload)]):
+                self._replay(asked)
 
     def _replay(self, asked: AskReplay | None) -> None:
         """Answer as the engine's replay socket would."""
@@ -274,24 +232,16 @@ class _Verification:
         [score] = self._scorer.score(prompt, [self._rank], longest_prefix)
         return score.matched_tokens
 
-    def _see_own_blocks(self, payload: bytes) -> None:
+    def _see_own_blocks(self, events: Sequence[Event], said: Sequence[Said]) -> None:
         """Settle the prediction of each request whose own blocks this batch announces."""
-        waiting = [one for one in self._open.values() if not one.scheduled]
-        size = self._rank.layout.block_size
-        if not waiting:
-            return
-        try:
-            events = vllm.decode(payload).events
-        except MalformedEventError:
-            return
-        for one in waiting:
-            position = _own_store(events, one.asked)
+        for one in self._open.values():
+            position = None if one.scheduled else _own_store(events, one.asked)
             if position is not None:
                 one.scheduled = True
                 one.predicted = self._predict(one.asked)
                 one.trust = self._rank.trust
-                one.after_loss = self._lost_last
-                one.otherwise = _between(events[:position], one.predicted, size)
+                one.lost = tuple(self._lost)
+                one.before = said[:position]
 
     def _answered(self, one: _Open) -> None:
         outcome, actual = self._outcome, one.asked.cached
@@ -319,25 +269,24 @@ class _Verification:
         )
 
     def _explain(self, one: _Open, actual: int) -> str:
-        if one.after_restart:
-            return "the engine had restarted before, which only its next batch shows"
-        if one.after_loss:
-            return "the batch before was lost on the way, which only the next one shows"
-        if one.trust.level is not Level.EXACT:
-            return f"the view was {one.trust.level}: {one.trust.reason}"
-        if one.asked.samples > 1:
-            return (
-                f"{one.asked.samples} samples of one prompt: the figure is one sample's, and each "
-                "finds the blocks of those before it"
+        size = self._rank.layout.block_size or 1
+        chain = self._prompt(one.asked, one.asked.ids).chain(size, "")
+        return cause(
+            Case(
+                keys=chain.keys(),
+                samples=one.asked.samples,
+                trust=one.trust,
+                predicted=one.predicted // size,
+                actual=actual // size,
+                before=one.before,
+                lost=one.lost,
+                after_restart=one.after_restart,
+                at_answer=None if one.scheduled else self._predict(one.asked) // size,
             )
-        if one.otherwise:
-            return one.otherwise
-        if actual > one.predicted:
-            return "the engine found blocks that were stored while the request waited in its queue"
-        return "blocks went while the request waited in the engine's queue"
+        )
 
 
-def _own_store(events: tuple[Any, ...], asked: Asked) -> int | None:
+def _own_store(events: Sequence[Event], asked: Asked) -> int | None:
     """Return the position of the first store that has nothing but this request's tokens.
 
     Prompt and answer are one sequence. A store that begins with the request's tokens and goes on
@@ -353,14 +302,3 @@ def _own_store(events: tuple[Any, ...], asked: Asked) -> int | None:
         if at >= 0 and (at == 0) == (event.parent is None):
             return position
     return None
-
-
-def _between(events: tuple[Any, ...], predicted: int, block_size: int) -> str:
-    """Say what came before the request's own store in the same batch that no one could know."""
-    if any(isinstance(event, Cleared) for event in events):
-        return "the cache was reset before; the engine announces a reset only with its next step"
-    if any(isinstance(event, Removed) for event in events) and predicted >= block_size > 0:
-        return "blocks were evicted by the very step that scheduled the request"
-    if any(isinstance(event, Stored) for event in events):
-        return "another request of the same step stored the blocks"
-    return ""

@@ -33,4 +33,5 @@ async def _load_one(model: str, tokenizers: TokenizerCache) -> None:
     try:
         await tokenizers.get(model)
     except TokenizerUnavailableError as error:
-        log.error("model %r: texts are refused: %s", model, error)  # noqa: TRY400  says all
+        message = "model %r: texts are refused, and picked by their length: %s"
+        log.error(message, model, error)  # noqa: TRY400  says all

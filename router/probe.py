@@ -1,17 +1,20 @@
 """What an engine says of itself over HTTP: whether it is up, what it serves, its cache and its load."""
 
 import asyncio
+import contextlib
 import errno
 import logging
+import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import aiohttp
 import msgspec
 
 from router.engine_load import NAMES, Observed, parse
+from router.namespaces import limit_known
 from router.pods import Pod, Status
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,13 @@ LOOKS = 15
 """Looks between two questions what a pod serves: adapters are loaded while engines run."""
 
 CAPACITY = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d+)"', re.MULTILINE)
+VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
+"""Where an engine says its version."""
+
+STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})?[ \t]+(\S{1,40})", re.MULTILINE)
+"""When the process that serves began, seconds: prometheus_client's, which vLLM and SGLang use."""
+LATER_SECONDS = 0.01
+"""A start that is later by less than this is the same one, rounded."""
 MOST_BYTES = 8 << 20
 """Of an answer; a page of eight ranks' metrics is about 1 MB."""
 
@@ -44,6 +54,12 @@ class Listed(msgspec.Struct, frozen=True):
     """The answer of /v1/models."""
 
     data: list[ServedModel]
+
+
+class Versioned(msgspec.Struct, frozen=True):
+    """What of an engine's answer tells its version."""
+
+    version: str
 
 
 class Prober:
@@ -77,6 +93,8 @@ class Prober:
         self._looks = 0
         """Since it came up."""
         self._has_ended = False
+        self._started = 0.0
+        """When the engine's process began, as it says; 0: it has not said."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -102,16 +120,23 @@ class Prober:
         if not problem:
             self._is_well()
             page = await self._load(session)
+            self._note_start(page)
             well = before if before.healthy else self._learn(page)
             if not before.healthy or not self._looks % LOOKS:
-                well = replace(well, models=await self._models(session) or before.models)
+                well = replace(
+                    well,
+                    models=await self._models(session) or before.models,
+                    version=await self._version(session) or before.version,
+                )
             self._looks = self._looks + 1 if before.healthy else 1
             self._pod.status = replace(well, looked_at=self._clock())
+            limit_known(self._pod)
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
             self._pod.status = Status(
                 healthy=False,
                 reason=problem,
                 models=before.models,
+                version=before.version,
                 refuses=status == REFUSES,
             )
         if self._pod.status.healthy != before.healthy:
@@ -125,6 +150,19 @@ class Prober:
             self._has_ended = False
             if self._ended is not None:
                 self._ended(self._pod)
+
+    def _note_start(self, metrics: bytes) -> None:
+        """Take note when the engine began; where that is later than before, it has restarted."""
+        before, self._started = self._started, max([self._started, *_starts(metrics)])
+        if not before or self._started <= before + LATER_SECONDS:
+            return
+        reason = f"the engine's process began {self._started - before:.1f} s after the one before"
+        log.info("pod %s: restarted: %s", self._pod.id, reason)
+        self._looks = 0
+        for rank in self._pod.followed or self._pod.ranks:
+            rank.engine_restarted(reason)
+        if self._ended is not None:
+            self._ended(self._pod)
 
     async def _load(self, session: aiohttp.ClientSession) -> bytes:
         """Hand on what the engine says of its load; return the page that says it, or else the last."""
@@ -156,6 +194,13 @@ class Prober:
             return ()
         return tuple(one.id for one in listed.data)
 
+    async def _version(self, session: aiohttp.ClientSession) -> str:
+        path = VERSIONS[self._engine]
+        try:
+            return msgspec.json.decode(await self._get(session, path), type=Versioned).version
+        except msgspec.MsgspecError:
+            return ""
+
     async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
         """Return an answer; empty where there is none."""
         try:
@@ -173,6 +218,15 @@ class Prober:
                 if len(answer) > MOST_BYTES:
                     return response.status, b""
             return response.status, bytes(answer)
+
+
+def _starts(metrics: bytes) -> Iterator[float]:
+    """Yield when processes began, as far as they say so in numbers."""
+    for found in STARTED.finditer(metrics):
+        with contextlib.suppress(ValueError):
+            started = float(found[1])
+            if math.isfinite(started):
+                yield started
 
 
 def _is_refused(error: Exception) -> bool:

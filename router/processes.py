@@ -32,8 +32,16 @@ def share_of(config: Config, number: int) -> Config:
     if server.metrics_listen and int(port):
         server = replace(server, metrics_listen=f"{host}:{int(port) + number}")
     if index.state_file:
-        index = replace(index, state_file=f"{index.state_file}.{number}")
+        index = replace(index, state_file=state_files(config)[number])
     return replace(config, server=server, index=index)
+
+
+def state_files(config: Config) -> list[str]:
+    """Return the state files of all processes; none where nothing is saved."""
+    name, processes = config.index.state_file, config.server.processes
+    if not name or processes == 1:
+        return [name] if name else []
+    return [f"{name}.{number}" for number in range(processes)]
 
 
 def check_free(address: str) -> None:

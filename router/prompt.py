@@ -1,15 +1,21 @@
 """From a request's prompt to the tokens that engines cache."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
+from prefixstore.pool import PoolFullError
+from prefixstore.remote import chat_text
+from prefixstore.renderer import RenderCrashedError, RendererFullError, RenderTimeoutError
+from prefixstore.tokenizer import TokenizerUnavailableError
 from router.body import (
     BadPromptError,
     Body,
     ChatBody,
     CompletionBody,
+    NoTokenizerError,
     parse_chat,
     parse_completions,
 )
@@ -20,12 +26,22 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.texts import Texts
 from router.time_left import TimeLeft
 from router.token_prompt import TokenPrompt
-from router.tokenise import Asked, Ids, Tokeniser
+from router.tokenise import Asked, Ids, Tokeniser, reckon, truncated
 from router.trace import Trace
 from router.wire import listed_ids
 
 AnyPrompt = pb.Prompt | wire.Prompt
 """A prompt as protobuf reads it, or as `router.wire` does."""
+
+UNREAD = (
+    NoTokenizerError,
+    PoolFullError,
+    RenderCrashedError,
+    RenderTimeoutError,
+    RendererFullError,
+    TokenizerUnavailableError,
+)
+"""What says that a text cannot be tokenised now, whatever is in it."""
 
 FORMS = ("text", "chat_body", "completions_body", "token_ids_packed", "token_ids")
 
@@ -45,8 +61,11 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     covered_chars: int
     """Characters of the text that the tokens cover; 0 for token ids, and for a chat that the engine
     rendered."""
+    lora_path: str = ""
+    """The adapter that a body names as SGLang takes it."""
     unread: int = 0
-    """Tokens, as estimated, of what is left of a text that was not tokenised in time."""
+    """Tokens, as reckoned, of what is left of a text that was not tokenised."""
+    unread_because: str = ""
 
 
 class PromptReader:
@@ -66,15 +85,25 @@ class PromptReader:
         """Whether reading a prompt may take a tokenizer, and so time."""
         return not message.HasField("token_ids_packed") and not message.HasField("token_ids")
 
+    def troubles(self) -> dict[str, str]:
+        """Return by model why its tokenizer cannot be had, of those that could not last time."""
+        return self._tokeniser.troubles()
+
     async def read(
-        self, message: AnyPrompt, timeout: float, trace: Trace | None = None
+        self,
+        message: AnyPrompt,
+        timeout: float,
+        trace: Trace | None = None,
+        *,
+        may_reckon: bool = False,
     ) -> ReadPrompt:
         """Read a prompt; a chat is rendered and text tokenised for at most `timeout` seconds.
 
         Raises BadPromptError and UnknownModelError, TokenizerUnavailableError where the model's
         tokenizer cannot be had, what the pool and the renderer raise where they are full or closed, and
         RenderTimeoutError and RenderCrashedError. A tokenizer that is still being loaded when the time
-        is over is as one that has not come to the text: no token is known.
+        is over is as one that has not come to the text: no token is known. With `may_reckon` that is so
+        too wherever a text cannot be tokenised now, instead of the errors that say so.
         """
         form = self._form(message)
         body: Body | None = None
@@ -83,16 +112,31 @@ class PromptReader:
         elif form == "completions_body":
             body = parse_completions(message.completions_body, "prompt.completions_body")
         model, lora = self._model(message, body)
-        asked = Asked(model, TimeLeft(timeout), trace)
+        truncation = body.truncation if body else None
+        if truncation and message.multimodal:
+            raise BadPromptError(
+                f"prompt.{form}.truncate_prompt_tokens", "is not supported beside multimodal items"
+            )
+        asked = Asked(model, TimeLeft(timeout), trace, truncation)
         asked.step("read the request")
-        found = await self._tokens(message, form, body, asked)
+        because = ""
+        try:
+            found = await self._tokens(message, form, body, asked)
+        except UNREAD as error:
+            if not may_reckon:
+                raise
+            unread = Ids(b"", unread=reckon(_text(message, body)))
+            found, because = truncated(unread, truncation), str(error)
+        if found.unread and not because:
+            because = "the text was not tokenised in time"
         ids = found.packed
         return ReadPrompt(
             TokenPrompt(
                 model=model.name,
                 ids=ids,
                 lora=lora,
-                cache_salt=_salt(message, body),
+                cache_salt=_either(message, body, "cache_salt"),
+                extra_key=_either(message, body, "extra_key"),
                 items=read_items(
                     message, len(ids) // TOKEN_BYTES if _gives_ids(form, body) else None
                 ),
@@ -100,7 +144,9 @@ class PromptReader:
                 memo=found.memo,
             ),
             found.covered_chars,
-            found.unread,
+            lora_path=body.lora_path if body else "",
+            unread=found.unread,
+            unread_because=because,
         )
 
     def _form(self, message: AnyPrompt) -> str:
@@ -160,7 +206,7 @@ class PromptReader:
             packed = pack_tokens(content.prompt)
         except ValueError as error:
             raise BadPromptError(field, str(error)) from error
-        return Ids(self._checked(packed, model, field))
+        return truncated(Ids(self._checked(packed, model, field)), asked.truncation)
 
     def _count(self, tokens: int, field: str) -> None:
         limit = self._limits.max_prompt_tokens
@@ -193,8 +239,19 @@ def _gives_ids(form: str, body: Body | None) -> bool:
     return isinstance(body.content, CompletionBody) and not isinstance(body.content.prompt, str)
 
 
-def _salt(message: AnyPrompt, body: Body | None) -> str:
-    in_body = body.cache_salt if body else ""
-    if message.cache_salt and in_body and message.cache_salt != in_body:
-        raise BadPromptError("prompt.cache_salt", "differs from the body's cache_salt")
-    return message.cache_salt or in_body
+def _text(message: AnyPrompt, body: Body | None) -> str:
+    """Return the text that a prompt would have to be tokenised from, or one of about its length."""
+    if body is None:
+        return message.text
+    if isinstance(body.content, ChatBody):
+        return chat_text(body.content.request())
+    return body.content.prompt if isinstance(body.content.prompt, str) else ""
+
+
+def _either(message: AnyPrompt, body: Body | None, name: Literal["cache_salt", "extra_key"]) -> str:
+    """Return a field of the prompt or of its body. Raises BadPromptError where the two differ."""
+    given: str = getattr(message, name)
+    in_body: str = getattr(body, name) if body else ""
+    if given and in_body and given != in_body:
+        raise BadPromptError(f"prompt.{name}", f"differs from the body's {name}")
+    return given or in_body

@@ -50,13 +50,18 @@ class Booking:
     since: float
     """When it went to its rank: as reported; until then, when it was booked."""
     late_at: float
-    """When its first token is so late that the report must be lost."""
+    """When its first token is taken for come though no report says so."""
+    due_at: float = float("-inf")
+    """When that is predicted."""
+    lost_at: float = float("-inf")
+    """When it is so late that the report must be lost."""
     dispatched: bool = False
     """Whether a gateway has said that it went out."""
     first_token_at: float | None = None
     """When that was reported; None: it was not."""
     prefill_from: float | None = None
-    """When its prefill can have begun, once its first token was reported."""
+    """When its prefill can have begun, once its first token was reported or taken for come; None: nobody
+    knows."""
     timed: bool = False
     """Whether its prefill's time was taken (`router.calibration`)."""
     actual_cached: int | None = None
@@ -106,6 +111,7 @@ class RankBook:
         "last_pick",
         "nanoseconds",
         "prompt_tokens",
+        "told_at",
         "uncached_tokens",
         "version",
         "waiting",
@@ -117,7 +123,9 @@ class RankBook:
         self.waiting: OrderedDict[str, Booking] = OrderedDict()
         """Those of them whose first token is still to come, in the same order."""
         self.free_since = float("-inf")
-        """When the rank was last known to be through with a prefill."""
+        """When the rank was last taken to be through with a prefill."""
+        self.told_at = float("-inf")
+        """When a first token was last reported of it."""
         self.last_pick = 0
         self.version = 0
         """Grows with every change but the passing of time."""
@@ -165,6 +173,7 @@ class RankBook:
     def shift(self, seconds: float) -> None:
         """Move what is remembered of the past by so much."""
         self.free_since += seconds
+        self.told_at += seconds
         self.changed()
 
     def head(self, skip: int = 0) -> Head | None:

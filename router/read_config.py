@@ -29,6 +29,8 @@ from router.config import (
     SharedIndex,
     Table,
 )
+from router.processes import state_files
+from router.state_file import foreign
 from router.toml_lines import find_line
 from scorer.policy import UnknownPolicyError, make_policy
 
@@ -75,7 +77,7 @@ def _has_key(path: Path) -> bool:
 
 
 def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the files and folders that are named and not there."""
+    """Yield what is wrong with the files and folders that are named."""
     for position, model in enumerate(config.models):
         if model.tokenizer and not (folder / model.tokenizer / "tokenizer.json").is_file():
             problem = f"{folder / model.tokenizer} has no tokenizer.json"
@@ -95,10 +97,9 @@ def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
             name = getattr(files, key)
             if name and not (folder / name).is_file():
                 yield (table, key.replace("_", "-")), f"there is no file {folder / name}"
-    if config.index.state_file:
-        where = (folder / config.index.state_file).parent
-        if not where.is_dir():
-            yield ("index", "state-file"), f"there is no folder {where}"
+    for name in state_files(config):
+        if problem := foreign(folder / name):
+            yield ("index", "state-file"), problem
 
 
 def parse(text: str, source: str) -> Config:

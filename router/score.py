@@ -16,6 +16,7 @@ from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.remote_rank import RemoteRank
 from indexer.trust import Level
+from indexer.word import WORD_BYTES
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy
@@ -151,6 +152,23 @@ class Scorer:
             (size, lookahead): packed_keys(prompt.chain(size, self._hash_seed, lookahead=lookahead))
             for size, lookahead in forms
         }
+
+    def has_told(self, model: str, pod: str, rank: int, keys: bytes) -> bool:
+        """Whether a rank's events have told that it holds all blocks of a prompt, by packed keys.
+
+        False where that is not known at once: of hybrid caches, and of ranks that lie in Redis.
+        """
+        known = self._ingest.rank(pod, rank)
+        if known is None or isinstance(known, RemoteRank) or known.layout.only is None:
+            return False
+        if known.trust.level is not Level.EXACT:
+            return False
+        blocks = len(keys) // WORD_BYTES
+        chain = Chain(0, b"", self._form(model, known.layout.form)[0], blocks, (), keys)
+        return any(
+            (place.pod, place.rank, start) == (pod, rank, 0) and stop >= blocks
+            for place, start, stop in self._ingest.match(chain, leading=True)
+        )
 
     def form(self, model: str, pod: str, rank: int) -> Form:
         """Return in which form a rank has prompts' blocks, or is assumed to."""

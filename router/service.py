@@ -21,7 +21,7 @@ from prefixstore.renderer import (
 from prefixstore.tokenizer import TokenizerUnavailableError
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer
-from router.body import BadPromptError
+from router.body import BadPromptError, NoTokenizerError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -32,6 +32,7 @@ Reply = TypeVar("Reply")
 
 STATUSES: dict[type[Exception], grpc.StatusCode] = {
     BadPromptError: grpc.StatusCode.INVALID_ARGUMENT,
+    NoTokenizerError: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
     NoPodError: grpc.StatusCode.UNAVAILABLE,
     PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -104,7 +105,7 @@ class RouterService:
 
         async def write(message: bytes) -> None:
             async with writing:
-                await context.write(message)
+                await _write(context, message)
 
         async def reply_later(request: wire.ScoreRequest) -> None:
             try:
@@ -124,6 +125,23 @@ class RouterService:
                     tasks.create_task(reply_later(request))
                 else:
                     await write(await self._stream_reply(request))
+
+    async def Pick(  # noqa: N802  the contract's name
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Answer Pick; both messages are bytes.
+
+        gRPC says only of messages of a stream whether they could be written. A stream of one is the
+        same on the wire.
+        """
+
+        async def answer() -> None:
+            left = _left(context)
+            timeout = min(self._tokenize_seconds, left)
+            async with self._picks.pick(parse(pb.PickRequest, request), timeout, left) as response:
+                await _write(context, response.SerializeToString())
+
+        await self._answer("Pick", answer(), context)
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
@@ -177,6 +195,10 @@ class RouterService:
         begun = time.perf_counter()
         try:
             reply = await answer
+        except asyncio.CancelledError:
+            cancelled = grpc.StatusCode.CANCELLED.name
+            self._meter.answered(method, cancelled, time.perf_counter() - begun)
+            raise
         except Exception as error:
             code = STATUSES.get(type(error))
             name = (code or grpc.StatusCode.INTERNAL).name
@@ -194,7 +216,7 @@ class RouterService:
         methods: dict[str, Any] = {
             "Score": grpc.unary_unary_rpc_method_handler(self.Score),
             "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
-            "Pick": self._unary("Pick", picks.pick),
+            "Pick": grpc.unary_stream_rpc_method_handler(self.Pick),
             "Report": self._unary("Report", lambda request, *_: picks.report(request)),
             "Explain": self._unary("Explain", picks.explain),
             "ListDecisions": self._unary(
@@ -206,6 +228,14 @@ class RouterService:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+
+
+async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:
+    """Write a message. Raises CancelledError where the caller has gone."""
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError("the call has ended") from error
 
 
 def _left(context: grpc.aio.ServicerContext[Any, Any]) -> float:

@@ -3,10 +3,15 @@
 Layout: a line that names format and version, the payload's BLAKE2b-256 digest, the payload (msgpack).
 It holds keys and engines' own block names, no tokens and no text. It is written aside, flushed to
 disk, and then put in place, so that a crash leaves the old file or the new one.
+
+Its path is a user's word, and may be wrong: what lies there is moved or replaced only where it is a
+state file of any version, or an empty one, which holds nothing (`foreign`). The same goes for the two
+names beside it, `.new` and `.unusable`. A link is followed: what it leads to is the file.
 """
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -14,8 +19,19 @@ import msgspec
 from indexer.key import fingerprint
 from indexer.rank_ingest import SavedRank
 
-HEADING = b"warmpath-state 2\n"
+FORMAT = b"warmpath-state "
+HEADING = FORMAT + b"3\n"
 DIGEST_BYTES = 32
+
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
 
 
 class BadStateError(Exception):
@@ -30,23 +46,81 @@ class State(msgspec.Struct, frozen=True):
     ranks: list[SavedRank]
 
 
+def foreign(path: Path) -> str:
+    """Say what keeps a router from having its state file at a path; nothing where it may."""
+    try:
+        file, aside, unusable = _places(path)
+        if not file.parent.is_dir():
+            return f"there is no folder {file.parent}"
+        for place in (file, aside, unusable):
+            if kind := _kind(place):
+                return (
+                    f"{place} is {kind}; a router moves and replaces only a state file of its own, "
+                    f"which begins with {FORMAT.decode().strip()!r}"
+                )
+    except OSError as error:
+        return f"{error.filename or path}: {error.strerror}"
+    except ValueError as error:
+        return f"{str(path)!r}: {error}"
+    return ""
+
+
+def _places(path: Path) -> tuple[Path, Path, Path]:
+    """Return where the file is, where it is written, and where one goes that cannot be used."""
+    real = os.path.realpath(path)
+    return Path(real), Path(f"{real}.new"), Path(f"{real}.unusable")
+
+
+def _kind(path: Path) -> str:
+    """Say what lies at a path, but for nothing, a state file, and an empty file."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISREG(mode):
+        return KINDS.get(stat.S_IFMT(mode), "no file")
+    with path.open("rb") as file:
+        return "" if file.read(len(FORMAT)) in {b"", FORMAT} else "somebody else's file"
+
+
 def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
-    """Write a file for the owner's eyes only; return its size in bytes. Raises OSError."""
+    """Write a file for the owner's eyes only; return its size in bytes.
+
+    Raises OSError, and BadStateError where something else lies there.
+    """
+    _refuse_foreign(path)
+    file_at, aside, _ = _places(path)
     payload = msgspec.msgpack.encode(State(fingerprint("", hash_seed), ranks))
     digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
-    aside = path.with_name(path.name + ".new")
     aside.unlink(missing_ok=True)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(HEADING + digest + payload)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    aside.replace(file_at)
     return len(HEADING) + DIGEST_BYTES + len(payload)
+
+
+def put_aside(path: Path) -> None:
+    """Move a file that cannot be used out of the next one's way: it may be good for someone.
+
+    Raises OSError, and BadStateError where it is no state file.
+    """
+    _refuse_foreign(path)
+    file_at, _, unusable = _places(path)
+    if file_at.stat().st_size:
+        file_at.replace(unusable)
+
+
+def _refuse_foreign(path: Path) -> None:
+    if problem := foreign(path):
+        raise BadStateError(problem)
 
 
 def load(path: Path, hash_seed: str) -> list[SavedRank]:
     """Read a file; an empty list where there is none. Raises BadStateError."""
+    _refuse_foreign(path)
     try:
         raw = path.read_bytes()
     except FileNotFoundError:

@@ -33,6 +33,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     ids: bytes
     lora: str = ""
     cache_salt: str = ""
+    extra_key: str = ""
     items: tuple[Item, ...] = ()
     reads_cache: bool = True
     memo: Memo | None = None
@@ -45,7 +46,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def _cached_as(self) -> tuple[object, ...]:
-        return self.ids, self.model, self.lora, self.cache_salt, self.items, self.reads_cache
+        named = self.model, self.lora, self.cache_salt, self.extra_key
+        return self.ids, named, self.items, self.reads_cache
 
     @property
     def tokens(self) -> int:
@@ -56,10 +58,13 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         """Return the blocks that a request could find cached.
 
         The last token is always computed anew, so a block that ends with it does not count
-        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too.
+        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too, which is
+        not the last either: SGLang under EAGLE looks up the pairs of all tokens but the last.
         """
-        blocks = max(0, self.tokens - 1) // block_size if self.reads_cache else 0
-        root = _root(self.model, block_size, self.lora, self.cache_salt, hash_seed)
+        anew = 2 if lookahead else 1
+        blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
+        apart = self.lora, self.cache_salt, self.extra_key
+        root = _root(self.model, block_size, apart, hash_seed)
         extras: Sequence[bytes | None] = ()
         if lookahead:
             ids = unpack_tokens(self.ids)
@@ -84,5 +89,6 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
 
 
 @lru_cache(4096)
-def _root(model: str, block_size: int, lora: str, cache_salt: str, hash_seed: str) -> int:
-    return Keyspace(model, block_size, lora, cache_salt, hash_seed).root()
+def _root(model: str, block_size: int, apart: tuple[str, str, str], hash_seed: str) -> int:
+    lora, cache_salt, extra_key = apart
+    return Keyspace(model, block_size, lora, cache_salt, hash_seed, extra_key).root()

@@ -13,10 +13,11 @@ from prefixstore.renderer import RenderCrashedError, Renderer, RenderTimeoutErro
 from prefixstore.template import TemplateError
 from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from prefixstore.tokenizer_cache import TokenizerCache
-from router.body import BadPromptError, ChatBody
+from router.body import BadPromptError, ChatBody, NoTokenizerError
 from router.models import Model
 from router.time_left import TimeLeft
 from router.trace import Trace
+from router.truncate import NoRoomError, Truncation, cut, cut_between
 
 
 class Ids(NamedTuple):
@@ -41,6 +42,7 @@ class Asked:
     model: Model
     left: TimeLeft
     trace: Trace | None = None
+    truncation: Truncation | None = None
 
     def step(self, name: str) -> None:
         """Note that a step ended."""
@@ -67,6 +69,12 @@ class Tokeniser:
         self._renderer = renderer
         self._pool = pool
         self._count = count
+        self._troubles: dict[str, str] = {}
+        """By model, why its tokenizer could not be had when it was last asked for."""
+
+    def troubles(self) -> dict[str, str]:
+        """Return by model why its tokenizer cannot be had, of those that could not last time."""
+        return self._tokenizers.failures() | self._troubles
 
     def vocab_size(self, model: Model) -> int:
         """Return one more than a model's highest token id; 0 where it is not known."""
@@ -78,12 +86,12 @@ class Tokeniser:
         if not text:
             raise BadPromptError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
-            raise BadPromptError(
+            raise NoTokenizerError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
             )
         tokenizer = await self._tokenizer(asked)
         if tokenizer is None:
-            return Ids(b"", unread=_unread(text, 0))
+            return Ids(b"", unread=reckon(text))
         try:
             found = await self._encode(
                 model.tokenizer, tokenizer, text, field, asked, special=special
@@ -91,10 +99,24 @@ class Tokeniser:
         except InvalidTextError as error:
             raise BadPromptError(field, str(error)) from error
         except TokenizerUnavailableError as error:
-            raise _unavailable(model, error) from error
+            raise self._unavailable(model, error) from error
         asked.tokenised(text, found)
-        unread = _unread(text, found.covered_chars)
-        return Ids(found.ids, found.covered_chars, found.memo, unread)
+        ids = Ids(found.ids, found.covered_chars, found.memo, reckon(text, found.covered_chars))
+        cut = asked.truncation
+        if not special or ids.unread or cut is None or cut.side or _fits(found.ids, cut):
+            return truncated(ids, cut)
+        plain = await self._encode(model.tokenizer, tokenizer, text, field, asked, special=False)
+        if plain.covered_chars < len(text):
+            return truncated(ids._replace(unread=reckon(text)), cut)
+        name = f"{field.removesuffix('.prompt')}.truncate_prompt_tokens"
+        try:
+            return Ids(cut_between(found.ids, plain.ids, cut), found.covered_chars)
+        except NoRoomError:
+            raise BadPromptError(
+                name, f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
+            ) from None
+        except ValueError as error:
+            raise BadPromptError(name, f"cannot be honoured: {error}") from error
 
     async def chat(self, content: ChatBody, asked: Asked) -> Ids:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
@@ -102,8 +124,13 @@ class Tokeniser:
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
             if tokenizer is None:
-                return Ids(b"", unread=_unread(chat_text(content.request()), 0))
+                return Ids(b"", unread=reckon(chat_text(content.request())))
             if isinstance(tokenizer, ChatEncoder):
+                if asked.truncation and not asked.truncation.side and content.add_special_tokens:
+                    raise BadPromptError(
+                        f"{field}.truncate_prompt_tokens",
+                        "needs truncation_side beside add_special_tokens: the engine renders the chat",
+                    )
                 try:
                     # Beside the model's texts, and no text can be taken for a chat.
                     name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
@@ -111,12 +138,13 @@ class Tokeniser:
                         name, tokenizer.chats, text, field, asked, special=False
                     )
                     asked.tokenised("", found)
-                    return Ids(found.ids, 0, found.memo, _unread(text, found.covered_chars))
+                    unread = reckon(text, found.covered_chars)
+                    return truncated(Ids(found.ids, 0, found.memo, unread), asked.truncation)
                 except InvalidTextError as error:
                     raise BadPromptError(field, str(error)) from error
                 except TokenizerUnavailableError as error:
                     if not self._renderer.knows(model.name):
-                        raise _unavailable(model, error) from error
+                        raise self._unavailable(model, error) from error
         text = await self._render(content, asked)
         asked.step("render the chat")
         return await self.text(text, field, asked, special=content.add_special_tokens)
@@ -126,7 +154,7 @@ class Tokeniser:
         try:
             return await self._renderer.render(name, content.chat, asked.left.seconds())
         except KeyError as error:
-            raise BadPromptError(
+            raise NoTokenizerError(
                 "prompt.chat_body", f"model {name!r} has no chat template; send token ids"
             ) from error
         except (RenderCrashedError, RenderTimeoutError):
@@ -144,7 +172,7 @@ class Tokeniser:
         except TimeoutError:
             return None
         except TokenizerUnavailableError as error:
-            raise _unavailable(asked.model, error) from error
+            raise self._unavailable(asked.model, error) from error
         asked.step("have the tokenizer")
         return tokenizer
 
@@ -166,15 +194,34 @@ class Tokeniser:
             timeout=asked.left.seconds(),
         )
         asked.step("tokenise")
+        self._troubles.pop(asked.model.name, None)
         self._count(len(found.ids) // TOKEN_BYTES, field)
         return found
 
+    def _unavailable(
+        self, model: Model, error: TokenizerUnavailableError
+    ) -> TokenizerUnavailableError:
+        self._troubles[model.name] = str(error)
+        return TokenizerUnavailableError(
+            f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
+        )
 
-def _unread(text: str, covered_chars: int) -> int:
+
+def truncated(ids: Ids, truncation: Truncation | None) -> Ids:
+    """Return what the engine leaves of a prompt."""
+    if truncation is None or (not ids.unread and _fits(ids.packed, truncation)):
+        return ids
+    if not ids.unread:
+        return Ids(cut(ids.packed, truncation), ids.covered_chars)
+    # Its end is not known, and so neither what is before what is left.
+    most = min(len(ids.packed) // TOKEN_BYTES + ids.unread, truncation.tokens)
+    return Ids(b"", unread=most)
+
+
+def _fits(packed: bytes, truncation: Truncation) -> bool:
+    return len(packed) <= truncation.tokens * TOKEN_BYTES
+
+
+def reckon(text: str, covered_chars: int = 0) -> int:
+    """Return about how many tokens the rest of a text has."""
     return -(-(len(text) - covered_chars) // CHARS_PER_TOKEN)
-
-
-def _unavailable(model: Model, error: TokenizerUnavailableError) -> TokenizerUnavailableError:
-    return TokenizerUnavailableError(
-        f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
-    )

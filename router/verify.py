@@ -1,7 +1,7 @@
 """Compare what warmpath predicts with what a recorded engine did.
 
-Replays a recording (`warmpath record`, or the format of `shared/vllm-cpu/RECIPE.md`) through the real
-pipeline: frames go through codec, stream, resolver and index as they would from a socket. For each
+Replays a recording (`warmpath record`, or the format of `shared/vllm-cpu/RECIPE.md`) through what a
+router is made of: frames go through stream, codec and index as they would from a socket. For each
 request it predicts the cached tokens and compares them with what the engine reported.
 
 A prediction is made from the batches before the one that announces the request's own blocks: the
@@ -19,12 +19,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.predict import Conditions, Outcome, verify
+from router.outcome import Outcome
+from router.predict import Conditions, verify
 from router.recording import BadRecordingError, is_trace_of_operations, read_recording
 
 TRACE_GROUP = "warmpath.trace_verifiers"
 """Entry points that replay traces of operations; the router imports no other process."""
-FOLLOWING = ("start_at", "drop", "no_replay")
+FOLLOWING = ("start_at", "drop", "no_replay", "pure")
 """Options that say how a recording's events are followed."""
 
 
@@ -51,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="lose this share of the live batches on the way (0 to 1)",
     )
     parser.add_argument("--seed", type=int, default=0, help="says which ones")
+    parser.add_argument(
+        "--pure", action="store_true", help="follow as a router does that has no compiled index"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     for option in ("start_at", "drop"):
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         f"--{option.replace('_', '-')}: a trace of operations has no events"
                     )
             return _verify_operations(args.recording, as_json=args.json)
-        outcome = verify(read_recording(args.recording), conditions)
+        outcome = verify(read_recording(args.recording), conditions, pure=args.pure)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {args.recording}: {error}", file=sys.stderr)
         return 1

@@ -58,7 +58,8 @@ class Ask:
     disaggregated: bool = False
     traits: Traits = Traits()
     unread: int = 0
-    """Tokens, as estimated, that the prompt has besides: of a text that was not tokenised in time."""
+    """Tokens, as reckoned, that the prompt has besides: of a text that was not tokenised."""
+    unread_because: str = ""
     beside: tuple[str, int] | None = None
     """The pod and rank where its group goes: it goes there too if it may, whatever that costs."""
 
@@ -210,6 +211,7 @@ class Weigher:
         last = self._sessions.get(ask.session, now) if ask.session else None
         loads = self._loads.loads([(pod.id, rank.number) for rank, pod in pod_of.items()], now)
         factor_of = self._calibration.factor
+        usual = self._calibration.usual(ask.prompt.model)
         # Many ranks hold the same of a prompt: nothing, mostly.
         warm_of: dict[tuple[Match, Level], Warmth] = {}
         options: dict[Rank, Option] = {}
@@ -221,7 +223,7 @@ class Weigher:
             if warm is None:
                 warm = warmth(match, trust.level, tokens, prefill)
                 warm_of[match, trust.level] = warm
-            factor = factor_of(name, number)
+            factor = factor_of(ask.prompt.model, name, number)
             candidate = Candidate(
                 name,
                 number,
@@ -230,6 +232,8 @@ class Weigher:
                 load,
                 self._scorer.held_tokens(ask.prompt.model, rank) if needs_known else 0,
                 last == (name, number),
+                factor / usual,
+                warm.arriving * factor,
             )
             options[rank] = Option(pod, rank, match, trust, candidate, 0.0, (), factor)
         return options

@@ -11,7 +11,7 @@ Each is weighed and booked as a pick of its own, with its own session and its ow
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from indexer.index import BrokenInvariantError
 from router.pick import Picker
@@ -21,10 +21,16 @@ Chosen = tuple[str, Choice]
 """What reports call a pick, and the choice."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Member:
     ask: Ask
     told: asyncio.Future[Chosen]
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    closing: asyncio.TimerHandle
+    members: list[_Member] = field(default_factory=list)
 
 
 class GroupWindow:
@@ -37,34 +43,45 @@ class GroupWindow:
         self._seconds = seconds
         self._size = size
         self._clock = clock
-        self._groups: dict[object, list[_Member]] = {}
+        self._groups: dict[object, _Group] = {}
 
     def __len__(self) -> int:
         """Return how many groups wait."""
         return len(self._groups)
 
     async def choose(self, ask: Ask) -> Chosen:
-        """Choose for a request. Raises like `Picker.choose`."""
+        """Choose for a request whose answer is still to be written. Like `Picker.reserve`."""
         if not self._seconds or ask.shadow or ask.disaggregated:
-            return self._picker.choose(ask, self._clock())
+            return self._picker.reserve(ask, self._clock())
         name = (ask.prompt, ask.policy, frozenset(pod.id for pod in ask.pods))
         loop = asyncio.get_running_loop()
-        if name not in self._groups:
-            self._groups[name] = []
-            loop.call_later(self._seconds, self._close, name)
+        group = self._groups.get(name)
+        if group is None:
+            closing = loop.call_later(self._seconds, self._close, name)
+            group = self._groups[name] = _Group(closing)
         member = _Member(ask, loop.create_future())
-        self._groups[name].append(member)
+        group.members.append(member)
         try:
             return await member.told
         except asyncio.CancelledError:
-            # Placed in the very turn in which its caller went away.
-            if not member.told.cancelled() and member.told.exception() is None:
-                self._picker.ended(member.told.result()[0], "failed", self._clock())
+            if member.told.cancelled():
+                self._leave(name, group, member)
+            elif member.told.exception() is None:
+                # Placed in the very turn in which its caller went away.
+                self._picker.withdraw(member.told.result()[0], self._clock())
             raise
+
+    def _leave(self, name: object, group: _Group, member: _Member) -> None:
+        """Let a member's place go, and its group where it was the last one."""
+        if self._groups.get(name) is group:
+            group.members.remove(member)
+            if not group.members:
+                group.closing.cancel()
+                del self._groups[name]
 
     def _close(self, name: object) -> None:
         """Place a group, which gets no more members."""
-        self._place(self._groups.pop(name))
+        self._place(self._groups.pop(name).members)
 
     def _place(self, members: list[_Member]) -> None:
         """Place as many as one rank takes, and leave the others to the loop's next turn."""
@@ -73,7 +90,7 @@ class GroupWindow:
         rank: tuple[str, int] | None = None
         for member in wanted[: self._size]:
             try:
-                chosen = self._picker.choose(replace(member.ask, beside=rank), self._clock())
+                chosen = self._picker.reserve(replace(member.ask, beside=rank), self._clock())
             except Exception as error:  # noqa: BLE001  whatever it is, its caller is told
                 member.told.set_exception(error)
             else:
@@ -86,8 +103,8 @@ class GroupWindow:
 
     def check(self) -> None:
         """Raise BrokenInvariantError where a group has no members, or one that was answered."""
-        for members in self._groups.values():
-            if not members:
+        for group in self._groups.values():
+            if not group.members:
                 raise BrokenInvariantError("a group without members waits")
-            if any(one.told.done() and not one.told.cancelled() for one in members):
+            if any(one.told.done() and not one.told.cancelled() for one in group.members):
                 raise BrokenInvariantError("a member that was answered waits")

@@ -49,6 +49,10 @@ class Candidate(NamedTuple):
     """Tokens that the rank is known to hold altogether."""
     is_session: bool = False
     """Whether the session's last request went here."""
+    slowness: float = 1.0
+    """How many times as long prefills take here as on a typical rank of the model."""
+    arriving: float = 0.0
+    """Seconds that prefill would take besides but for prompts that begin alike, on their way here."""
 
 
 class Request(NamedTuple):

@@ -28,6 +28,8 @@ class Warmth(NamedTuple):
     """Tokens, less than the whole prompt: the last one is always computed."""
     prefill: float
     """Seconds: computing the rest, and loading from slower tiers."""
+    arriving: float = 0.0
+    """Seconds of prefill that would come on top but for prompts on their way there."""
 
 
 def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> Warmth:
@@ -40,4 +42,9 @@ def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) ->
         for tier, tokens in match.tokens_by_tier.items():
             loading += tokens * (1.0 - WEIGHTS[tier]) * model.per_token
     cached = int(min(max(known, believed), most))
-    return Warmth(cached, model.seconds(prompt_tokens - cached, cached) + loading)
+    prefill = model.seconds(prompt_tokens - cached, cached) + loading
+    without = int(min(max(known, match.assumed_tokens * ASSUMED), most))
+    if without >= cached:
+        return Warmth(cached, prefill)
+    arriving = max(0.0, model.seconds(prompt_tokens - without, without) - prefill)
+    return Warmth(cached, prefill, arriving)

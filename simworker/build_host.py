@@ -16,6 +16,7 @@ from simworker.build_engine import ENGINES
 from simworker.events.dialect import Dialect, dialect_named
 from simworker.events.faulty_outlet import FaultyOutlet
 from simworker.events.journal import Journal
+from simworker.events.kept_once import KeptOnce
 from simworker.events.publisher import Publisher, rank_endpoint
 from simworker.events.wire_event import WireEvent
 from simworker.host import Host
@@ -126,6 +127,7 @@ def _metrics(settings: Settings, worker: Worker) -> WorkerMetrics:
             "prefix_caching_hash_algo": engine.hash_algo,
         },
         sleep_level=lambda: worker.sleep_level,
+        started=time.time(),
     )
 
 
@@ -155,9 +157,12 @@ def _rank(
     host: Host,
 ) -> Rank[Any]:
     kind = ENGINES[settings.engine.engine]
+    once = KeptOnce() if dialect.keeps_once else None
 
     def publish(events: Sequence[WireEvent]) -> None:
-        publisher.publish(dialect.batch(time.time(), events, number))
+        told = once.told(events) if once else events
+        if told:
+            publisher.publish(dialect.batch(time.time(), told, number))
 
     def announce(events: Sequence[Any]) -> None:
         told = kind.wire_events(events, worker.adapters.number_of)

@@ -93,13 +93,18 @@ class WorkerMetrics(Collector):
         *,
         cache_config: Mapping[str, str],
         sleep_level: Callable[[], int | None],
+        started: float,
     ) -> None:
-        """`sleep_level` tells how deep the worker sleeps; None awake."""
+        """`sleep_level` tells how deep the worker sleeps; None awake.
+
+        `started` is when this life began, seconds of the wall clock.
+        """
         self.registry = CollectorRegistry()
         self._names = names
         self._labels = {"model_name": model} | dict(names.labels)
         self._cache_config = cache_config
         self._sleep_level = sleep_level
+        self._started = started
         self._ranks: list[Rank[Any]] = []
         labels = [*self._labels, *([names.rank_label] if names.rank_label else [])]
         kit: dict[str, Any] = {"registry": self.registry, "labelnames": labels}
@@ -162,6 +167,9 @@ class WorkerMetrics(Collector):
             yield _family(CounterMetricFamily, prefix + name, rows)
         if self._names is NAMES["vllm"]:
             yield from self._only_vllm([at for at, _ in loads])
+        started = GaugeMetricFamily("process_start_time_seconds", "When this life began.")
+        started.add_metric([], self._started)
+        yield started
         behind = GaugeMetricFamily(
             "simworker_behind_seconds", "The machine was too slow by so much."
         )

@@ -1,12 +1,15 @@
 """Text and chats to token ids and back, for workers that are given a tokenizer.
 
-Templates run in Jinja's immutable sandbox with blocks trimmed, as `transformers` runs them.
+Templates run as `transformers` 5.23 runs them (`utils/chat_template_utils.py`): in Jinja's immutable
+sandbox, blocks trimmed, JSON written as it came, keys in their order. Tools and tool calls are what vLLM
+0.32 makes of a request's (`entrypoints/openai/chat_completion/protocol.py`).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import jinja2.sandbox
 import tokenizers
@@ -69,8 +72,11 @@ class NoText:
 class FolderText:
     """The tokenizer and chat template of a model's folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Load a folder. Raises OSError, or ValueError naming the file at fault."""
+    def __init__(self, folder: Path, clock: Callable[[], datetime] = datetime.now) -> None:
+        """Load a folder; `clock` is for templates that write the date.
+
+        Raises OSError, or ValueError naming the file at fault.
+        """
         self._tokenizer = _tokenizer(folder / "tokenizer.json")
         config = _object(folder / "tokenizer_config.json")
         path = folder / "chat_template.jinja"
@@ -78,6 +84,9 @@ class FolderText:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda format: clock().strftime(format)  # noqa: A006
         try:
             self._template = environment.from_string(source) if isinstance(source, str) else None
         except jinja2.TemplateError as error:
@@ -99,8 +108,8 @@ class FolderText:
             raise TextError("the tokenizer has no chat template")
         try:
             text = self._template.render(
-                messages=messages,
-                tools=body.get("tools"),
+                messages=[_message(message) for message in messages],
+                tools=_tools(body.get("tools")),
                 add_generation_prompt=body.get("add_generation_prompt", True),
                 **self._special,
                 **(body.get("chat_template_kwargs") or {}),
@@ -120,6 +129,79 @@ class FolderText:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each id's piece as the vocabulary has it."""
         return [self._tokenizer.id_to_token(token) or "" for token in ids]
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _tools(tools: Any) -> list[dict[str, Any]] | None:
+    """Return tools with the fields that the engine knows, in its order. Raises TextError."""
+    if tools is None:
+        return None
+    if not isinstance(tools, list) or not tools:
+        raise TextError("tools: a list of at least one tool is needed")
+    return [_tool(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
+
+
+def _tool(tool: Any, field: str) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise TextError(f"{field}: an object with a function, which has a name, is needed")
+    deferred = tool.get("defer_loading")
+    inner = {name: function.get(name) for name in ("name", "description", "parameters")}
+    # Unlike those, these two are not written where they are not set.
+    set_later = {"defer_loading": deferred} | function
+    inner |= {
+        name: value
+        for name in ("strict", "defer_loading")
+        if (value := set_later.get(name)) is not None
+    }
+    outer = {"type": tool.get("type", "function"), "function": inner}
+    return outer if deferred is None else outer | {"defer_loading": deferred}
+
+
+def _message(message: Any) -> Any:
+    """Return a message whose tool calls are as the engine's templates get them."""
+    if not isinstance(message, dict) or "tool_calls" not in message:
+        return message
+    calls = message["tool_calls"]
+    kept = {name: value for name, value in message.items() if name != "tool_calls"}
+    if message.get("role") != "assistant" or not isinstance(calls, list) or not calls:
+        return kept
+    return kept | {"tool_calls": [_tool_call(call) for call in calls]}
+
+
+def _tool_call(call: Any) -> Any:
+    """Return a call with its declared fields first, and with its arguments as an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        arguments = {}
+    function = _first(("arguments", "name"), {**function, "arguments": arguments})
+    return _first(("id", "function", "type"), {**call, "function": function})
+
+
+def _first(names: Sequence[str], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with those of some names before the others."""
+    return {name: fields[name] for name in names if name in fields} | fields
 
 
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:

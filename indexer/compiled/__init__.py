@@ -5,5 +5,5 @@ in pure Python, with the same keys. The design began with `shared/bench/prototyp
 
 Compiled functions hold no interpreter lock and check no bounds. Therefore everything that they are
 given is made here: sizes are reserved before a call, and bytes that came from a socket are only ever
-read by `scan`, which tests each read against the end.
+read by `scan`, which tests each read against the end; of those `roots` compares what `scan` found.
 """

@@ -27,8 +27,9 @@ from indexer.compiled.blocks import DEPTH, FREED, LIVE, NAMED, RESTED, SET, TOP,
 from indexer.compiled.memory import zeros
 from indexer.compiled.scan import room
 from indexer.compiled.sets import Sets
-from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.index import BrokenInvariantError, IndexStats, Links, Stretch
 from indexer.key import Chain
+from indexer.orphans import Waiting
 
 STEP = 256
 """Blocks changed, at most, before the writer lets readers in."""
@@ -69,6 +70,8 @@ class ArrayIndex:
         """Bytes of what hangs on the index, by whose it is."""
         self.purges: dict[object, Callable[[], None]] = {}
         """Called before the numbers of blocks that were given up are used again."""
+        self.waiting = Waiting(self._has_room)
+        """Stores of all ranks that wait for their parent."""
         self.has_names = False
         """Whether names and parents are written; they then count."""
         self._max_bytes = max_bytes
@@ -133,6 +136,13 @@ class ArrayIndex:
         counts = self.blocks.counts
         return int(counts[slot]) if slot < len(counts) else 0
 
+    def holds(self, slot: int, keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """Return 1 for each key that `slot` holds, and 0 for the others."""
+        there = np.zeros(len(keys), np.uint8)
+        if slot < len(self.blocks.counts):
+            blocks_of.holds(self.blocks, self.sets, slot, keys, there)
+        return there
+
     def stats(self) -> IndexStats:
         """Return the index's size."""
         counts = self.blocks.counts
@@ -151,19 +161,32 @@ class ArrayIndex:
 
     # Writing
 
-    def add(self, slot: int, keys: Sequence[int]) -> None:
+    def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
         """Let `slot` hold `keys`."""
         if self._is_dropped(slot):
             raise ValueError(f"slot {slot} is dropped and not swept yet")
         array = np.asarray(keys, np.uint64)
+        starts = np.array([position for position, _ in links], np.int64)
+        above = np.array([key for _, key in links], np.uint64)
         previous = 0
         for start in range(0, len(array), STEP):
             stop = min(start + STEP, len(array))
-            if not self.reserve(stop - start, slot):
-                previous = 0  # it may be one that was given up
+            if not self.reserve(stop - start, slot) and start:
+                # It may be one that was given up.
+                blocks = self.blocks
+                previous = int(table.find(blocks.by_key, blocks.records, array[start - 1])) or -1
             with self.turn():
                 previous = blocks_of.add(
-                    self.blocks, self.sets, slot, array, start, stop, previous, self.now()
+                    self.blocks,
+                    self.sets,
+                    slot,
+                    array,
+                    starts,
+                    above,
+                    start,
+                    stop,
+                    previous,
+                    self.now(),
                 )
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
@@ -314,8 +337,15 @@ class ArrayIndex:
         self._left = 0
         if self._fits(wanted):
             return True
+        self.waiting.let_go()
+        if self._fits(wanted):
+            return True
         self._give_up(more)
         return self._fits(wanted)
+
+    def _has_room(self, wanted: int) -> bool:
+        self._left = 0  # what was reckoned knows nothing of what is wanted now
+        return self._fits(wanted + self._cost(STEP))
 
     def lose(self, slot: int, count: int) -> None:
         """Take note that so many of a slot's blocks were let go for want of room."""
@@ -421,6 +451,7 @@ class ArrayIndex:
             used
             + tables
             + sets_of.nbytes(self.sets)
+            + self.waiting.bytes
             + sum(bytes_of() for bytes_of in self.outside.values())
         )
 

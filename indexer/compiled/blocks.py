@@ -45,7 +45,7 @@ class Blocks(NamedTuple):
     names: NDArray[np.uint64]
     """(n, 1): the first engine's name of a block that is in `by_name`."""
     parents: NDArray[np.uint32]
-    """(n): the parent's number; 0 where it is not known."""
+    """(n): the parent's number (`present`); 0 where it is not known."""
     by_key: NDArray[np.uint32]
     by_name: NDArray[np.uint32]
     counts: NDArray[np.int64]
@@ -85,9 +85,10 @@ def sought(blocks: Blocks, key: np.uint64) -> tuple[int, int]:
 
 @inlined
 def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
-    """Return a new block that nobody holds; its parent's number is 0 where it begins a chain.
+    """Return a new block that nobody holds.
 
-    `at` is where the search for it ended.
+    Its parent's number is 0 where it begins a chain, and less where the parent is gone: it cannot be
+    used then, and is given up first. `at` is where the search for it ended.
     """
     state = blocks.state
     number = state[FREE]
@@ -99,13 +100,13 @@ def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> in
     state[LIVE] += 1
     blocks.records[number, 0] = key
     blocks.halves[number, SET] = 0
-    if parent:
+    if parent > 0:
         blocks.quarters[number, MATCHED] = blocks.quarters[parent, MATCHED]
         depth = blocks.quarters[parent, DEPTH]
         blocks.quarters[number, DEPTH] = depth + 1 if depth < DEEPEST else DEEPEST
     else:
         blocks.quarters[number, MATCHED] = now
-        blocks.quarters[number, DEPTH] = 0
+        blocks.quarters[number, DEPTH] = 0 if parent == 0 else DEEPEST
     put(blocks.by_key, at, key, number)
     return number
 
@@ -122,7 +123,28 @@ def free(blocks: Blocks, number: int, rests: bool) -> None:
     state[head] = number
     state[LIVE] -= 1
     if rests:
+        blocks.parents[number] = 0  # the next block of this number has another one
         state[RESTED] += 1
+
+
+@inlined
+def present(blocks: Blocks, number: int) -> int:
+    """Return the number of a block that had some number; 0 where it is gone.
+
+    It is another one where the block was freed, which a parent may be before its child, and stored anew.
+    """
+    if number and blocks.quarters[number, DEPTH] == FREED:
+        return find(blocks.by_key, blocks.records, blocks.records[number, 0])
+    return number
+
+
+@inlined
+def behind(blocks: Blocks, key: np.uint64) -> int:
+    """Return what `create` takes for the parent of a block behind a key; 0 is no key."""
+    if key == 0:
+        return 0
+    number = find(blocks.by_key, blocks.records, key)
+    return number or -1
 
 
 @inlined
@@ -176,14 +198,25 @@ def add(
     sets: Sets,
     slot: int,
     keys: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    above: NDArray[np.uint64],
     start: int,
     stop: int,
     previous: int,
     now: int,
 ) -> int:
-    """Let a slot hold some of `keys`, a chain; `previous` is the block before. Return the last one."""
+    """Let a slot hold some of `keys`, a chain; `previous` is the block before. Return the last one.
+
+    At the positions `starts` the key before is the one in `above`.
+    """
+    link = 0
+    while link < starts.size and starts[link] < start:
+        link += 1
     for at in range(start, stop):
         key = keys[at]
+        if link < starts.size and starts[link] == at:
+            previous = behind(blocks, above[link])
+            link += 1
         number, place = sought(blocks, key)
         if not number:
             number = create(blocks, key, previous, now, place)
@@ -207,6 +240,16 @@ def remove(
         number = find(blocks.by_key, blocks.records, keys[at])
         if number:
             release(blocks, sets, number, slot, rests)
+
+
+@compiled
+def holds(
+    blocks: Blocks, sets: Sets, slot: int, keys: NDArray[np.uint64], there: NDArray[np.uint8]
+) -> None:
+    """Write 1 for each key that a slot holds, and 0 for the others."""
+    for at in range(keys.size):
+        number = find(blocks.by_key, blocks.records, keys[at])
+        there[at] = number and of.has(sets, np.int64(blocks.halves[number, SET]), slot)
 
 
 @compiled
@@ -245,9 +288,9 @@ def wake(blocks: Blocks) -> None:
     """Let the numbers of blocks that rest be given out again: nobody's parent is one of them then."""
     state = blocks.state
     for number in range(1, state[TOP]):
-        parent = blocks.parents[number]
+        parent = np.int64(blocks.parents[number])
         if parent and blocks.quarters[parent, DEPTH] == FREED:
-            blocks.parents[number] = 0
+            blocks.parents[number] = present(blocks, parent)
     while state[RESTING]:
         number = state[RESTING]
         state[RESTING] = np.int64(blocks.halves[number, SET])

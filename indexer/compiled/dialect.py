@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from indexer.compiled.jit import compiled
 from indexer.engines.event import Tier
 from indexer.engines.medium import TIERS
-from indexer.group import FULL_KINDS
 
 STORED, REMOVED = 1, 2
 
@@ -16,21 +15,23 @@ STORED, REMOVED = 1, 2
     IS_NAMES,
     IS_PARENT,
     IS_TOKENS,
+    IS_TOKENS_OR_PAIRS,
     IS_SIZE,
-    IS_NIL,
     IS_MEDIUM,
-    IS_NILS,
-    IS_ZERO,
-    IS_KIND,
+    IS_GROUP,
+    IS_LORA,
+    IS_LORA_NUMBER,
+    IS_SALT,
+    IS_EXTRAS,
     IS_NUMBER,
     IS_TEXT,
     IS_ANY,
-) = range(12)
-"""What a field of a plain event may be. The last five say nothing of it: nil or a list of nils, nil or
-0, nil or a kind of full attention, nil or a number, nil or a text, anything plain."""
+) = range(14)
+"""What a field of a plain event may be. The last three decide nothing: nil or a number, nil or a text,
+anything plain."""
 
 
-TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS, KINDS = range(5)
+TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS = range(4)
 """Lists of words of a dialect."""
 
 
@@ -41,10 +42,12 @@ class Dialect(NamedTuple):
     rows: NDArray[np.int64]
     """(w, 3): where a word begins in `letters`, where it ends, and its meaning: a rule or a tier."""
     lists: NDArray[np.int64]
-    """(6): where each list begins in `rows`."""
+    """(5): where each list begins in `rows`."""
+    masks: NDArray[np.bool_]
+    """(1): whether stores may have other tokens than their blocks have."""
 
 
-def _dialect(stored: dict[str, int], removed: dict[str, int]) -> Dialect:
+def _dialect(stored: dict[str, int], removed: dict[str, int], *, masks: bool) -> Dialect:
     """Return a dialect whose stores and removals have these fields, in the array's order."""
     tiers = list(Tier)
     mediums = {form(medium): tier for medium, tier in TIERS.items() for form in (str, str.upper)}
@@ -53,7 +56,6 @@ def _dialect(stored: dict[str, int], removed: dict[str, int]) -> Dialect:
         stored,
         removed,
         {medium: tiers.index(tier) for medium, tier in mediums.items()},
-        dict.fromkeys(sorted(FULL_KINDS), 0),
     ]
     letters, rows, starts = b"", [], [0]
     for words in lists:
@@ -62,7 +64,10 @@ def _dialect(stored: dict[str, int], removed: dict[str, int]) -> Dialect:
             letters += word.encode()
         starts.append(len(rows))
     return Dialect(
-        np.frombuffer(letters, np.uint8), np.array(rows, np.int64), np.array(starts, np.int64)
+        np.frombuffer(letters, np.uint8),
+        np.array(rows, np.int64),
+        np.array(starts, np.int64),
+        np.array([masks]),
     )
 
 
@@ -72,12 +77,12 @@ VLLM = _dialect(
         "parent_block_hash": IS_PARENT,
         "token_ids": IS_TOKENS,
         "block_size": IS_SIZE,
-        "lora_id": IS_NIL,
+        "lora_id": IS_LORA_NUMBER,
         "medium": IS_MEDIUM,
-        "lora_name": IS_NIL,
-        "extra_keys": IS_NILS,
-        "group_idx": IS_ZERO,
-        "kv_cache_spec_kind": IS_KIND,
+        "lora_name": IS_LORA,
+        "extra_keys": IS_EXTRAS,
+        "group_idx": IS_GROUP,
+        "kv_cache_spec_kind": IS_TEXT,
         "kv_cache_spec_sliding_window": IS_NUMBER,
         "locality": IS_TEXT,
         "ownership": IS_TEXT,
@@ -86,25 +91,27 @@ VLLM = _dialect(
     {
         "block_hashes": IS_NAMES,
         "medium": IS_MEDIUM,
-        "group_idx": IS_ZERO,
+        "group_idx": IS_GROUP,
         "locality": IS_TEXT,
         "ownership": IS_TEXT,
     },
+    masks=True,
 )
 
 SGLANG = _dialect(
     {
         "block_hashes": IS_NAMES,
         "parent_block_hash": IS_PARENT,
-        "token_ids": IS_TOKENS,
+        "token_ids": IS_TOKENS_OR_PAIRS,
         "block_size": IS_SIZE,
-        "lora_id": IS_NIL,
+        "lora_id": IS_LORA_NUMBER,
         "medium": IS_MEDIUM,
-        "cache_salt": IS_NIL,
+        "cache_salt": IS_SALT,
         "session_id": IS_ANY,
-        "lora_name": IS_NIL,
+        "lora_name": IS_LORA,
     },
     {"block_hashes": IS_NAMES, "medium": IS_MEDIUM},
+    masks=False,
 )
 
 

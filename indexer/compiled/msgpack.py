@@ -80,6 +80,19 @@ def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 
 @compiled
+def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
+    """Return the length of some bytes and where they begin; -1 where there are none, or too many."""
+    length = -1
+    if at + 2 <= end and data[at] == 0xC4:
+        length, at = np.int64(data[at + 1]), at + 2
+    elif at + 3 <= end and data[at] == 0xC5:
+        length, at = np.int64(number(data, at + 1, 2)), at + 3
+    if at + length > end:
+        return -1, at
+    return length, at
+
+
+@compiled
 def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int, int]:
     """Return an integer (a negative one by its complement), what follows it, and its sign.
 

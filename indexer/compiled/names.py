@@ -1,14 +1,15 @@
 """The names that one rank's engine gives to blocks, where nothing is odd about them.
 
-A *plain* name stands for one block and is held once in each tier that holds it. Most names are plain,
-and for most fleets all pods give a block the same name, so the block keeps it (`blocks.names`), and
-that a rank holds the name shows from its slots in the block's set. A rank whose engine gives other
-names than the first one did keeps its own table instead, for all of its names.
+A *plain* name stands for one block and is held once in each place (tier and cache group) that holds
+it. Most names are plain, and for most fleets all pods give a block the same name, so the block keeps it
+(`blocks.names`), and that a rank holds the name shows from its slots in the block's set. A rank whose
+engine gives other names than the first one did keeps its own table instead, for all of its names.
 
 What is not plain (a second copy, a second name for a key, a chunk of several blocks) is *odd*: the pure
 resolver follows it, and the words in `odd`, names and keys, tell compiled code to keep its hands off.
+A name that stores without a parent wait for (`indexer.orphans`) is plain, and left to the resolver too.
 
-Each tier has two slots: what is certain, and what was held when something was missed and is not proven
+Each place has two slots: what is certain, and what was held when something was missed and is not proven
 since (`Own.slots`).
 """
 
@@ -23,77 +24,115 @@ from indexer.compiled.blocks import DEPTH, FREED, SET, TOP, Blocks, hold, name, 
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.sets import Sets
 from indexer.compiled.table import after, home, number_at, seek, stays
+from indexer.compiled.words import LEAST, has
+from indexer.engines.event import Tier
+from indexer.group import Way
 
 CERTAIN, DOUBTED = 0, 1
 """Columns of `Own.slots`."""
-OWNS, OWNED, ODD, SIZE, FIRM, STORED, FASTEST, REMOVED = range(8)
-"""Fields of `state`: whether the rank has a table of its own, how many names are in it, how many words
-are odd; tokens a block, 0 where nothing is plain, and whether that is certain; and counts of blocks:
-stored, stored in the fastest tier, removed."""
+(
+    OWNS,
+    OWNED,
+    ODD,
+    ODD_KEYS,
+    SIZE,
+    AWAITED,
+    ARE_WAITING,
+    STORED,
+    FASTEST,
+    REMOVED,
+    UNPLACED,
+    UNKNOWN,
+    OTHERS,
+) = range(13)
+"""Fields of `state`: whether the rank has a table of its own, how many names are in it, how many names
+are odd, and keys; tokens a block, 0 where nothing is plain; how many names are waited for, and whether
+any store waits; and counts of blocks: stored, stored in the fastest tier, removed, and those that were
+announced without tokens and are not known, removed where they are not known, of groups left out."""
+
+COUNTS = slice(STORED, OTHERS + 1)
+
+NUMBER, WAY, GROUP_SIZE, FIRM, IS_WINDOW = range(5)
+"""Columns of `Own.groups`."""
+BY_NAME, LEFT_OUT = int(Way.BY_NAME), int(Way.LEFT_OUT)
+SPOTS = len(Tier)
+"""Rows of `Own.slots` that a group has, one a tier."""
 
 
 class Own(NamedTuple):
-    """What one rank's names need. Shapes: n places of the table, m of the odd words."""
+    """What one rank's names need. Shapes: n places of the table, m, k and a of the sets."""
 
     slots: NDArray[np.int64]
-    """(tiers, 2): the tier's slots; -1 for none."""
+    """(4 * groups, 2): the slots of each group's tiers; -1 for none."""
+    taken: NDArray[np.int64]
+    """(s): those slots, without the -1."""
+    groups: NDArray[np.int64]
+    """(groups, 5): number, way, block size, whether that is certain, whether it is a window."""
     names: NDArray[np.uint64]
     """(n)"""
     numbers: NDArray[np.uint32]
     """(n): the block of each name; 0 for an empty place."""
     odd: NDArray[np.uint64]
-    """(m): odd words; 0 for an empty place."""
+    """(m): the set of odd names (`indexer.compiled.words`)."""
+    odd_keys: NDArray[np.uint64]
+    """(k): the set of keys that they stand for; a name may be the number of another block's key."""
+    awaited: NDArray[np.uint64]
+    """(a): the set of names that stores without a parent wait for, or did."""
     root: NDArray[np.uint64]
     """(1): the key before a prompt's first block, without adapter or salt."""
     state: NDArray[np.int64]
 
 
-def new_own(tiers: int, root: int) -> Own:
-    """Return no names."""
+def new_own() -> Own:
+    """Return no names, of no group."""
     return Own(
-        slots=np.full((tiers, 2), -1, np.int64),
+        slots=np.zeros((0, 2), np.int64),
+        taken=np.zeros(0, np.int64),
+        groups=np.zeros((0, 5), np.int64),
         names=np.zeros(1, np.uint64),
         numbers=np.zeros(1, np.uint32),
-        odd=np.zeros(16, np.uint64),
-        root=np.array([root], np.uint64),
-        state=np.zeros(8, np.int64),
+        odd=np.zeros(LEAST, np.uint64),
+        odd_keys=np.zeros(LEAST, np.uint64),
+        awaited=np.zeros(LEAST, np.uint64),
+        root=np.zeros(1, np.uint64),
+        state=np.zeros(13, np.int64),
     )
 
 
 @inlined
-def is_odd(own: Own, word: np.uint64) -> bool:
-    """Whether a name or key is odd."""
-    if own.state[ODD] == 0:
-        return False
-    at = home(word, own.odd.size)
-    while own.odd[at] != 0:
-        if own.odd[at] == word:
-            return True
-        at = after(at, own.odd.size)
-    return False
+def is_odd(own: Own, name: np.uint64) -> bool:
+    """Whether a name is odd, as 0 always is: no table has it."""
+    return name == 0 or (own.state[ODD] != 0 and has(own.odd, name))
 
 
-@compiled
-def make_odd(own: Own, word: np.uint64) -> None:
-    """Take note that a name or key is odd. There must be room."""
-    if word == 0 or is_odd(own, word):
-        return
-    at = home(word, own.odd.size)
-    while own.odd[at] != 0:
-        at = after(at, own.odd.size)
-    own.odd[at] = word
-    own.state[ODD] += 1
+@inlined
+def is_odd_key(own: Own, key: np.uint64) -> bool:
+    """Whether an odd name stands for a key."""
+    return own.state[ODD_KEYS] != 0 and has(own.odd_keys, key)
+
+
+@inlined
+def is_awaited(own: Own, name: np.uint64) -> bool:
+    """Whether stores may wait for a name."""
+    return own.state[AWAITED] != 0 and has(own.awaited, name)
 
 
 @inlined
 def place_of(own: Own, sets: Sets, held: int) -> bool:
     """Whether a set has any slot of the rank."""
-    for tier in range(own.slots.shape[0]):
-        for column in range(2):
-            slot = own.slots[tier, column]
-            if slot >= 0 and of.has(sets, held, slot):
-                return True
+    for at in range(own.taken.size):
+        if of.has(sets, held, own.taken[at]):
+            return True
     return False
+
+
+@inlined
+def row_of(own: Own, group: int) -> int:
+    """Return the row of a group in `groups`; -1 where it has none."""
+    for row in range(own.groups.shape[0]):
+        if own.groups[row, NUMBER] == group:
+            return row
+    return -1
 
 
 @inlined
@@ -109,10 +148,11 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
     at = seek(blocks.by_name, blocks.names, name, home(name, blocks.by_name.size))
     while at >= 0:
         number = number_at(blocks.by_name, at)
-        if place_of(own, sets, np.int64(blocks.halves[number, SET])):
-            # By an odd name, perhaps, where this one is another engine's.
-            return 0 if is_odd(own, blocks.records[number, 0]) else number
-        # Another keyspace may have the same name for another key.
+        is_held = place_of(own, sets, np.int64(blocks.halves[number, SET]))
+        # What is held by an odd name has its name from another engine.
+        if is_held and not is_odd_key(own, blocks.records[number, 0]):
+            return number
+        # Another keyspace, or engine, may have the same name for another key.
         at = seek(blocks.by_name, blocks.names, name, after(at, blocks.by_name.size))
     return 0
 
@@ -154,7 +194,7 @@ def _is_plain(blocks: Blocks, sets: Sets, mine: Own, number: int) -> bool:
     if blocks.quarters[number, DEPTH] == FREED or blocks.names[number, 0] == 0:
         return False
     is_held = place_of(mine, sets, np.int64(blocks.halves[number, SET]))
-    return is_held and not is_odd(mine, blocks.records[number, 0])
+    return is_held and not is_odd_key(mine, blocks.records[number, 0])
 
 
 @compiled
@@ -221,8 +261,8 @@ def put(
     """
     for at in range(names.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
-        if number == 0:
-            continue  # given up for want of room
+        if number == 0 or not place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+            continue  # given up for want of room, and perhaps stored again by others
         if not is_named(blocks, sets, mine, number, names[at]):
             return False
         if parents[at]:
@@ -253,11 +293,10 @@ def is_only(sets: Sets, held: int, mine: Own) -> bool:
     """Whether all slots of a set that are not dropped are the rank's."""
     for word in range(sets.live.size):
         others = sets.words[held, word] & sets.live[word]
-        for tier in range(mine.slots.shape[0]):
-            for column in range(2):
-                slot = mine.slots[tier, column]
-                if slot >= 0 and slot >> 6 == word:
-                    others &= ~(np.uint64(1) << np.uint64(slot & 63))
+        for at in range(mine.taken.size):
+            slot = mine.taken[at]
+            if slot >> 6 == word:
+                others &= ~(np.uint64(1) << np.uint64(slot & 63))
         if others:
             return False
     return True
@@ -284,28 +323,22 @@ def held_all(
 
 
 @compiled
-def take_out(blocks: Blocks, sets: Sets, mine: Own, name: np.uint64, number: int) -> int:
+def take_out(
+    blocks: Blocks, sets: Sets, mine: Own, name: np.uint64, number: int, there: NDArray[np.uint8]
+) -> None:
     """Make a plain name odd; what is in doubt goes to what is certain.
 
-    Return the tiers that hold it, a bit each, and eight bits above those in which it is in doubt.
+    Write for each row of `slots` 1 where it holds it, 2 where it does so in doubt, and else 0.
     """
     if mine.state[OWNS]:
         disown(mine, name)
-    tiers = 0
-    for tier in range(mine.slots.shape[0]):
+    for spot in range(mine.slots.shape[0]):
         held = np.int64(blocks.halves[number, SET])
-        certain, doubted = mine.slots[tier, CERTAIN], mine.slots[tier, DOUBTED]
+        certain, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
+        there[spot] = 0
         if doubted >= 0 and of.has(sets, held, doubted):
             hold(blocks, sets, number, certain)
             release(blocks, sets, number, doubted, True)
-            tiers |= 0x101 << tier
+            there[spot] = 2
         elif certain >= 0 and of.has(sets, held, certain):
-            tiers |= 1 << tier
-    return tiers
-
-
-@compiled
-def mark_odd(mine: Own, words: NDArray[np.uint64]) -> None:
-    """Take note of odd words. There must be room."""
-    for word in words:
-        make_odd(mine, word)
+            there[spot] = 1

@@ -3,27 +3,48 @@
 Numbers of blocks are void once the index has given up any (`ArrayIndex.evicted`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled import follow as following
 from indexer.compiled import names as names_of
+from indexer.compiled import roots as roots_of
+from indexer.compiled import words
 from indexer.compiled.array_index import STEP, ArrayIndex
 from indexer.compiled.blocks import SET, TOP
 from indexer.compiled.memory import zeros
-from indexer.compiled.names import CERTAIN, DOUBTED, FIRM, ODD, OWNED, OWNS, SIZE, Own
+from indexer.compiled.names import (
+    ARE_WAITING,
+    AWAITED,
+    CERTAIN,
+    DOUBTED,
+    ODD,
+    ODD_KEYS,
+    OWNED,
+    OWNS,
+    SIZE,
+    SPOTS,
+    Own,
+)
 from indexer.compiled.restore import TIERS, pack, restore
-from indexer.group import FULL_KINDS, Layout
+from indexer.compiled.roots import Roots
+from indexer.compiled.standing import Marks
+from indexer.group import WINDOW_KINDS, Layout
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Spot
 from indexer.saved import DOUBT_BITS, SavedPlain
+from indexer.word import WORD_BYTES
 
 OWN_LOAD = 0.9
 OWN_GROWTH = 1.12
 PLACE_BYTES = 12
 """A place in a table of a rank's own names."""
+
+MOST_GROUPS = 16
+"""Groups whose names may be plain."""
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.uint32]
@@ -36,43 +57,88 @@ class PlainNames:
         self._index = index
         self._slots = slots
         self.own: Own
+        self.roots: Roots
         self.clear()
 
     def clear(self) -> None:
         """Know no name; the slots are emptied elsewhere."""
-        self.own = names_of.new_own(len(TIERS), 0)
+        self.own = names_of.new_own()
+        self.roots = roots_of.new_roots()
+        self.groups: dict[int, int] = {}
+        """Rows of groups, by number."""
 
     @property
     def block_size(self) -> int:
         """Tokens a block; 0 where nothing is plain."""
         return int(self.own.state[SIZE])
 
-    def adapt(self, layout: Layout, *, is_firm: bool, root: Callable[[int], int]) -> None:
-        """Take note of the layout, and of the slots; `root` gives a block size's."""
-        own = self.own
-        group = layout.groups.get(0)
-        is_plain = (
-            group is not None
-            and len(layout.groups) == 1
-            and group.kind in FULL_KINDS
-            and not layout.lookahead
-        )
-        size = layout.block_size if is_plain else 0
-        if size != own.state[SIZE]:
-            own.state[SIZE] = size
-            own.root[0] = root(size)
-        own.state[FIRM] = is_firm
-        for number, tier in enumerate(TIERS):
-            own.slots[number, CERTAIN] = self._slots.certain.get((tier, 0), -1)
-            own.slots[number, DOUBTED] = self._slots.doubted.get((tier, 0), -1)
+    def adapt(
+        self, layout: Layout, firm: Collection[int], root: Callable[[int], int], *, waits: bool
+    ) -> None:
+        """Take note of the layout, and of the slots.
 
-    def mark_odd(self, words: list[int]) -> None:
-        """Take note of the words, names and keys, that are odd."""
-        if len(words) == int(self.own.state[ODD]) == 0:
-            return
-        self.own = self.own._replace(odd=np.zeros(max(16, 2 * len(words)), np.uint64))
-        self.own.state[ODD] = 0
-        names_of.mark_odd(self.own, np.array(words, np.uint64))
+        `firm` are groups whose block size is certain, `root` gives a block size's, and `waits` says
+        whether any store waits for its parent.
+        """
+        own = self.own
+        if layout.block_size != own.state[SIZE]:
+            own.state[SIZE] = layout.block_size
+            own.root[0] = root(layout.block_size)
+            self.roots = roots_of.new_roots()
+        own.state[ARE_WAITING] = waits
+        known = list(islice(layout.groups.items(), MOST_GROUPS))
+        self.groups = {number: row for row, (number, _) in enumerate(known)}
+        rows = [
+            (
+                number,
+                layout.way(number, one),
+                one.block_size,
+                number in firm,
+                one.kind in WINDOW_KINDS,
+            )
+            for number, one in known
+        ]
+        slots = np.full((SPOTS * len(rows), 2), -1, np.int64)
+        for column, of in ((CERTAIN, self._slots.certain), (DOUBTED, self._slots.doubted)):
+            for (tier, group), slot in of.items():
+                row = self.groups.get(group)
+                if row is not None:
+                    slots[row * SPOTS + TIERS.index(tier), column] = slot
+        self.own = own._replace(
+            groups=np.array(rows, np.int64).reshape(-1, 5), slots=slots, taken=slots[slots >= 0]
+        )
+
+    def learn_root(self, lora: str, salt: str, key: int) -> None:
+        """Take note of the key before a prompt's first block, for an adapter or a salt."""
+        self.roots = roots_of.learn(self.roots, lora, salt, key)
+
+    def mark(self, names: Marks, keys: Marks) -> None:
+        """Take note of what became odd, and of what no longer is."""
+        state = self.own.state
+        odd, state[ODD] = _marked(self.own.odd, int(state[ODD]), *names)
+        odd_keys, state[ODD_KEYS] = _marked(self.own.odd_keys, int(state[ODD_KEYS]), *keys)
+        if odd is not self.own.odd or odd_keys is not self.own.odd_keys:
+            self.own = self.own._replace(odd=odd, odd_keys=odd_keys)
+
+    def wait_for(self, name: int, awaited: Callable[[], list[int]]) -> None:
+        """Take note that stores wait for a name; `awaited` tells all such names.
+
+        Those that are waited for no longer stay until there is no more room: they are only followed
+        more slowly.
+        """
+        names = [name]
+        if 2 * int(self.own.state[AWAITED]) >= len(self.own.awaited):
+            names = awaited()
+            self.wait_for_none()
+            room = words.with_room(self.own.awaited, 0, len(names))
+            self.own = self.own._replace(awaited=room)
+        self.own.state[AWAITED] += words.add(self.own.awaited, np.array(names, np.uint64))
+
+    def wait_for_none(self) -> None:
+        """Take note that no store waits for its parent."""
+        if self.own.state[AWAITED]:
+            self.own = self.own._replace(awaited=np.zeros(words.LEAST, np.uint64))
+            self.own.state[AWAITED] = 0
 
     # Looking at them
 
@@ -111,7 +177,7 @@ class PlainNames:
 
     # Following
 
-    def follow(self, position: NDArray[np.int64], last: int, carried: Words) -> int:
+    def follow(self, ends: NDArray[np.int64], position: NDArray[np.int64], carried: Words) -> int:
         """Apply some of what was scanned (`follow.follow`); what it takes is reserved."""
         index = self._index
         with index.turn():
@@ -119,24 +185,31 @@ class PlainNames:
                 index.blocks,
                 index.sets,
                 self.own,
+                self.roots,
                 index.scratch,
+                ends,
                 position,
-                last,
                 STEP,
                 carried,
                 index.keys,
                 index.now(),
             )
 
-    def prove(self, number: int) -> int:
-        """Prove from a block on; return the number of the odd one that is next, 0 for none."""
+    def prove(self, spot: Spot, number: int) -> int:
+        """Prove in a place from a block on; return the number of the odd one that is next, or 0."""
         index = self._index
+        tier, group = spot
+        if group not in self.groups:
+            return number
+        row = self.groups[group] * SPOTS + TIERS.index(tier)
         left = 0
         while number and not left:
             if not index.reserve(STEP, 0):
                 return 0
             with index.turn():
-                number, left = following.prove(index.blocks, index.sets, self.own, number, STEP)
+                number, left = following.prove(
+                    index.blocks, index.sets, self.own, row, number, STEP
+                )
         return number
 
     def join(self, certain: int, doubted: int) -> None:
@@ -150,17 +223,22 @@ class PlainNames:
                     index.blocks, index.sets, certain, doubted, start, min(start + STEP, end)
                 )
 
-    def take_out(self, name: int) -> tuple[int, int]:
-        """Make a name odd; return its key and its tiers (`names.take_out`), 0 and 0 for none."""
+    def take_out(self, name: int) -> tuple[int, list[tuple[Spot, bool]]]:
+        """Make a name odd; return its key, the places that hold it, and whether they do so in doubt."""
         index = self._index
-        index.reserve(len(TIERS), 0)
+        there = np.zeros(len(self.own.slots), np.uint8)
+        index.reserve(len(there), 0)
         number = self.find(name)
         if not number:
-            return 0, 0  # given up for want of room, just now
+            return 0, []  # given up for want of room, just now
         key = int(index.blocks.records[number, 0])
         with index.turn():
-            tiers = names_of.take_out(index.blocks, index.sets, self.own, np.uint64(name), number)
-        return key, tiers
+            names_of.take_out(index.blocks, index.sets, self.own, np.uint64(name), number, there)
+        groups = list(self.groups)
+        return key, [
+            ((TIERS[at % SPOTS], groups[at // SPOTS]), bool(there[at] == 2))
+            for at in np.flatnonzero(there).tolist()
+        ]
 
     def put(self, names: Words, keys: Words, parents: Words) -> bool:
         """Make names plain of blocks that the rank holds, all marked as odd still.
@@ -225,23 +303,35 @@ class PlainNames:
 
     def nbytes(self) -> int:
         """Return the bytes of what is the rank's own."""
-        return self.own.names.nbytes + self.own.numbers.nbytes + self.own.odd.nbytes
+        own = self.own
+        # `awaited` counts with the stores that wait (`indexer.orphans`).
+        odd = own.odd.nbytes + own.odd_keys.nbytes
+        return own.names.nbytes + own.numbers.nbytes + odd + roots_of.nbytes(self.roots)
 
     # From one process to the next
 
     def save(self) -> SavedPlain:
         """Return all of them, and who holds what."""
         slots = self._slots
-        return pack(self._index.blocks, self._index.sets, *self.all(), slots.certain, slots.doubted)
+        return pack(
+            self._index.blocks,
+            self._index.sets,
+            *self.all(),
+            list(self.groups),
+            slots.certain,
+            slots.doubted,
+        )
 
     def claim_slots(self, saved: SavedPlain) -> None:
         """Have a slot for each place that was in use."""
-        used = int(np.bitwise_or.reduce(np.frombuffer(saved.places, np.uint8), initial=0))
-        for bit, tier in enumerate(TIERS):
-            if used >> bit & (1 | 1 << DOUBT_BITS):
-                self._slots.slot((tier, 0))
-            if used >> bit & 1 << DOUBT_BITS:
-                self._slots.doubt((tier, 0))
+        places = _rows(saved)
+        for group, held in zip(saved.groups, places, strict=True):
+            used = int(np.bitwise_or.reduce(held, initial=0))
+            for bit, tier in enumerate(TIERS):
+                if used >> bit & (1 | 1 << DOUBT_BITS):
+                    self._slots.slot((tier, group))
+                if used >> bit & 1 << DOUBT_BITS:
+                    self._slots.doubt((tier, group))
 
     def restore(self, saved: SavedPlain) -> Iterator[None]:
         """Hold what was saved; yield whenever the rank needs a table of its own first."""
@@ -250,9 +340,11 @@ class PlainNames:
             np.frombuffer(packed, "<u8").astype(np.uint64)
             for packed in (saved.names, saved.keys, saved.parents)
         )
-        places = np.frombuffer(saved.places, np.uint8)
+        places = _rows(saved)
+        rows = np.array([self.groups.get(group, -1) for group in saved.groups], np.int64)
         # Each bit changes a block's set.
-        most = int(np.unpackbits(places.reshape(-1, 1), axis=1).sum(axis=1).max(initial=1))
+        bits = np.unpackbits(places[:, :, np.newaxis], axis=2).sum(axis=(0, 2))
+        most = int(bits.max(initial=1))
         done = 0
         while done < len(names):
             stop = min(done + STEP // most, len(names))
@@ -266,12 +358,29 @@ class PlainNames:
                     keys,
                     parents,
                     places,
+                    rows,
                     done,
                     stop,
                     index.now(),
                 )
             if done < stop:
                 yield
+
+
+def _rows(saved: SavedPlain) -> NDArray[np.uint8]:
+    """Return `SavedPlain.places` as one row a group."""
+    names = len(saved.names) // WORD_BYTES
+    return np.frombuffer(saved.places, np.uint8).reshape(len(saved.groups), names)
+
+
+def _marked(known: Words, used: int, odd: list[int], plain: list[int]) -> tuple[Words, int]:
+    """Return a set of odd words, perhaps another array, after a change, and how many are in it."""
+    if plain:
+        used -= words.discard(known, np.array(plain, np.uint64))
+    known = words.with_room(known, used, len(odd))
+    if odd:
+        used += words.add(known, np.array(odd, np.uint64))
+    return known, used
 
 
 def _places(entries: int) -> int:

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled import table
-from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, create, hold, sought
+from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, behind, create, hold, sought
 from indexer.compiled.jit import compiled, inlined
-from indexer.compiled.names import Own, is_named, is_odd, place_of
+from indexer.compiled.names import SPOTS, Own, is_named, is_odd, is_odd_key, place_of
 from indexer.compiled.sets import Sets
 from indexer.engines.event import Tier
 from indexer.resolver import Spot
@@ -22,23 +21,28 @@ def pack(
     sets: Sets,
     names: NDArray[np.uint64],
     numbers: NDArray[np.uint32],
+    groups: list[int],
     certain: Mapping[Spot, int],
     doubted: Mapping[Spot, int],
 ) -> SavedPlain:
-    """Return a rank's plain names, given the block of each, and the rank's slots."""
+    """Return a rank's plain names, given the block of each, and the rank's groups and slots."""
     order = np.argsort(blocks.quarters[numbers, DEPTH], kind="stable")
     names, numbers = names[order], numbers[order]
     held = blocks.halves[numbers, SET]
-    places = np.zeros(len(names), np.uint8)
+    places = np.zeros((len(groups), len(names)), np.uint8)
     for slots, shift in ((certain, 0), (doubted, DOUBT_BITS)):
-        for (tier, _), slot in slots.items():
-            has = sets.words[held, slot >> 6] >> np.uint64(slot & 63) & np.uint64(1)
-            places |= has.astype(np.uint8) << np.uint8(TIERS.index(tier) + shift)
+        for (tier, group), slot in slots.items():
+            if group in groups:
+                has = sets.words[held, slot >> 6] >> np.uint64(slot & 63) & np.uint64(1)
+                bits = has.astype(np.uint8) << np.uint8(TIERS.index(tier) + shift)
+                places[groups.index(group)] |= bits
     above = blocks.parents[numbers]
     known = (above != 0) & (blocks.quarters[above, DEPTH] != FREED)
     parents = np.where(known, blocks.records[above, 0], np.uint64(0))
     keys = blocks.records[numbers, 0]
-    return SavedPlain(TIERS, _packed(names), _packed(keys), _packed(parents), places.tobytes())
+    return SavedPlain(
+        TIERS, _packed(names), _packed(keys), _packed(parents), places.tobytes(), groups
+    )
 
 
 def _packed(words: NDArray[np.uint64]) -> bytes:
@@ -46,10 +50,19 @@ def _packed(words: NDArray[np.uint64]) -> bytes:
 
 
 @inlined
-def _has_slot(mine: Own, held: int) -> bool:
-    for bit in range(2 * DOUBT_BITS):
-        if held >> bit & 1 and mine.slots[bit % DOUBT_BITS, bit // DOUBT_BITS] >= 0:
-            return True
+def _slot(mine: Own, row: int, bit: int) -> int:
+    """Return the slot that a bit of `places` stands for, in a group's row; -1 for none."""
+    if row < 0:
+        return -1
+    return mine.slots[row * SPOTS + bit % DOUBT_BITS, bit // DOUBT_BITS]
+
+
+@inlined
+def _has_slot(mine: Own, rows: NDArray[np.int64], places: NDArray[np.uint8], at: int) -> bool:
+    for group in range(rows.size):
+        for bit in range(2 * DOUBT_BITS):
+            if places[group, at] >> bit & 1 and _slot(mine, rows[group], bit) >= 0:
+                return True
     return False
 
 
@@ -62,33 +75,35 @@ def restore(
     keys: NDArray[np.uint64],
     parents: NDArray[np.uint64],
     places: NDArray[np.uint8],
+    rows: NDArray[np.int64],
     start: int,
     stop: int,
     now: int,
 ) -> int:
     """Let the rank hold the blocks of plain names `start` to `stop` (exclusive).
 
-    Return `stop`, or the position of a name for which the rank needs a table of its own first. There
-    must be room for as many blocks as there are bits in `places`.
+    `places` has a row for each of some groups, `rows` theirs in `Own.groups`, -1 for none. Return
+    `stop`, or the position of a name for which the rank needs a table of its own first. There must be
+    room for as many blocks as there are bits in `places`.
     """
     for at in range(start, stop):
         word, key = names[at], keys[at]
-        if word == 0 or is_odd(mine, word) or is_odd(mine, key):
+        if word == 0 or is_odd(mine, word) or is_odd_key(mine, key):
             continue
-        if not _has_slot(mine, places[at]):
+        if not _has_slot(mine, rows, places, at):
             continue
-        above = table.find(blocks.by_key, blocks.records, parents[at]) if parents[at] else 0
+        above = behind(blocks, parents[at])
         number, place = sought(blocks, key)
         if number == 0:
             number = create(blocks, key, above, now, place)
-            blocks.parents[number] = above
+            blocks.parents[number] = max(above, 0)
         elif place_of(mine, sets, np.int64(blocks.halves[number, SET])):
             continue
         if not is_named(blocks, sets, mine, number, word):
             return at
-        for bit in range(2 * DOUBT_BITS):
-            if places[at] >> bit & 1:
-                slot = mine.slots[bit % DOUBT_BITS, bit // DOUBT_BITS]
-                if slot >= 0:
+        for group in range(rows.size):
+            for bit in range(2 * DOUBT_BITS):
+                slot = _slot(mine, rows[group], bit)
+                if places[group, at] >> bit & 1 and slot >= 0:
                     hold(blocks, sets, number, slot)
     return stop

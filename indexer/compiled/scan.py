@@ -1,12 +1,14 @@
 """The msgpack batches of vLLM and SGLang, read without a Python object for each token.
 
-Scanning says of each batch whether it is *plain*: nothing but stores and removals, of ordinary blocks,
-written as engines write them. A plain batch becomes rows and arrays; any other one is left to the pure
-codec (`indexer.engines`), which decides what it means. So what is scanned must be what the codec would
-decode, and what is doubtful is not plain: the fuzzer and `tests/indexer/test_scan.py` hold it to that.
+Scanning says of each batch whether it is *plain*: nothing but stores and removals, of blocks whose only
+extra keys are adapters and salts, written as engines write them. A plain batch becomes rows and arrays;
+any other one is left to the pure codec (`indexer.engines`), which decides what it means. So what is
+scanned must be what the codec would decode, and what is doubtful is not plain: the fuzzer and
+`tests/indexer/test_scan.py` hold it to that.
 
 Nothing here trusts the bytes. Every read is tested against the batch's end, and the arrays that are
-written have as many elements as the batch has bytes, since each name and each token takes one at least.
+written have as many elements as the batch has bytes, since each name and each token takes one at least,
+and an event `LEAST_EVENT`.
 """
 
 from typing import NamedTuple
@@ -16,17 +18,19 @@ from numpy.typing import NDArray
 
 from indexer.compiled.dialect import (
     IS_ANY,
-    IS_KIND,
+    IS_EXTRAS,
+    IS_GROUP,
+    IS_LORA,
+    IS_LORA_NUMBER,
     IS_MEDIUM,
     IS_NAMES,
-    IS_NILS,
     IS_NUMBER,
     IS_PARENT,
+    IS_SALT,
     IS_SIZE,
     IS_TEXT,
     IS_TOKENS,
-    IS_ZERO,
-    KINDS,
+    IS_TOKENS_OR_PAIRS,
     MEDIUMS,
     REMOVED_FIELDS,
     STORED,
@@ -36,86 +40,74 @@ from indexer.compiled.dialect import (
     meaning,
     which,
 )
+from indexer.compiled.event_lists import (
+    are_pairs,
+    lists_at,
+    name_at,
+    names_at,
+    pairs_at,
+    tokens_at,
+)
 from indexer.compiled.jit import compiled
 from indexer.compiled.memory import zeros
-from indexer.compiled.msgpack import half, integer_at, list_at, map_at, skip, text_at
+from indexer.compiled.msgpack import integer_at, list_at, map_at, skip, text_at
 
-KIND, TIER, NAMES_AT, NAMES, HAS_PARENT, TOKENS_AT, SIZE = range(7)
+COLUMNS = 15
+(
+    KIND,
+    TIER,
+    GROUP,
+    NAMES_AT,
+    NAMES,
+    HAS_PARENT,
+    TOKENS_AT,
+    TOKENS,
+    HAS_PAIRS,
+    SIZE,
+    LORA_AT,
+    LORA,
+    SALT_AT,
+    SALT,
+    EXTRAS_AT,
+) = range(COLUMNS)
 """Columns of `Scanned.events`."""
+
+ANOTHER = -1
+"""In column `LORA`: an adapter that has a number only."""
+LEAST_EVENT = 8
+"""Bytes that any event takes, at the least."""
 
 
 class Scanned(NamedTuple):
-    """What was scanned. Shapes: e events, n names and t tokens."""
+    """What was scanned. Shapes: b bytes, e events, n names and t tokens."""
 
+    data: NDArray[np.uint8]
+    """(b): what it was read from; adapters and salts still lie there."""
     events: NDArray[np.int64]
-    """(e, 7): kind, tier, first name, names, whether there is a parent, first token, block size."""
+    """(e, 15): kind, tier, group; first name, names, whether there is a parent; first token, tokens
+    (-1: not those of the blocks), whether they are the first of pairs, block size; where adapter and
+    salt begin and how long they are; where the extra keys begin (-1: there are none)."""
     parents: NDArray[np.uint64]
     """(e)"""
     names: NDArray[np.uint64]
     """(n)"""
     tokens: NDArray[np.uint32]
     """(t)"""
-    counted: NDArray[np.int64]
-    """(1): the tokens of the event that is being read."""
+    seconds: NDArray[np.uint32]
+    """(t): the second tokens of pairs."""
 
 
 def room(size: int) -> Scanned:
     """Return room for what `size` bytes can hold."""
+    events = size // LEAST_EVENT + 1
     return Scanned(
-        zeros((size, 7), np.int64),
-        zeros(size, np.uint64),
+        np.frombuffer(b"", np.uint8),
+        zeros((events, COLUMNS), np.int64),
+        zeros(events, np.uint64),
         zeros(size, np.uint64),
         zeros(size, np.uint32),
-        np.zeros(1, np.int64),
+        zeros(size, np.uint32),
     )
-
-
-@compiled
-def _numbers(
-    data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint64], first: int
-) -> tuple[int, int]:
-    """Read a list of names; return how many and what follows, or -1."""
-    count, at = list_at(data, at, end)
-    if count < 0 or count > end - at:
-        return -1, at
-    for number in range(count):
-        if at + 9 <= end and data[at] == 0xCF:
-            # As `_integer`, the form that nearly all names have first.
-            word = half(data, at + 1) << np.uint64(32) | half(data, at + 5)
-            at += 9
-        else:
-            word, at, sign = integer_at(data, at, end)
-            if sign == 0:
-                return -1, at
-        into[first + number] = word
-    return count, at
-
-
-@compiled
-def _token_ids(
-    data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint32], first: int
-) -> tuple[int, int]:
-    """Read a list of token ids; return how many and what follows, or -1."""
-    count, at = list_at(data, at, end)
-    if count < 0 or count > end - at:
-        return -1, at
-    for number in range(count):
-        if at >= end:
-            return -1, at
-        head = np.uint64(data[np.uint64(at)])
-        # As `_integer`, the two forms that nearly all tokens have first, and both in one, since which
-        # of them comes next cannot be foretold.
-        if (head == np.uint64(0xCD) or head == np.uint64(0xCE)) and at + 5 <= end:
-            short = np.uint64(0xCE) - head
-            word = half(data, at + 1) >> (short << np.uint64(4))
-            into[np.uint64(first + number)] = np.uint32(word)
-            at += 5 - np.int64(short << np.uint64(1))
-        else:
-            word, at, sign = integer_at(data, at, end)
-            if sign != 1 or word > np.uint64(0xFFFFFFFF):
-                return -1, at
-            into[first + number] = np.uint32(word)
-    return count, at
 
 
 @compiled
@@ -131,11 +123,16 @@ def _field(
     """Read one field of an event; return what follows it, or -1 where it is not plain."""
     row = scanned.events[event]
     if rule == IS_NAMES:
-        row[NAMES], at = _numbers(data, at, end, scanned.names, row[NAMES_AT])
+        row[NAMES], at = names_at(data, at, end, scanned.names, row[NAMES_AT])
         return at if row[NAMES] >= 0 else -1
-    if rule == IS_TOKENS:
-        scanned.counted[0], at = _token_ids(data, at, end, scanned.tokens, row[TOKENS_AT])
-        return at if scanned.counted[0] >= 0 else -1
+    if rule in (IS_TOKENS, IS_TOKENS_OR_PAIRS):
+        tokens, first = scanned.tokens, row[TOKENS_AT]
+        row[HAS_PAIRS] = rule == IS_TOKENS_OR_PAIRS and are_pairs(data, at, end)
+        if row[HAS_PAIRS]:
+            row[TOKENS], at = pairs_at(data, at, end, tokens, scanned.seconds, first)
+        else:
+            row[TOKENS], at = tokens_at(data, at, end, tokens, first)
+        return at if row[TOKENS] >= 0 else -1
     if rule == IS_SIZE:
         word, at, sign = integer_at(data, at, end)
         if sign != 1 or word >= np.uint64(1 << 31):
@@ -147,40 +144,73 @@ def _field(
     if at < end and data[at] == 0xC0:
         if rule == IS_PARENT:
             row[HAS_PARENT] = 0
-        elif rule == IS_MEDIUM:
-            row[TIER] = 0
         return at + 1
     if rule == IS_PARENT:
-        word, at, sign = integer_at(data, at, end)
         row[HAS_PARENT] = 1
-        scanned.parents[event] = word
+        scanned.parents[event], at = name_at(data, at, end)
+        return at
+    if rule == IS_EXTRAS:
+        some, after = lists_at(data, at, end)
+        row[EXTRAS_AT] = at if some else -1
+        return after
+    if rule in (IS_GROUP, IS_NUMBER, IS_LORA_NUMBER):
+        word, at, sign = integer_at(data, at, end)
+        if rule == IS_GROUP:
+            if sign != 1 or word >= np.uint64(1 << 31):
+                return -1
+            row[GROUP] = np.int64(word)
+        elif rule == IS_LORA_NUMBER and row[LORA] == 0:
+            row[LORA] = ANOTHER
         return at if sign else -1
+    length, begin = text_at(data, at, end)
+    if length < 0:
+        return -1
     if rule == IS_MEDIUM:
-        length, begin = text_at(data, at, end)
-        medium = which(dialect, MEDIUMS, data, begin, length) if length >= 0 else -1
+        medium = which(dialect, MEDIUMS, data, begin, length)
         if medium < 0:
             return -1
         row[TIER] = meaning(dialect, MEDIUMS, medium)
-        return begin + length
-    if rule == IS_NILS:
-        count, at = list_at(data, at, end)
-        if count < 0 or at + count > end:
-            return -1
-        for offset in range(count):
-            if data[at + offset] != 0xC0:
-                return -1
-        return at + count
-    if rule == IS_ZERO:
-        return at + 1 if at < end and data[at] == 0 else -1
-    if rule == IS_NUMBER:
-        _, at, sign = integer_at(data, at, end)
-        return at if sign else -1
-    if rule in (IS_KIND, IS_TEXT):
-        length, begin = text_at(data, at, end)
-        if length < 0 or (rule == IS_KIND and which(dialect, KINDS, data, begin, length) < 0):
-            return -1
-        return begin + length
-    return -1
+    elif rule == IS_LORA:
+        if length:
+            row[LORA_AT], row[LORA] = begin, length
+    elif rule == IS_SALT:
+        row[SALT_AT], row[SALT] = begin, length
+    elif rule != IS_TEXT:
+        return -1
+    return begin + length
+
+
+@compiled
+def _has_plain_extras(data: NDArray[np.uint8], end: int, row: NDArray[np.int64]) -> bool:
+    """Whether a store's extra keys are its adapter and, in a prompt's first block, its salt.
+
+    They are lists of plain values (`lists_at`). The salt is noted.
+    """
+    count, at = list_at(data, row[EXTRAS_AT], end)
+    if count != row[NAMES]:
+        return False
+    for block in range(count):
+        if data[at] == 0xC0:
+            at += 1
+            continue
+        inner, at = list_at(data, at, end)
+        others = 0
+        for number in range(inner):
+            length, begin = text_at(data, at, end)
+            if length < 0:
+                return False
+            is_lora = number == 0 and length == row[LORA]
+            for offset in range(length if is_lora else 0):
+                if data[begin + offset] != data[row[LORA_AT] + offset]:
+                    is_lora = False
+                    break
+            if not is_lora:
+                others += 1
+                if block or row[HAS_PARENT] or others > 1:
+                    return False
+                row[SALT_AT], row[SALT] = begin, length
+            at = begin + length
+    return True
 
 
 @compiled
@@ -194,8 +224,9 @@ def _event(
 ) -> int:
     """Read one event; return what follows it, or -1 where it is not plain."""
     row = scanned.events[event]
-    row[KIND], row[TIER], row[NAMES], row[HAS_PARENT], row[SIZE] = 0, 0, -1, -1, -1
-    scanned.counted[0] = -1
+    row[KIND], row[TIER], row[GROUP] = 0, 0, 0
+    row[NAMES], row[HAS_PARENT], row[TOKENS], row[SIZE] = -1, -1, -1, -1
+    row[HAS_PAIRS], row[LORA], row[SALT], row[EXTRAS_AT] = 0, 0, 0, -1
     seen = 0
     count, after = list_at(data, at, end)
     if count >= 1:
@@ -285,11 +316,16 @@ def _batch(
         name += row[NAMES]
         if row[KIND] == STORED:
             size = row[SIZE]
-            if row[HAS_PARENT] < 0 or size < 1 or row[NAMES] < 1:
+            if row[HAS_PARENT] < 0 or size < 0 or row[TOKENS] < 0:
                 return -1, name, token
-            if scanned.counted[0] != row[NAMES] * size:
+            if size > 0 and row[TOKENS] == row[NAMES] * size:
+                if row[EXTRAS_AT] >= 0 and not _has_plain_extras(data, end, row):
+                    return -1, name, token
+                token += row[TOKENS]
+            elif dialect.masks[0]:
+                row[TOKENS] = -1
+            else:
                 return -1, name, token
-            token += scanned.counted[0]
         event += 1
     if fields > 2:
         if at < end and data[at] == 0xC0:
@@ -307,17 +343,14 @@ def _batch(
 
 @compiled
 def scan(
-    data: NDArray[np.uint8],
-    ends: NDArray[np.int64],
-    dialect: Dialect,
-    scanned: Scanned,
-    events: NDArray[np.int64],
+    ends: NDArray[np.int64], dialect: Dialect, scanned: Scanned, events: NDArray[np.int64]
 ) -> int:
-    """Scan batches that lie one behind the other, up to the first that is not plain.
+    """Scan batches that lie one behind the other in `scanned.data`, up to the first that is not plain.
 
     `ends` says where each ends. Return how many are plain; `events` is how many events were read up
-    to each one's end. The arrays of `scanned` have as many elements as `data` has.
+    to each one's end. There must be `room` for what the bytes can hold.
     """
+    data = scanned.data
     event, name, token, begin = 0, 0, 0, 0
     for batch in range(ends.size):
         after, name, token = _batch(data, begin, ends[batch], dialect, scanned, event, name, token)

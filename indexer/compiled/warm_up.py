@@ -26,6 +26,7 @@ def warm_up(index: ArrayIndex) -> None:
     index.add(100, keys)
     index.match(chain)
     index.stretches(keys)
+    index.holds(0, np.array(keys, np.uint64))
     index.remove(0, keys)
     index.drop(100)
     index.sweep(1 << 20)
@@ -48,7 +49,7 @@ def _follow(index: ArrayIndex) -> None:
         state = ArrayState(
             "",
             "",
-            orphan_bytes=1,
+            orphan_bytes=1 << 12,
             index=index,
             slots=RankSlots("", life, index, table),
             dialect="vllm",
@@ -78,7 +79,14 @@ def _follow(index: ArrayIndex) -> None:
         say(first)
         say(later)
         say(first)
+        say({**later, "parent_block_hash": name + 9})
+        say({"type": "BlockRemoved", "block_hashes": [name + 1, name + 2]})
+        other = {**first, "token_ids": list(range(32, 64))}
+        say({**other, "block_hashes": [name + 7, name + 8]})
+        say({**other, "block_hashes": [name + 9, name + 10]})
         state.doubt()
+        say({**other, "block_hashes": [name + 13, name + 14], "lora_name": "x"})
+        say({**first, "block_hashes": [name + 11, name + 12], "token_ids": list(range(64, 96))})
         say({**later, "block_hashes": [name + 5, name + 6]})
         say({"type": "BlockRemoved", "block_hashes": [name + 6]})
         state.settle()

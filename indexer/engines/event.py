@@ -8,12 +8,12 @@ blocks), `tokens` is None, and the block can be placed only if its hash is alrea
 from dataclasses import dataclass
 from enum import StrEnum
 
-EngineHash = int | bytes
-"""An engine's name for a block: an unsigned 64-bit integer or its raw digest."""
+EngineHash = int
+"""An engine's name for a block: an unsigned 64-bit integer (`indexer.engines.wire.name_of`)."""
 
 
 class MalformedEventError(Exception):
-    """A frame is not what its engine's format says. Nothing of it may be applied."""
+    """A batch, or one event of it, is not what its engine's format says: nothing of it is applied."""
 
 
 class Tier(StrEnum):
@@ -48,6 +48,8 @@ class Stored:
     """Tokens of the group's sliding window; 0: it has none, or it is not said."""
     lookahead: bool = False
     """Whether a block names the token after it too (see `indexer.extra.next_token`)."""
+    once: bool = False
+    """Whether the engine keeps no block twice in a tier: a block that it stores again is another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,20 @@ Event = Stored | Removed | Moved | Cleared
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """An event that cannot be read, in a batch that can: what it told is not known."""
+
+    kind: str
+    """Its type as the engine names it; empty where not even that can be read."""
+    reason: str
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it told of blocks that came: then some are missing, and none that is shown is gone."""
+        return self.kind == "BlockStored"
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The events of one engine step, in the order in which the cache changed."""
 
@@ -87,7 +103,7 @@ class Batch:
     events: tuple[Event, ...]
     rank: int | None = None
     """The data-parallel rank; None where the engine does not say."""
-    skipped: int = 0
-    """Events of unknown type that were passed over."""
+    unread: tuple[Unread, ...] = ()
+    """Those that cannot be read and come after the last clear: a clear makes what was before moot."""
     capacity: int = 0
     """Blocks of the engine's cache, where it says so."""

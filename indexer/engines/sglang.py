@@ -1,11 +1,12 @@
-"""SGLang's KV-cache events, 0.5.6 to 0.5.23.
+"""SGLang's KV-cache events, 0.5.7 to 0.5.23.
 
 Source: `sglang/srt/disaggregation/kv_events.py` of those versions, as set down in
 `shared/engine-events.md`, section 6.1. Transport, batch and replay are vLLM's; events are arrays up to
 0.5.19 and maps from 0.5.20. Names are signed 64-bit integers. A block is a page.
 
 Up to 0.5.5 a page's name did not tell its parent, and the first page of every tree node had none: such
-streams look well-formed and cannot be chained, so those versions are not supported.
+streams look well-formed and cannot be chained. 0.5.6 announces that pages go where it only splits a
+tree node that holds them. Neither is supported.
 """
 
 from typing import Any
@@ -28,9 +29,16 @@ from indexer.engines.wire import (
     lora_of,
     name_of,
     names_of,
+    read_batch,
 )
 from indexer.extra import next_token
 from indexer.token import pack_tokens
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What 0.5.18 and 0.5.19 tell of a salted page, in the place of `cache_salt`."""
+
+    cache_salt: str
 
 
 class BlockStored(msgspec.Struct, frozen=True):
@@ -43,10 +51,10 @@ class BlockStored(msgspec.Struct, frozen=True):
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
-    # 0.5.18 and 0.5.19 put an object here whose form is not established; it is not interpreted.
-    cache_salt: Any = None
+    cache_salt: str | Metadata | None = None
     session_id: Any = None
-    lora_name: Any = None
+    """Who stored it; says nothing of the block."""
+    lora_name: str | None = None
 
 
 class BlockRemoved(msgspec.Struct, frozen=True):
@@ -71,17 +79,8 @@ def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a payload into neutral events.
-
-    Raises MalformedEventError; then nothing of the frame is to be applied.
-    """
-    wire = decode_wire(payload)
-    return Batch(
-        timestamp=wire.ts,
-        events=tuple([_neutral(event) for event in wire.events]),
-        rank=wire.data_parallel_rank,
-        skipped=wire.skipped,
-    )
+    """Decode a payload into neutral events. Raises MalformedEventError where it is no batch."""
+    return read_batch(decode_wire(payload), _neutral)
 
 
 def _neutral(event: WireEvent) -> Event:
@@ -101,9 +100,7 @@ def _stored(event: BlockStored) -> Stored:
             f"token_ids has {len(event.token_ids)} entries for {len(hashes)} pages of "
             f"{event.block_size}"
         )
-    for field in ("cache_salt", "lora_name"):
-        if not isinstance(getattr(event, field), str | None):
-            raise MalformedEventError(f"{field} is no string")
+    salt = event.cache_salt
     tokens, extras = _tokens(event)
     return Stored(
         hashes=hashes,
@@ -112,9 +109,10 @@ def _stored(event: BlockStored) -> Stored:
         block_size=event.block_size,
         tier=tier_of(event.medium),
         lora=lora_of(event.lora_name, event.lora_id),
-        cache_salt=event.cache_salt or "",
+        cache_salt=(salt.cache_salt if isinstance(salt, Metadata) else salt) or "",
         extras=extras,
         lookahead=extras is not None,
+        once=True,
     )
 
 

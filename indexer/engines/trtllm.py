@@ -3,10 +3,15 @@
 Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), as set down in `shared/engine-events.md`,
 section 6.2. There is no socket that publishes: `POST /kv_cache_events` answers with all events since
 the last call, once. `split` takes such an answer apart, so that each event goes through a rank's
-stream under its `event_id`; a codec then decodes one event.
+stream under its `event_id` (`address`); a codec then decodes one event.
 
-What these events do not say, nothing here can know: adapter and cache salt. A block of a salted
-request looks unsalted, so do not use salts for isolation with this engine's events.
+The second generation of its cache manager (`kv_cache_manager_v2/_event_manager.py`) writes the same
+shapes with two differences. Under the hash algorithm `v2_sha256` a block's name is a SHA-256 digest in
+hexadecimal. And where a multimodal item stands for a token, its `token_id` is the item's digest.
+
+What these events do not say, nothing here can know: the adapter, and the cache salt before
+`cache_salt` came (pull request 13051, in 1.3) and with the second manager. Such blocks look like
+everybody's.
 """
 
 import msgspec
@@ -21,11 +26,16 @@ from indexer.engines.event import (
     Removed,
     Stored,
     Tier,
+    Unread,
 )
-from indexer.engines.wire import name_of
+from indexer.engines.wire import LONGEST_KIND, name_of
 from indexer.extra import pack_extra
 from indexer.group import TRTLLM_WINDOW
 from indexer.token import pack_tokens
+
+MOST_NAME_BYTES = 64
+MOST_TOKEN_DIGITS = 10
+"""Of a number below 2^32; a digest has more."""
 
 LEVELS = (Tier.GPU, Tier.CPU)
 """Primary and secondary cache level."""
@@ -40,7 +50,8 @@ class Created(msgspec.Struct, frozen=True, tag_field="type", tag="created"):
 class Token(msgspec.Struct, frozen=True):
     """A token, and what stands beside it where it is a placeholder."""
 
-    token_id: int
+    token_id: int | str
+    """A digest in hexadecimal where it stands for a multimodal item; or a number in digits."""
     token_extra_id: int = 0
 
 
@@ -54,23 +65,24 @@ class MultimodalKey(msgspec.Struct, frozen=True):
 class StoredBlock(msgspec.Struct, frozen=True):
     """One block of a store."""
 
-    block_hash: int
+    block_hash: int | str
     tokens: list[Token]
     cache_level: int = 0
     mm_keys: list[MultimodalKey] | None = None
+    cache_salt: str | None = None
 
 
 class StoredData(msgspec.Struct, frozen=True, tag_field="type", tag="stored"):
     """Blocks became cached, each the child of the one before it."""
 
-    parent_hash: int | None
+    parent_hash: int | str | None
     blocks: list[StoredBlock]
 
 
 class RemovedData(msgspec.Struct, frozen=True, tag_field="type", tag="removed"):
     """Blocks are gone."""
 
-    block_hashes: list[int]
+    block_hashes: list[int | str]
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -83,14 +95,20 @@ class Diff(msgspec.Struct, frozen=True):
 class Updated(msgspec.Struct, frozen=True, tag_field="type", tag="updated"):
     """A block moved, or its priority changed."""
 
-    block_hash: int
+    block_hash: int | str
     cache_level: Diff | None = None
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """What stands around every event; `data` is decoded when it is applied."""
+class Address(msgspec.Struct, frozen=True):
+    """Whose event it is, and which."""
 
     event_id: int
+    attention_dp_rank: int | None = None
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """What stands around every event's data."""
+
     data: msgspec.Raw
     window_size: int = 0
     attention_dp_rank: int | None = None
@@ -105,27 +123,33 @@ class Kind(msgspec.Struct, frozen=True):
 KNOWN: frozenset[str] = frozenset({"created", "stored", "removed", "updated"})
 Data = Created | StoredData | RemovedData | Updated
 
+_address = msgspec.json.Decoder(Address)
 _envelope = msgspec.json.Decoder(Envelope)
 _kind = msgspec.json.Decoder(Kind)
 _data = msgspec.json.Decoder(Data)
 
 
-def split(answer: bytes) -> list[tuple[int, int, bytes]]:
-    """Take an answer of `/kv_cache_events` apart into (rank, event_id, one event's JSON).
+def split(answer: bytes) -> list[bytes]:
+    """Take an answer of `/kv_cache_events` apart into its events, as JSON.
 
-    Raises MalformedEventError where it is no array of events.
+    Raises MalformedEventError where it is no array.
     """
     try:
-        raws = msgspec.json.decode(answer, type=list[msgspec.Raw])
-        found = []
-        for raw in raws:
-            envelope = _envelope.decode(raw)
-            if envelope.event_id < 0 or (envelope.attention_dp_rank or 0) < 0:
-                raise MalformedEventError("event_id and attention_dp_rank are 0 or more")
-            found.append((envelope.attention_dp_rank or 0, envelope.event_id, bytes(raw)))
+        return [bytes(raw) for raw in msgspec.json.decode(answer, type=list[msgspec.Raw])]
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedEventError(str(error)) from error
-    return found
+
+
+def address(event: bytes) -> tuple[int, int]:
+    """Return an event's rank and its number there. Raises MalformedEventError."""
+    try:
+        found = _address.decode(event)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedEventError(str(error)) from error
+    rank = found.attention_dp_rank or 0
+    if found.event_id < 0 or rank < 0:
+        raise MalformedEventError("event_id and attention_dp_rank are 0 or more")
+    return rank, found.event_id
 
 
 class Codec:
@@ -138,12 +162,16 @@ class Codec:
         """Decode one event. Raises MalformedEventError."""
         try:
             envelope = _envelope.decode(payload)
-            if _kind.decode(envelope.data).type not in KNOWN:
-                return Batch(0.0, (), envelope.attention_dp_rank, skipped=1)
+            kind = _kind.decode(envelope.data).type
+            if kind not in KNOWN:
+                unread = Unread(kind[:LONGEST_KIND], "its type is not known")
+                return Batch(0.0, (), envelope.attention_dp_rank, unread=(unread,))
             data: Data = _data.decode(envelope.data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise MalformedEventError(str(error)) from error
         rank, group = envelope.attention_dp_rank, envelope.window_size
+        if group < 0:
+            raise MalformedEventError(f"window_size is {group}; it is 0 or more")
         if isinstance(data, Created):
             capacity = data.num_blocks_per_cache_level
             # The first of its life: whatever was known before is of another one.
@@ -151,12 +179,12 @@ class Codec:
         if isinstance(data, StoredData):
             return Batch(0.0, self._stored(data, group), rank)
         if isinstance(data, RemovedData):
-            names = tuple(name_of(value) for value in data.block_hashes)
+            names = tuple(_name(value) for value in data.block_hashes)
             return Batch(0.0, (Removed(names, None, group),), rank)
         if data.cache_level is None or data.cache_level.old_value == data.cache_level.new_value:
             return Batch(0.0, (), rank)
         source, target = _tier(data.cache_level.old_value), _tier(data.cache_level.new_value)
-        return Batch(0.0, (Moved(name_of(data.block_hash), source, target, group),), rank)
+        return Batch(0.0, (Moved(_name(data.block_hash), source, target, group),), rank)
 
     def _stored(self, data: StoredData, group: int) -> tuple[Event, ...]:
         """Return the full blocks of a store, those of one level together.
@@ -165,7 +193,7 @@ class Codec:
         """
         size = self._block_size
         events: list[Event] = []
-        parent = None if data.parent_hash is None else name_of(data.parent_hash)
+        parent = None if data.parent_hash is None else _name(data.parent_hash)
         for position, block in enumerate(data.blocks):
             count = len(block.tokens)
             if count < size and position == len(data.blocks) - 1:
@@ -174,7 +202,7 @@ class Codec:
                 raise MalformedEventError(
                     f"a block has {count} tokens; the configured tokens_per_block is {size}"
                 )
-            name = name_of(block.block_hash)
+            name = _name(block.block_hash)
             events.append(_one_block(block, name, parent, group))
             parent = name
         return tuple(events)
@@ -183,25 +211,56 @@ class Codec:
 def _one_block(
     block: StoredBlock, name: EngineHash, parent: EngineHash | None, group: int
 ) -> Stored:
+    read = [_token(token.token_id) for token in block.tokens]
     try:
-        tokens = pack_tokens(token.token_id for token in block.tokens)
+        tokens = pack_tokens(number for number, _ in read)
     except ValueError as error:
         raise MalformedEventError(str(error)) from error
     extra = pack_extra([(key.hash, None) for key in block.mm_keys or ()])
-    if not extra and any(token.token_extra_id for token in block.tokens):
-        # Placeholders of an item that is not named: kept apart from every request.
-        extra = pack_extra([("\x00unnamed", None)])
+    digests = [digest for _, digest in read if digest]
+    if digests or (not extra and any(token.token_extra_id for token in block.tokens)):
+        # Placeholders that no request has as its tokens, or of an item that is not named: kept apart
+        # from every request.
+        extra = pack_extra([("\x00unnamed", None)], digests)
     return Stored(
         hashes=(name,),
         parent=parent,
         tokens=tokens,
         block_size=len(block.tokens),
         tier=_tier(block.cache_level),
+        cache_salt=block.cache_salt or "",
         extras=(extra,) if extra else None,
         group=group,
         kind=TRTLLM_WINDOW,
         window=group,
     )
+
+
+def _name(value: int | str) -> EngineHash:
+    if isinstance(value, int):
+        return name_of(value)
+    try:
+        name = bytes.fromhex(value)
+    except ValueError:
+        name = b""
+    if not name or len(value) != 2 * len(name) or len(name) > MOST_NAME_BYTES:
+        raise MalformedEventError("a block_hash is neither a number nor a digest in hexadecimal")
+    return name_of(name)
+
+
+def _token(value: int | str) -> tuple[int, bytes]:
+    """Return a token's id, or 0 and the digest of the item that stands for it."""
+    if isinstance(value, int):
+        return value, b""
+    if value.isascii() and value.isdigit() and len(value) <= MOST_TOKEN_DIGITS:
+        return int(value), b""
+    try:
+        digest = bytes.fromhex(value)
+    except ValueError:
+        digest = b""
+    if not digest:
+        raise MalformedEventError("a token_id is neither a number nor a digest in hexadecimal")
+    return 0, digest
 
 
 def _tier(level: int) -> Tier:

@@ -21,9 +21,11 @@ from indexer.engines.wire import (
     AllBlocksCleared,
     WireBatch,
     decode_batch,
+    group_of,
     lora_of,
     name_of,
     names_of,
+    read_batch,
 )
 from indexer.extra import pack_extra
 from indexer.token import pack_tokens
@@ -73,17 +75,8 @@ def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a payload into neutral events.
-
-    Raises MalformedEventError; then nothing of the frame is to be applied.
-    """
-    wire = decode_wire(payload)
-    return Batch(
-        timestamp=wire.ts,
-        events=tuple([_neutral(event) for event in wire.events]),
-        rank=wire.data_parallel_rank,
-        skipped=wire.skipped,
-    )
+    """Decode a payload into neutral events. Raises MalformedEventError where it is no batch."""
+    return read_batch(decode_wire(payload), _neutral)
 
 
 def _neutral(event: WireEvent) -> Event:
@@ -93,7 +86,7 @@ def _neutral(event: WireEvent) -> Event:
         return Removed(
             hashes=names_of(event.block_hashes),
             tier=tier_of(event.medium),
-            group=event.group_idx or 0,
+            group=group_of(event.group_idx),
         )
     return Cleared()
 
@@ -125,7 +118,7 @@ def _stored(event: BlockStored) -> Stored:
         lora=lora_of(event.lora_name, event.lora_id),
         cache_salt=salt,
         extras=extras,
-        group=event.group_idx or 0,
+        group=group_of(event.group_idx),
         kind=event.kv_cache_spec_kind or "",
         window=max(0, event.kv_cache_spec_sliding_window or 0),
     )

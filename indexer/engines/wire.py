@@ -2,17 +2,22 @@
 
 A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, field, …]` whose
 trailing fields may be cut off, or a map with a `type` key; engines changed from one to the other, so
-it is decided event by event (`shared/engine-events.md`, 2.1, 2.2 and 6.1).
+it is decided event by event (`shared/engine-events.md`, 2.1, 2.2 and 6.1). An event that cannot be read
+costs itself and not its batch, as long as its end can be found.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import xxhash
 
-from indexer.engines.event import EngineHash, MalformedEventError
+from indexer.engines.event import Batch, Cleared, EngineHash, Event, MalformedEventError, Unread
 
 UINT64 = (1 << 64) - 1
+
+LONGEST_KIND = 40
+"""Characters of an unknown event's type that are told, at most."""
 
 WireEvent = TypeVar("WireEvent", bound=msgspec.Struct)
 
@@ -22,50 +27,83 @@ class AllBlocksCleared(msgspec.Struct, frozen=True):
 
 
 class WireBatch(msgspec.Struct, Generic[WireEvent], frozen=True):
-    """A batch as it is on the wire; `skipped` counts events of unknown type."""
+    """A batch as it is on the wire."""
 
     ts: float
-    events: list[WireEvent]
+    events: list[WireEvent | Unread]
     data_parallel_rank: int | None
-    skipped: int
 
 
 def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBatch[WireEvent]:
     """Decode a payload whose events are of `types`, by tag.
 
-    Unknown tags, unknown map keys and elements past a type's last field are passed over. Raises
-    MalformedEventError for anything that is not a batch.
+    Unknown map keys and elements past a type's last field are passed over. Raises MalformedEventError
+    for anything that is not a batch.
     """
     try:
-        raw = msgspec.msgpack.decode(payload)
-        if not isinstance(raw, list) or len(raw) < 2 or not isinstance(raw[1], list):
+        parts = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
+        if len(parts) < 2:
             raise MalformedEventError("a batch is an array of a timestamp and a list of events")
-        timestamp = msgspec.convert(raw[0], float)
-        rank = msgspec.convert(raw[2], int | None) if len(raw) > 2 else None
-        events = [_event(item, types) for item in raw[1]]
+        timestamp = msgspec.msgpack.decode(parts[0], type=float)
+        raws = msgspec.msgpack.decode(parts[1], type=list[msgspec.Raw])
+        rank = msgspec.msgpack.decode(parts[2], type=int | None) if len(parts) > 2 else None
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise MalformedEventError(str(error)) from error
+    return WireBatch(timestamp, [_event(raw, types) for raw in raws], rank)
+
+
+def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent | Unread:
+    tag: Any = ""
+    try:
+        item = msgspec.msgpack.decode(raw)
+        if isinstance(item, dict):
+            tag = item.get("type")
+        elif isinstance(item, list) and item:
+            tag = item[0]
+        else:
+            return Unread("", "an event is a map, or an array that begins with its tag")
+        if not isinstance(tag, str):
+            return Unread("", "an event's tag is a string")
+        wire_type = types.get(tag)
+        if wire_type is None:
+            return Unread(tag[:LONGEST_KIND], "its type is not known")
+        if isinstance(item, list):
+            item = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
+        return msgspec.convert(item, wire_type)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError) as error:
         # A TypeError is a map whose key cannot be hashed.
-        raise MalformedEventError(str(error)) from error
-    known = [event for event in events if event is not None]
-    return WireBatch(timestamp, known, rank, len(events) - len(known))
+        return Unread(tag, str(error))
 
 
-def _event(item: Any, types: Mapping[str, type[WireEvent]]) -> WireEvent | None:
-    """Return one event, or None for a type that is not known."""
-    if isinstance(item, dict):
-        tag = item.get("type")
-    elif isinstance(item, list) and item:
-        tag = item[0]
-    else:
-        raise MalformedEventError("an event is a map, or an array that begins with its tag")
-    if not isinstance(tag, str):
-        raise MalformedEventError("an event's tag is a string")
-    wire_type = types.get(tag)
-    if wire_type is None:
-        return None
-    if isinstance(item, list):
-        item = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
-    return msgspec.convert(item, wire_type)
+def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]) -> Batch:
+    """Return a batch's neutral events; `neutral` raises MalformedEventError where one means nothing."""
+    events: list[Event] = []
+    unread: list[Unread] = []
+    for one in wire.events:
+        if isinstance(one, Unread):
+            unread.append(one)
+            continue
+        try:
+            event = neutral(one)
+        except MalformedEventError as error:
+            unread.append(Unread(type(one).__name__, str(error)))
+            continue
+        if isinstance(event, Cleared):
+            unread.clear()
+        events.append(event)
+    return Batch(
+        timestamp=wire.ts,
+        events=tuple(events),
+        rank=wire.data_parallel_rank,
+        unread=tuple(unread),
+    )
+
+
+def group_of(number: int | None) -> int:
+    """Return a cache group's number; none said means 0. Raises MalformedEventError."""
+    if number is not None and number < 0:
+        raise MalformedEventError(f"group_idx is {number}; it is 0 or more")
+    return number or 0
 
 
 def lora_of(name: str | None, number: int | None) -> str:
@@ -79,10 +117,13 @@ def lora_of(name: str | None, number: int | None) -> str:
 
 
 def name_of(value: int | bytes) -> EngineHash:
-    """Return a block's name; signed integers are brought to unsigned ones."""
-    return value & UINT64 if isinstance(value, int) else value
+    """Return a block's name: signed integers are brought to unsigned ones, digests to 64 bits.
+
+    Two digests of one rank have one name by a chance of one in 2^64, as engines' own integers have.
+    """
+    return value & UINT64 if isinstance(value, int) else xxhash.xxh64_intdigest(value)
 
 
 def names_of(values: list[int | bytes]) -> tuple[EngineHash, ...]:
     """Return the names of blocks."""
-    return tuple([value & UINT64 if isinstance(value, int) else value for value in values])
+    return tuple(map(name_of, values))

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from indexer.engines.event import Tier
-from indexer.index import BrokenInvariantError, IndexStats, Stretch
+from indexer.index import BrokenInvariantError, IndexStats, Links, Stretch
 from indexer.key import Chain
 from indexer.packed_keys import packed_keys
 from indexer.shared.bucket import read_bucket
@@ -155,7 +155,7 @@ class RedisIndex:
         self._tell_places()
         return number
 
-    def add(self, slot: int, keys: Sequence[int]) -> None:
+    def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:  # noqa: ARG002
         """Let `slot` hold `keys`."""
         if keys:
             self._change(self._number(slot), keys, adds=True)

@@ -14,7 +14,7 @@ from indexer.shared.names import Names
 from indexer.shared.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.schema import SchemaError, fits
 from indexer.trust import Level, Trust
-from indexer.watched import layout_of
+from indexer.watched import copies_of, layout_of
 
 log = logging.getLogger(__name__)
 
@@ -263,6 +263,15 @@ class SharedRank:
         """The engine's last applied batch; None before the first."""
         state = self._state
         return state.engine_sequence if state and state.HasField("engine_sequence") else None
+
+    @property
+    def capacity(self) -> int:
+        """Blocks of its fastest tier; 0: not known."""
+        return self._state.capacity if self._state else 0
+
+    def copies(self) -> int | None:
+        """Return how many of them are taken, as its publisher says."""
+        return copies_of(self._state) if self._state else None
 
     def troubled(self, problem: str) -> None:
         """Take note of why what is looked up may be old or incomplete; empty for no longer."""

@@ -119,7 +119,9 @@ class RemoteIndex:
             stale_after=self._stale_after,
             clock=self._clock,
         )
-        added = self._ranks[pod, rank] = RemoteRank(said, lambda: self._doubt, self._remove)
+        added = self._ranks[pod, rank] = RemoteRank(
+            said, lambda: self._doubt, self._remove, clock=self._clock
+        )
         return added
 
     def _remove(self, rank: RemoteRank) -> None:

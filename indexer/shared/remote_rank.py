@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from indexer.engines.event import Tier
 from indexer.group import Layout
+from indexer.limits import Limits
 from indexer.shared.registry import SharedRank
 from indexer.trust import Level, Trust
 
@@ -26,6 +27,8 @@ class RemoteRank:
         said: SharedRank,
         doubt: Callable[[], Doubt | None],
         close: Callable[["RemoteRank"], None],
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self.pod = said.pod
         self.number = said.number
@@ -34,6 +37,7 @@ class RemoteRank:
         """Whether the engine's events reach the index, as far as was last heard of that."""
         self._doubt = doubt
         self._close = close
+        self._limits = Limits(clock)
         self._last: tuple[Trust, Doubt, Trust] | None = None
 
     @property
@@ -41,7 +45,7 @@ class RemoteRank:
         """How far the answer that is being made may be believed of this rank."""
         said, doubt = self.said.trust, self._doubt()
         if doubt is None or said.level in {Level.COLD, Level.STALE}:
-            return said
+            return self._limits.on(said)
         last = self._last
         if last is None or last[0] is not said or last[1] is not doubt:
             # One object for one trust: who builds answers compares by identity.
@@ -58,8 +62,24 @@ class RemoteRank:
         """The engine's last applied batch; None before the first."""
         return self.said.sequence
 
+    @property
+    def capacity(self) -> int:
+        """Blocks of its fastest tier; 0: not known."""
+        return self.said.capacity
+
+    def copies(self) -> int | None:
+        """Return how many of them are taken, as its publisher says."""
+        return self.said.copies()
+
     def learn_capacity(self, blocks: int) -> None:
         """Leave it to the publisher, which heals the view."""
+
+    def engine_restarted(self, reason: str) -> None:
+        """Leave it to the publisher, which follows the engine."""
+
+    def limit(self, reason: str, about: str = "") -> None:
+        """Let the rank be degraded at best, for a reason; with an empty one no longer."""
+        self._limits.set(about, reason)
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""

@@ -16,7 +16,9 @@ HIGHEST_UTILISATION = 0.95
 class Warmpath:
     """The cost is in seconds, the sum of these terms; each only grows with what it is made of.
 
-    wait: until a new prefill would start.
+    wait: until a new prefill would start; less by `sharing` times the prefill that is under way here of
+    a prompt that begins alike, or times the wait if that is less. To wait for it takes as long as to
+    compute it elsewhere, and costs nobody anything.
     prefill: this prompt's.
     others: what this prefill costs the requests that come after it: kappa x rho / (1 - rho) times
     itself at the fleet's utilisation rho, as in a queue; more of it on a rank that is more crowded
@@ -36,6 +38,8 @@ class Warmpath:
     off crowded ranks, so that most wait less (p90)."""
     mu: float = 0.002
     """Seconds for a request in flight."""
+    sharing: float = 0.25
+    """0: of requests of one prompt that come at once, each computes it on a pod of its own."""
     session_margin: float = 0.1
     """Seconds: a session stays where it is unless that costs so much more."""
     load_margin: float = 1.5
@@ -46,6 +50,7 @@ class Warmpath:
         check_option("kappa", self.kappa)
         check_option("g", self.g, highest=2.0)
         check_option("mu", self.mu)
+        check_option("sharing", self.sharing, highest=1.0)
         check_option("session-margin", self.session_margin)
         check_option("load-margin", self.load_margin, lowest=1.0)
         check_option("load-slack", self.load_slack)
@@ -67,20 +72,21 @@ class Warmpath:
             load = one.load
             decoding = max(0, load.in_flight - load.waiting)
             crowd = (1 + load.waiting) * (1 + decoding) / usual
-            others = weight * one.prefill * crowd**self.g
+            others = weight * one.prefill / one.slowness * crowd**self.g
             decode = self.mu * load.in_flight
+            wait = load.wait - self.sharing * min(one.arriving, load.wait)
             session = 0.0 if one.is_session else leaving
-            cost = load.wait + one.prefill + others + decode + session
+            cost = wait + one.prefill + others + decode + session
             if load.in_flight <= limit:
                 within = max(within, cost)
-            costs.append((one, cost, others, decode, session))
+            costs.append((one, cost, wait, others, decode, session))
 
         ranked = []
-        for one, cost, others, decode, session in costs:
+        for one, cost, wait, others, decode, session in costs:
             excess = one.load.in_flight - limit
             hot_spot = within + excess if excess > 0 else 0.0
             terms = (
-                ("wait", one.load.wait),
+                ("wait", wait),
                 ("prefill", one.prefill),
                 ("others", others),
                 ("decode", decode),

@@ -30,6 +30,10 @@ class Dialect(Protocol):
         """Whether a replayed batch has the topic among its frames."""
 
     @property
+    def keeps_once(self) -> bool:
+        """Whether the engine has no block twice in a medium, and so tells of none."""
+
+    @property
     def opening(self) -> Sequence[WireEvent]:
         """What an engine announces when its life begins."""
 

@@ -6,11 +6,12 @@ page is a block, its name the first 8 bytes of a digest as a *signed* integer. E
 begins with a clear, because creating SGLang's tree is a reset.
 
 What is SGLang's here is what goes over the wire, and no more. The cache beneath stores, keeps and evicts
-as vLLM's does: pages are announced when they are scheduled and not when a request ends or a chunk is
-done, nothing is a radix tree, and the digests are vLLM's. Groups but the first are left out, as SGLang
-has none, and so are an offload tier's stores without tokens. Versions before 0.5.6 named pages without
-their parents, which these digests cannot imitate; 0.5.18 and 0.5.19 had a form of their own that is not
-established.
+as vLLM's does, and of a page that it has twice only the first store and the last removal are told
+(`simworker.events.kept_once`): pages are announced when they are scheduled and not when a request ends
+or a chunk is done, nothing is a radix tree, and the digests are vLLM's. Groups but the first are left
+out, as SGLang has none, and so are an offload tier's stores without tokens. Versions before 0.5.6 named
+pages without their parents, which these digests cannot imitate; 0.5.18 and 0.5.19 had a form of their
+own that is not established.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,7 @@ class SglangDialect:
     """One version's encoder."""
 
     engine = "sglang"
+    keeps_once = True
     opening: Sequence[WireEvent] = (Cleared(),)
 
     def __init__(self, version: Version | None = None, byte_hashes: bool = False) -> None:

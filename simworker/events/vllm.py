@@ -53,6 +53,7 @@ class VllmDialect:
     """One version's encoder."""
 
     engine = "vllm"
+    keeps_once = False
     opening: Sequence[WireEvent] = ()
     """A new engine says nothing: consumers see it by its sequence number only."""
 

@@ -21,7 +21,7 @@ def test_every_other_benchmark_runs_with_or_without_the_peer(
 ) -> None:
     assert benchmarks.main(["index", "memory", "ingest", "recover", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert len(figures) == 22
+    assert len(figures) == 35
     assert all(figure["value"] > 0 for figure in figures)
     for figure in figures:
         assert (figure["ratio"] is None) == (figure["peer"] is None)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import pytest
@@ -32,6 +33,14 @@ WRONG: Mapping[str, dict[str, float]] = {
     "all, costs x 0.5": {"estimate_factor": 0.5, "event_delay": 5.0, "no_events_share": 1 / 3},
     "all, costs x 2": {"estimate_factor": 2.0, "event_delay": 5.0, "no_events_share": 1 / 3},
 }
+
+FAULTY: Mapping[str, tuple[dict[str, Any], float]] = {
+    "every second pod 3 x as slow": ({"slow_factor": 3.0}, 2.0),
+    "first tokens not reported": ({"reports": "ends"}, 1.25),
+    "nothing reported": ({"reports": "none"}, 1.25),
+    "nothing reported, no metrics": ({"reports": "none", "scrape": inf}, 1.25),
+}
+"""What is wrong with a fleet or its gateways, and how much longer requests may wait for it."""
 
 
 def generated(kind: str) -> Cell:
@@ -66,3 +75,10 @@ def test_traffic_that_nothing_was_tuned_on_waits_less() -> None:
 def test_wrong_inputs_do_not_break_it(cell: Cell, wrong: str) -> None:
     changed: Any = WRONG[wrong]
     assert outcome(replace(cell, **changed)).ttft_p90_s <= 1.25 * outcome(cell).ttft_p90_s
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_unlike_pods_and_lost_reports_cost_no_more_than_they_must(fault: str) -> None:
+    changed, most = FAULTY[fault]
+    cell = generated("docs")
+    assert outcome(replace(cell, **changed)).ttft_p90_s <= most * outcome(cell).ttft_p90_s

@@ -21,7 +21,7 @@ ROW = Figures(
     seconds=1.0, pod_prefill_s=[30.0, 31.0, 32.0, 33.0], ttft_curve_s=[0.1, 0.5, 5.0],
     settings={
         "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
-        "estimate_factor": 1.0, "raw_bursts": False,
+        "estimate_factor": 1.0, "slow_factor": 1.0, "reports": "all", "raw_bursts": False,
     },
 )  # fmt: skip
 

@@ -63,6 +63,8 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
                 load=loads(most),
                 known_tokens=st.integers(0, most),
                 is_session=st.booleans(),
+                slowness=st.floats(0.01, 100),
+                arriving=st.floats(0, most, allow_subnormal=False),
             ),
             min_size=1,
             max_size=8,

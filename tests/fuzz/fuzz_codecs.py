@@ -42,7 +42,7 @@ MOST_EVENTS = 4
 def trtllm_decode(payload: bytes) -> Batch:
     """Take an answer apart and decode each event."""
     codec = trtllm.Codec(4)
-    events = [event for _, _, one in trtllm.split(payload) for event in codec(one).events]
+    events = [event for one in trtllm.split(payload) for event in codec(one).events]
     return Batch(0.0, tuple(events))
 
 

@@ -4,6 +4,7 @@ A pool of `capacity` blocks, given away in the order of last use, tail first; an
 it. What is cached and what is announced are two things here, so that a test can lose the second.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Iterable
 
@@ -22,8 +23,12 @@ Block = tuple[str, str, tuple[int, ...]]
 class EngineModel:
     """One rank of an engine. Its names are unique to a block's content within one life."""
 
-    def __init__(self, *, buffer_steps: int = 6, capacity: int = 8) -> None:
+    def __init__(
+        self, *, buffer_steps: int = 6, capacity: int = 8, has_digests: bool = False
+    ) -> None:
         self.life = 0
+        self.has_digests = has_digests
+        """Whether names are bytes."""
         self.buffer_steps = buffer_steps
         self.capacity = capacity
         self.start()
@@ -41,7 +46,9 @@ class EngineModel:
         self.life += 1
         self.start()
 
-    def name(self, block: Block) -> int:
+    def name(self, block: Block) -> int | bytes:
+        if self.has_digests:
+            return hashlib.sha256(repr((self.life, block)).encode()).digest()
         return hash((self.life, block)) & ((1 << 64) - 1)
 
     def held(self) -> set[int]:
@@ -95,6 +102,33 @@ class EngineModel:
         )
         return self.publish(events)
 
+    def report(self, tokens: tuple[int, ...]) -> tuple[int, bytes] | None:
+        """Serve a request with a full report: what it finds is announced as stored, and nothing is."""
+        blocks: list[Block] = [
+            ("", "", tokens[:end]) for end in range(BLOCK, len(tokens) + 1, BLOCK)
+        ]
+        found = 0
+        while found < len(blocks) and blocks[found] in self.gpu:
+            found += 1
+        if not found:
+            return None
+        for block in blocks[:found]:
+            self.gpu.remove(block)
+        self.gpu.extend(reversed(blocks[:found]))
+        return self.publish(
+            [
+                {
+                    "type": "BlockStored",
+                    "block_hashes": [self.name(block) for block in blocks[:found]],
+                    "parent_block_hash": None,
+                    "token_ids": list(tokens[: found * BLOCK]),
+                    "block_size": BLOCK,
+                    "lora_id": None,
+                    "medium": "GPU",
+                }
+            ]
+        )
+
     def touch(self, which: int) -> None:
         """Serve a request that finds all its blocks and fills none: nothing is announced."""
         if not self.gpu:
@@ -144,6 +178,16 @@ class EngineModel:
 
     def _removed(self, block: Block, medium: str) -> dict[str, object]:
         return {"type": "BlockRemoved", "block_hashes": [self.name(block)], "medium": medium}
+
+    def misspell(self, which: int, kind: str, **fields: object) -> bytes:
+        """Let an event of the newest batch say what nobody understands; return the batch."""
+        sequence, payload = self.buffer.pop()
+        timestamp, events, rank = msgspec.msgpack.decode(payload)
+        event = events[which % len(events)]
+        event |= {"type": kind or event["type"]} | fields
+        odd = msgspec.msgpack.encode([timestamp, events, rank])
+        self.buffer.append((sequence, odd))
+        return odd
 
     def clear(self) -> tuple[int, bytes]:
         self.gpu.clear()

@@ -2,10 +2,13 @@
 
 import msgspec
 import pytest
+from sides import Side, stored
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
+from indexer.engines.event import Tier
 from indexer.ingest import Ingest
+from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from indexer.trust import Level
@@ -69,6 +72,40 @@ def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(
         second.store(prompt)
         assert ingest.index.stats().bytes <= BYTES
     ingest.check()
+
+
+@pytest.mark.parametrize("form", ["compiled", "pure"])
+def test_stores_that_wait_for_their_parents_count_and_go_before_blocks_do(form: str) -> None:
+    most = {"compiled": BYTES, "pure": 4 * BYTES}[form]
+    index = ArrayIndex(most) if form == "compiled" else MemoryIndex(most)
+    side = Side(form, index)
+    pods = [f"p{n}" for n in range(6)]
+    for pod in pods:
+        side.send(pod, stored([1, 2], [5] * 8, None, 4))
+    dropped = n = 0
+    while not dropped:
+        side.send(pods[n % 6], stored([10 + n], [n] * 4, 10**6 + n, 4))
+        assert index.stats().bytes <= most
+        assert index.waiting.bytes == sum(side.rank(pod).orphans.bytes for pod in pods)
+        dropped = sum(side.rank(pod).orphans.dropped for pod in pods)
+        n += 1
+    assert index.waiting.bytes > most // 4
+    stored_blocks = 2
+    while index.waiting.bytes:
+        tokens = [token for block in range(50) for token in [7, 7, stored_blocks, block]]
+        names = range(10**7 + stored_blocks, 10**7 + stored_blocks + 50)
+        side.send("p0", stored(names, tokens, None, 4))
+        stored_blocks += 50
+        assert index.stats().bytes <= most
+    assert side.rank("p0").blocks()[Tier.GPU] == stored_blocks
+    # The first of each showed that something was missed, and went with all that was known till then.
+    assert sum(side.rank(pod).orphans.dropped for pod in pods) == n - len(pods)
+    assert not index.stats().evicted
+    for pod in pods:
+        side.send(pod, stored([10**6 + 999], [8] * 4, None, 4))
+        side.ingest.remove(pod, 0)
+    assert not index.waiting.bytes
+    index.check()
 
 
 def test_ranks_with_names_of_their_own_share_the_room(ingest: Ingest) -> None:

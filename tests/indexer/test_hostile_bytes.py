@@ -15,7 +15,7 @@ from indexer.engines.event import Batch, MalformedEventError
 
 def trtllm_decode(payload: bytes) -> Batch:
     codec = trtllm.Codec(2)
-    events = [event for _, _, one in trtllm.split(payload) for event in codec(one).events]
+    events = [event for one in trtllm.split(payload) for event in codec(one).events]
     return Batch(0.0, tuple(events))
 
 

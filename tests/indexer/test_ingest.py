@@ -26,7 +26,7 @@ from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest, SavedRank
 from indexer.rank_source import RankSource
 from indexer.resolver import Resolver
-from indexer.stream import AskReplay, State
+from indexer.stream import FIRST_PATIENCE, AskReplay, State
 from indexer.trust import Level
 
 EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "300"))
@@ -52,7 +52,7 @@ class Line:
     """One engine, the rank that follows it, and the wire between them."""
 
     def __init__(self, ingest: Ingest, number: int, *, has_replay: bool) -> None:
-        self.engine = EngineModel()
+        self.engine = EngineModel(has_digests=number == 1)
         self.lives = [self.engine.snapshots]
         # Two ranks of one pod, and another pod: none may touch another.
         pod, rank = ("p", number) if number < 2 else ("q", 0)
@@ -61,6 +61,8 @@ class Line:
         self.rank = ingest.add(self.source)
         self.wire: deque[tuple[int, bytes]] = deque()
         self.answers: deque[tuple[int, int | None, bytes]] = deque()
+        self.asked: AskReplay | None = None
+        """The replay that the publisher has not begun to answer."""
         self.connected = False
         self.restarts_seen = -1
         """Restarts seen when the engine restarted behind a proxy's back; -1: it did not."""
@@ -80,20 +82,45 @@ class Line:
         if message is not None and self.connected:
             self.wire.append(message)
 
+    def say_oddly(
+        self, step: tuple[int, ...] | int, which: int, how: tuple[str, dict[str, object]]
+    ) -> None:
+        """Let the engine do something and write one event of it as nobody understands it."""
+        engine = self.engine
+        batch = engine.evict(step) if isinstance(step, int) else engine.store(step)
+        if batch is not None:
+            kind, fields = how
+            self.say((batch[0], engine.misspell(which, kind, **fields)))
+
     def ask(self, asked: AskReplay | None) -> None:
-        if asked is None:
-            return
-        for sequence, payload in self.engine.buffer:
-            if sequence >= asked.start:
-                self.answers.append((asked.ticket, sequence, payload))
-        self.answers.append((asked.ticket, None, b""))
+        if asked is not None:
+            self.asked = asked
 
     def answer(self) -> None:
-        ticket, sequence, payload = self.answers.popleft()
-        if sequence is None:
+        if not self.answers and self.asked is not None:
+            asked, self.asked = self.asked, None
+            for sequence, payload in self.engine.buffer:
+                if sequence >= asked.start:
+                    self.answers.append((asked.ticket, sequence, payload))
+            self.answers.append((asked.ticket, None, b""))
+        if not self.answers:
+            return
+        ticket, number, payload = self.answers.popleft()
+        if number is None:
             self.ask(self.rank.replay_ended(ticket))
         else:
-            self.ask(self.rank.replayed(ticket, sequence, payload))
+            self.ask(self.rank.replayed(ticket, number, payload))
+
+    def break_off(self) -> None:
+        """Let the replay that runs, or is to run, fail where it is."""
+        if self.answers:
+            ticket = self.answers[-1][0]
+            self.answers.clear()
+        elif self.asked is not None:
+            ticket, self.asked = self.asked.ticket, None
+        else:
+            return
+        self.ask(self.rank.replay_failed(ticket, "no answer"))
 
     def deliver(self, times: int = 1) -> None:
         frames = [("", *self.wire.popleft()) for _ in range(min(times, len(self.wire)))]
@@ -125,6 +152,7 @@ class Line:
         self.restarts_seen = -1
         self.wire.clear()
         self.answers.clear()
+        self.asked = None
         self.ingest.remove(self.source.pod, self.source.rank)
         self.rank = self.ingest.add(self.source)
         again = msgspec.msgpack.decode(saved, type=SavedRank)
@@ -138,9 +166,9 @@ class Line:
         if not self.connected:
             self.connect()
         for _ in range(2000):
-            if not self.wire and not self.answers:
+            if not self.wire and not self.answers and self.asked is None:
                 return
-            if self.answers:
+            if self.answers or self.asked is not None:
                 self.answer()
             else:
                 self.deliver()
@@ -164,6 +192,14 @@ class Line:
         else:
             assert seen in truths
 
+
+ODDITIES: list[tuple[str, dict[str, object]]] = [
+    ("", {"block_hashes": "new"}),
+    ("", {"block_hashes": None, "group_idx": -1}),
+    ("BlockDreamt", {}),
+    ("BlockRemoved", {"block_hashes": [[1]]}),
+]
+"""Types and fields that make an event one that cannot be read."""
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 WHICH = st.integers(0, 30)
@@ -310,18 +346,100 @@ class HostileTransport(RuleBasedStateMachine):
             line.wire.appendleft((sequence, b"\xc1" + bytes(damaged)))
 
     @rule(n=WHICH)
-    def answer(self, n: int) -> None:
+    def somebody_says_that_it_restarted(self, n: int) -> None:
         line = self.at(n)
-        if line.answers:
-            line.answer()
+        line.rank.ask = line.ask
+        line.rank.engine_restarted("as somebody says")
+        if line.rank.sequence is not None and line.connected:
+            assert line.rank.trust.level is not Level.EXACT
 
     @rule(n=WHICH)
-    def replay_times_out(self, n: int) -> None:
+    def junk(self, n: int) -> None:
         line = self.at(n)
-        if line.answers:
-            ticket = line.answers[-1][0]
-            line.answers.clear()
-            line.ask(line.rank.replay_failed(ticket, "no answer"))
+        if line.connected:
+            line.rank.frame_malformed("junk")
+
+    @rule(n=WHICH)
+    def tear(self, n: int) -> None:
+        """Let a batch arrive as something that is no frame."""
+        line = self.at(n)
+        if line.wire and line.lossy:
+            line.wire.popleft()
+            line.rank.frame_malformed("torn")
+            assert line.rank.trust.level is not Level.EXACT
+
+    @rule(n=WHICH, step=st.one_of(TOKENS, WHICH), which=WHICH, how=st.sampled_from(ODDITIES))
+    def misspell(
+        self, n: int, step: tuple[int, ...] | int, which: int, how: tuple[str, dict[str, object]]
+    ) -> None:
+        """Let the engine write one event of a batch as nobody understands it."""
+        line = self.at(n)
+        line.say_oddly(step, which, how)
+
+    @rule(
+        n=WHICH,
+        steps=st.lists(st.one_of(TOKENS, WHICH), min_size=1, max_size=4),
+        how=st.sampled_from(ODDITIES),
+        later=st.lists(TOKENS, min_size=4, max_size=12),
+    )
+    def misspell_some_and_go_on(
+        self,
+        n: int,
+        steps: list[tuple[int, ...] | int],
+        how: tuple[str, dict[str, object]],
+        later: list[tuple[int, ...]],
+    ) -> None:
+        line = self.at(n)
+        line.settle()
+        for step in steps:
+            line.say_oddly(step, 0, how)
+        for tokens in later:
+            line.say(line.engine.store(tokens))
+        line.settle()
+
+    @rule(
+        n=WHICH,
+        lost=st.lists(TOKENS, max_size=3),
+        answered=st.lists(st.integers(0, 6), min_size=1, max_size=FIRST_PATIENCE - 1),
+        during=st.lists(TOKENS, max_size=1),
+    )
+    def break_replays_off(
+        self,
+        n: int,
+        lost: list[tuple[int, ...]],
+        answered: list[int],
+        during: list[tuple[int, ...]],
+    ) -> None:
+        """Let the replay that closes a gap break off after so many messages, and be resumed."""
+        line = self.at(n)
+        line.settle()
+        if not line.lossy or not self.has_replay:
+            return
+        before = line.rank.trust.level
+        for tokens in lost:
+            line.engine.store(tokens)
+        line.say(line.engine.store((0, 1)))
+        line.deliver()
+        for times in answered:
+            for _ in range(times):
+                line.answer()
+            for tokens in during:
+                line.say(line.engine.store(tokens))
+                line.deliver()
+            line.break_off()
+        line.settle()
+        if len(lost) + len(answered) * len(during) + 2 <= line.engine.buffer_steps:
+            assert before is not Level.EXACT or line.rank.trust.level is Level.EXACT
+
+    @rule(n=WHICH)
+    def answer(self, n: int) -> None:
+        self.at(n).answer()
+
+    @rule(n=WHICH, times=st.integers(1, 12))
+    def replay_breaks_off(self, n: int, times: int) -> None:
+        line = self.at(n)
+        for _ in range(times):
+            line.break_off()
 
     @rule(budget=st.integers(1, 50))
     def tick(self, budget: int) -> None:
@@ -401,6 +519,90 @@ def test_a_malformed_frame_is_dropped_counted_and_marks_the_rank() -> None:
     assert rank.malformed == 1
     engine.sequence = 1
     rank.live("", *engine.store((2, 2)))
+    assert held(rank) == engine.held()
+
+
+STORED: dict[str, object] = {
+    "type": "BlockStored", "block_hashes": [9], "parent_block_hash": None, "token_ids": [7, 7],
+    "block_size": 2, "lora_id": None, "medium": "GPU", "lora_name": None,
+}  # fmt: skip
+
+
+def odd_batch(odd: dict[str, object]) -> tuple[RankIngest, EngineModel]:
+    """Return a rank that was sent an odd event between the removal of a block and a store."""
+    rank = new_ingest().add(source(has_replay=False, capacity=8))
+    rank.connected()
+    engine = EngineModel()
+    rank.live("", *engine.store((0, 1, 2, 3)))
+    _, removal = engine.evict(1) or (0, b"")
+    _, store = engine.store((5, 5))
+    events = [msgspec.msgpack.decode(one)[1] for one in (removal, store)]
+    batch = msgspec.msgpack.encode([1.0, [*events[0], odd, *events[1]], 0])
+    engine.sequence = 1
+    rank.live_many([("", 1, batch)])
+    return rank, engine
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        STORED | {"extra_keys": [[{"tag": "new", "value": 1}]]},
+        STORED | {"extra_keys": [[["mm", "img", 3]]]},
+        STORED | {"group_idx": "0"},
+        STORED | {"group_idx": -1, "kv_cache_spec_kind": "full_attention"},
+        STORED | {"token_ids": [-1, 5]},
+    ],
+    ids=str,
+)
+def test_a_store_that_cannot_be_read_is_missing_and_nothing_beside_it(
+    odd: dict[str, object],
+) -> None:
+    rank, engine = odd_batch(odd)
+    assert held(rank) == engine.held()
+    assert rank.malformed == 1
+    assert rank.trust.level is Level.DEGRADED
+    assert "BlockStored of batch 1 cannot be read" in rank.trust.reason
+    assert rank.trust.reason.endswith("what it stored is missing")
+    for tokens in ((4, number) for number in range(8)):
+        assert held(rank) == engine.held(), "nothing that is known was ever in doubt"
+        rank.live("", *engine.store(tokens))
+    assert rank.trust.level is Level.EXACT, "as many were stored as the cache holds"
+    assert held(rank) == engine.held()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"type": "BlockRemoved", "block_hashes": [[1]], "medium": "GPU"},
+        {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "group_idx": -1},
+        {"type": "BlockMoved", "block_hashes": [1]},
+        {"kind": "of another make"},
+    ],
+    ids=str,
+)
+def test_an_event_that_may_have_removed_something_puts_what_is_shown_in_doubt(
+    odd: dict[str, object],
+) -> None:
+    rank, engine = odd_batch(odd)
+    assert held(rank) == engine.held()
+    assert rank.trust.level is Level.DEGRADED
+    assert f"{odd.get('type', 'an event')} of batch 1 cannot be read" in rank.trust.reason
+    for tokens in ((4, number) for number in range(8)):
+        rank.live("", *engine.store(tokens))
+    assert rank.trust.level is Level.EXACT
+    assert held(rank) <= engine.held()
+
+
+def test_a_message_that_is_no_frame_costs_trust_until_the_next_batch_is_in_order() -> None:
+    rank = new_ingest().add(source(has_replay=False))
+    rank.connected()
+    engine = EngineModel()
+    rank.live("", *engine.store((0, 1)))
+    rank.frame_malformed("3 bytes")
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.trust.reason == "a frame is malformed: 3 bytes"
+    rank.live_many([("", *engine.store((2, 1)))])
+    assert rank.trust.level is Level.EXACT
     assert held(rank) == engine.held()
 
 

@@ -1,6 +1,7 @@
 """The poller against a server that answers as TensorRT-LLM does: each event once."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -101,6 +102,21 @@ async def test_an_answer_that_cannot_be_read_marks_every_rank(engine: tuple[Engi
     task = asyncio.create_task(poller(followed, url).run())
     await until(lambda: all(rank.malformed for rank in followed.values()))
     assert all(rank.trust.level is Level.DEGRADED for rank in followed.values())
+    await stop(task)
+
+
+async def test_an_event_without_a_number_costs_itself_and_not_its_answer(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(1)
+    first, odd, second = json.loads(answer(CREATED, CREATED, stored(None, block(1, 1, 2))))
+    server.answers.append(json.dumps([first, odd | {"event_id": "1"}, second]).encode())
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[0].batches == 2)
+    assert followed[0].malformed == 1
+    assert followed[0].trust.level is Level.DEGRADED
+    assert "batches 1 to 1 are lost" in followed[0].trust.reason
     await stop(task)
 
 

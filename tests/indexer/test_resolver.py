@@ -1,6 +1,9 @@
 """Names to keys: parents that turn up late, chunks, tails, moves, and doubt."""
 
+from dataclasses import replace
+
 from indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
+from indexer.engines.wire import name_of
 from indexer.index import BrokenInvariantError
 from indexer.key import Keyspace, chain
 from indexer.orphans import Orphans
@@ -20,8 +23,8 @@ def stored(
 ) -> Stored:
     """Store blocks `first` to `last` of the tokens; a block's name is its number."""
     tokens = TOKENS[first * size : (last + 1) * size]
-    hashes = tuple(f"{names}{number}".encode() for number in range(first, last + 1))
-    parent = f"{names}{first - 1}".encode() if first else None
+    hashes = tuple(name_of(f"{names}{number}".encode()) for number in range(first, last + 1))
+    parent = name_of(f"{names}{first - 1}".encode()) if first else None
     return Stored(hashes, parent, pack_tokens(tokens), size, tier)
 
 
@@ -45,7 +48,7 @@ def test_a_child_waits_for_its_parent_and_is_adopted_with_all_below_it() -> None
 def test_what_is_removed_while_it_waits_is_not_adopted_but_still_links_its_children() -> None:
     resolver = new()
     resolver.apply_all([stored(0, 0), stored(2, 4)])
-    resolver.apply_all([Removed((b"b3",))])
+    resolver.apply_all([Removed((name_of(b"b3"),))])
     assert resolver.counts.unknown_removals == 0
     resolver.apply_all([stored(1, 1)])
     assert held(resolver) == [0, 1, 2, 4]
@@ -53,33 +56,57 @@ def test_what_is_removed_while_it_waits_is_not_adopted_but_still_links_its_child
 
 def test_a_store_that_is_wholly_removed_waits_no_longer() -> None:
     resolver = new()
-    resolver.apply_all([stored(0, 0), stored(2, 3), Removed((b"b2",)), Removed((b"b3",))])
+    resolver.apply_all(
+        [stored(0, 0), stored(2, 3), Removed((name_of(b"b2"),)), Removed((name_of(b"b3"),))]
+    )
     assert len(resolver.orphans) == 0
     assert resolver.orphans.bytes == 0
 
 
 def test_a_removal_from_another_tier_does_not_touch_what_waits() -> None:
     resolver = new()
-    resolver.apply_all([stored(0, 0), stored(2, 2), Removed((b"b2",), Tier.CPU)])
+    resolver.apply_all([stored(0, 0), stored(2, 2), Removed((name_of(b"b2"),), Tier.CPU)])
     resolver.apply_all([stored(1, 1)])
     assert held(resolver) == [0, 1, 2]
 
 
 def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    resolver = new(orphan_bytes=500)
+    resolver = new(orphan_bytes=2500)
     resolver.apply_all([stored(0, 0), stored(2, 2), stored(4, 4), stored(5, 5)])
-    assert resolver.orphans.bytes <= 500
+    assert resolver.orphans.bytes <= 2500
     assert resolver.orphans.dropped == 1
     resolver.apply_all([stored(1, 1), stored(3, 3)])
     assert 2 not in held(resolver)
 
 
 def test_a_store_past_the_whole_bound_is_not_kept() -> None:
-    orphans = Orphans(100)
+    orphans = Orphans(1000)
     orphans.keep(stored(1, 3))
     assert orphans.dropped == 3
     assert len(orphans) == 0
     orphans.check()
+
+
+def test_all_that_a_waiting_store_keeps_counts() -> None:
+    resolver = new(orphan_bytes=5000)
+    plain = stored(2, 2)
+    for large in (
+        replace(plain, extras=[b"x" * 6000]),
+        replace(plain, tokens=bytes(6000)),
+    ):
+        resolver.apply_all([stored(0, 0), large])
+        assert not resolver.orphans
+    assert resolver.orphans.dropped == 2
+
+
+def test_blocks_that_were_let_go_while_they_waited_are_outlived_before_a_rank_heals() -> None:
+    resolver = new(orphan_bytes=100)
+    resolver.apply_all([stored(0, 0), stored(0, 1)])
+    assert resolver.can_settle(2)
+    resolver.apply_all([stored(4, 4)])
+    assert not resolver.can_settle(2)
+    resolver.apply_all([stored(1, 2)])
+    assert resolver.can_settle(2)
 
 
 def test_a_clear_lets_what_waits_go() -> None:
@@ -97,10 +124,10 @@ def test_a_chunk_of_an_offload_tier_holds_the_engines_own_blocks() -> None:
     ]
     resolver.apply_all([stored(0, 5), *chunk])
     assert held(resolver, Tier.CPU) == [0, 1, 2, 3, 4, 5]
-    resolver.apply_all([Removed(tuple(f"b{n}".encode() for n in range(6)))])
+    resolver.apply_all([Removed(tuple(name_of(f"b{n}".encode()) for n in range(6)))])
     assert held(resolver) == []
     assert held(resolver, Tier.CPU) == [0, 1, 2, 3, 4, 5]
-    resolver.apply_all([Removed((b"c1",), Tier.CPU)])
+    resolver.apply_all([Removed((name_of(b"c1"),), Tier.CPU)])
     assert held(resolver, Tier.CPU) == [0, 1, 2]
 
 
@@ -113,21 +140,21 @@ def test_a_chunk_that_is_no_multiple_of_the_block_cannot_be_placed() -> None:
 
 def test_a_placeholder_is_placed_by_the_name_that_the_gpu_gave_it() -> None:
     resolver = new()
-    placeholder = Stored((b"b1", b"b9"), None, None, 0, Tier.CPU)
+    placeholder = Stored((name_of(b"b1"), name_of(b"b9")), None, None, 0, Tier.CPU)
     resolver.apply_all([stored(0, 2), placeholder])
     assert held(resolver, Tier.CPU) == [1]
     assert resolver.counts.unplaced == 1
-    resolver.apply_all([Removed((b"b1",))])
+    resolver.apply_all([Removed((name_of(b"b1"),))])
     assert held(resolver) == [0, 2]
     assert held(resolver, Tier.CPU) == [1]
 
 
 def test_a_block_that_moves_is_held_where_it_went() -> None:
     resolver = new()
-    resolver.apply_all([stored(0, 1), Moved(b"b1", Tier.GPU, Tier.CPU)])
+    resolver.apply_all([stored(0, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU)])
     assert held(resolver) == [0]
     assert held(resolver, Tier.CPU) == [1]
-    resolver.apply_all([Removed((b"b1", b"b0"), None)])
+    resolver.apply_all([Removed((name_of(b"b1"), name_of(b"b0")), None)])
     assert held(resolver) == []
     assert held(resolver, Tier.CPU) == []
     assert resolver.counts.unknown_removals == 0
@@ -165,13 +192,13 @@ def test_after_a_doubt_only_what_is_proven_is_kept() -> None:
     assert len(gone) == 1
     assert held(resolver) == [0, 1, 2, 3, 4, 5]
     # The first block was known twice; of that, one copy is proven.
-    resolver.apply_all([Removed((b"b0",))])
+    resolver.apply_all([Removed((name_of(b"b0"),))])
     assert held(resolver) == [1, 2, 3, 4, 5]
 
 
 def test_a_rank_with_an_offload_tier_does_not_settle_by_turn_over() -> None:
     resolver = new()
-    resolver.apply_all([stored(0, 1), Stored((b"b0",), None, None, 0, Tier.CPU)])
+    resolver.apply_all([stored(0, 1), Stored((name_of(b"b0"),), None, None, 0, Tier.CPU)])
     resolver.doubt()
     resolver.apply_all([stored(2, 5)])
     assert not resolver.can_settle(1)

@@ -1,6 +1,7 @@
 """The compiled scanner reads nothing that the pure codec would read otherwise."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,32 +14,42 @@ from hypothesis import strategies as st
 
 from indexer.compiled.dialect import DIALECTS, REMOVED, STORED
 from indexer.compiled.scan import (
+    ANOTHER,
+    GROUP,
+    HAS_PAIRS,
     HAS_PARENT,
     KIND,
+    LORA,
+    LORA_AT,
     NAMES,
     NAMES_AT,
+    SALT,
+    SALT_AT,
     SIZE,
     TIER,
+    TOKENS,
     TOKENS_AT,
     room,
     scan,
 )
 from indexer.engines import sglang, vllm
 from indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
+from indexer.extra import next_token
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CODECS: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang}
 TIERS = list(Tier)
+ANY_NUMBER = "an adapter's number"
 
 
 def scanned(engine: str, *payloads: bytes) -> list[list[Event]]:
     """Return the events of the batches that are plain, up to the first that is not."""
     data = np.frombuffer(b"".join(payloads), np.uint8)
     # Exactly as large as what is promised to suffice.
-    arrays = room(len(data))
+    arrays = room(len(data))._replace(data=data)
     ends = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
     events = np.zeros(len(payloads), np.int64)
-    count = scan(data, ends, DIALECTS[engine], arrays, events)
+    count = scan(ends, DIALECTS[engine], arrays, events)
     found: list[list[Event]] = []
     first = 0
     for last in events[:count].tolist():
@@ -51,12 +62,30 @@ def _event(arrays: Any, number: int) -> Event:
     row = arrays.events[number]
     names = tuple(arrays.names[row[NAMES_AT] : row[NAMES_AT] + row[NAMES]].tolist())
     tier = TIERS[row[TIER]]
+    group, size = int(row[GROUP]), int(row[SIZE])
     if row[KIND] == REMOVED:
-        return Removed(names, tier)
+        return Removed(names, tier, group)
     assert row[KIND] == STORED
-    tokens = arrays.tokens[row[TOKENS_AT] : row[TOKENS_AT] + row[NAMES] * row[SIZE]]
-    parent = int(arrays.parents[number]) if row[HAS_PARENT] else None
-    return Stored(names, parent, tokens.tobytes(), int(row[SIZE]), tier)
+    begin, end = row[TOKENS_AT], row[TOKENS_AT] + row[NAMES] * size
+    is_whole = row[TOKENS] >= 0
+    extras = None
+    if row[HAS_PAIRS] and is_whole:
+        extras = tuple(map(next_token, arrays.seconds[begin:end][size - 1 :: size].tolist()))
+    return Stored(
+        names,
+        int(arrays.parents[number]) if row[HAS_PARENT] else None,
+        arrays.tokens[begin:end].tobytes() if is_whole else None,
+        size,
+        tier,
+        lora=ANY_NUMBER if row[LORA] == ANOTHER else _text(arrays, row[LORA_AT], row[LORA]),
+        cache_salt=_text(arrays, row[SALT_AT], row[SALT]),
+        extras=extras,
+        group=group,
+    )
+
+
+def _text(arrays: Any, at: int, length: int) -> str:
+    return str(arrays.data[at : at + length].tobytes().decode()) if length else ""
 
 
 def decoded(engine: str, payload: bytes) -> list[Event] | None:
@@ -70,8 +99,15 @@ def decoded(engine: str, payload: bytes) -> list[Event] | None:
 
 def _bare(event: Event) -> Event:
     if isinstance(event, Stored):
-        assert event.group == 0
-        return Stored(event.hashes, event.parent, event.tokens, event.block_size, event.tier)
+        is_number = event.lora.startswith("\x00lora-id:")
+        return replace(
+            event,
+            lora=ANY_NUMBER if is_number else event.lora,
+            kind="",
+            window=0,
+            lookahead=False,
+            once=False,
+        )
     return event
 
 
@@ -81,11 +117,7 @@ def agrees(engine: str, payload: bytes) -> bool:
     if not found:
         return False
     batch = CODECS[engine].decode(payload)
-    assert not batch.skipped
-    for event in batch.events:
-        if isinstance(event, Stored):
-            assert (event.lora, event.cache_salt, event.extras) == ("", "", None)
-            assert not event.lookahead
+    assert not batch.unread
     assert found == [decoded(engine, payload)]
     return True
 
@@ -117,6 +149,19 @@ def test_a_store_as_maps_and_as_arrays_write_it_is_plain() -> None:
         {"extra_keys": None}, {"extra_keys": []}, {"extra_keys": [None, None]}, {"group_idx": 0},
         {"kv_cache_spec_kind": "full_attention"}, {"kv_cache_spec_sliding_window": None},
         {"locality": "local"}, {"unknown": [1, "x", None, True, 2.5]},
+        {"group_idx": 3, "kv_cache_spec_kind": "mamba"}, {"kv_cache_spec_kind": "new"},
+        {"token_ids": [1]}, {"token_ids": []}, {"block_size": 0}, {"token_ids": [], "block_size": 0},
+        {"block_hashes": []}, {"block_hashes": [], "token_ids": []}, {"lora_id": 1},
+        {"lora_name": "a", "lora_id": 1}, {"lora_name": ""}, {"extra_keys": [[], None]},
+        {"lora_name": "a", "extra_keys": [["a"], ["a"]]}, {"lora_name": "a", "extra_keys": [None, ["a"]]},
+        {"parent_block_hash": None, "extra_keys": [["salt"], None]},
+        {"parent_block_hash": None, "lora_name": "a", "extra_keys": [["a", "salt"], ["a"]]},
+        {"parent_block_hash": None, "lora_name": "a", "extra_keys": [["a", "a"], ["a"]]},
+        {"parent_block_hash": None, "lora_name": "a", "extra_keys": [["salt"], []]},
+        {"token_ids": [1], "extra_keys": [[1], ["x", "y"], None]},
+        {"block_hashes": [b"x", 7]}, {"block_hashes": [bytes(range(32)), b""]},
+        {"parent_block_hash": bytes(16)},
+        {"block_hashes": [bytes(range(255)), bytes(300)], "parent_block_hash": bytes(77)},
     ],
 )  # fmt: skip
 def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
@@ -126,16 +171,51 @@ def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"block_hashes": [b"x", b"y"]}, {"parent_block_hash": b"x"}, {"token_ids": [1]},
-        {"token_ids": []}, {"block_size": 0}, {"block_size": -4}, {"block_size": 4.0},
-        {"lora_id": 1}, {"lora_name": "a"}, {"extra_keys": [["salt"], None]}, {"group_idx": 1},
-        {"kv_cache_spec_kind": "mamba"}, {"medium": "tape"}, {"token_ids": [-1] * 8},
-        {"token_ids": [1 << 32] * 8}, {"block_hashes": [], "token_ids": []},
+        {"block_hashes": ["x", "y"]}, {"parent_block_hash": "x"},
+        {"block_size": -4}, {"block_size": 4.0}, {"lora_name": "\u00e9"}, {"lora_name": 5},
+        {"extra_keys": [["salt"], None]}, {"group_idx": -1}, {"group_idx": 1 << 31},
+        {"medium": "tape"}, {"token_ids": [-1] * 8}, {"token_ids": [[1, 2]] * 8},
+        {"token_ids": [1 << 32] * 8}, {"lora_name": "a", "extra_keys": [["a"]]},
+        {"lora_name": "a", "extra_keys": [["a"], ["b"]]}, {"lora_name": "a", "extra_keys": ["a", "a"]},
+        {"parent_block_hash": None, "extra_keys": [["x", "y"], None]},
+        {"parent_block_hash": None, "extra_keys": [None, ["x"]]},
+        {"parent_block_hash": None, "extra_keys": [[b"x"], None]},
+        {"parent_block_hash": None, "extra_keys": [[["item", 3]], None]},
+        {"parent_block_hash": None, "lora_name": "ab", "extra_keys": [["a", "b"], None]},
         {"unknown": {"a": 1}}, {"unknown": [[]]}, {"unknown": "\u00e9"}, {"locality": 3},
     ],
 )  # fmt: skip
 def test_what_needs_thought_is_left_to_the_codec(change: dict[str, object]) -> None:
     assert not agrees("vllm", batch(stored(**change)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_ids": [[token, 1 << 31] for token in range(8)]}, {"cache_salt": "salt"},
+        {"lora_name": "a"}, {"lora_name": "a", "parent_block_hash": None, "cache_salt": "s"},
+        {"token_ids": [[1, (1 << 32) - 1]] * 8, "lora_name": "a", "parent_block_hash": None},
+    ],
+)  # fmt: skip
+def test_what_sglang_adds_is_plain(change: dict[str, object]) -> None:
+    assert agrees("sglang", batch(stored(**change)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_ids": [1, 2, 3]}, {"token_ids": [[1, 2]] * 7}, {"token_ids": [[1, 2, 3]] * 8},
+        {"token_ids": [*[[1, 2]] * 7, 3]}, {"token_ids": [3, *[[1, 2]] * 7]}, {"block_size": 0},
+        {"token_ids": [[1, -2]] * 8}, {"cache_salt": {"cache_salt": "s"}}, {"token_ids": [[1]] * 8},
+    ],
+)  # fmt: skip
+def test_what_sglang_says_otherwise_is_left_to_the_codec(change: dict[str, object]) -> None:
+    assert not agrees_or_malformed("sglang", batch(stored(**change)))
+
+
+def agrees_or_malformed(engine: str, payload: bytes) -> bool:
+    """Whether a payload is plain; one that is malformed is not."""
+    return bool(scanned(engine, payload)) and agrees(engine, payload)
 
 
 def test_removals_are_plain_and_clears_are_not() -> None:
@@ -172,7 +252,12 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )  # fmt: skip
-NAMES_OF = st.lists(st.integers(-(1 << 63), (1 << 64) - 1), min_size=1, max_size=3)
+NAME = (
+    st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.binary(max_size=80)
+    | st.binary(min_size=32, max_size=32)
+)
+NAMES_OF = st.lists(NAME, min_size=1, max_size=3)
 
 
 @st.composite
@@ -180,17 +265,23 @@ def events(draw: st.DrawFn) -> object:
     """Return an event that is nearly plain."""
     names = draw(NAMES_OF)
     size = draw(st.integers(1, 3))
+    count = max(0, len(names) * size + draw(st.sampled_from([0, 0, 0, 0, 1, -1])))
+    token: st.SearchStrategy[object] = st.integers(0, (1 << 32) - 1)
+    if draw(st.sampled_from([False, False, True])):
+        token = st.tuples(token, token)
+    lora = draw(st.sampled_from([None, None, "a", "ab", ""]))
+    key = st.sampled_from([None, [], ["a"], ["s"], ["a", "s"], ["a", "a"], ["ab"], [1], [["m", 1]]])
     event = stored(
         block_hashes=names,
-        token_ids=draw(
-            st.lists(
-                st.integers(0, (1 << 32) - 1),
-                min_size=len(names) * size,
-                max_size=len(names) * size,
-            )
-        ),
+        parent_block_hash=draw(st.none() | NAME),
+        token_ids=draw(st.lists(token, min_size=count, max_size=count)),
         block_size=size,
+        lora_name=lora,
     )
+    if draw(st.booleans()):
+        event["extra_keys"] = draw(st.lists(key, min_size=len(names), max_size=len(names)))
+    if draw(st.booleans()):
+        event["group_idx"] = draw(st.integers(0, 3))
     if draw(st.booleans()):
         event = {"type": "BlockRemoved", "block_hashes": names, "medium": None}
     fields = [*event, "group_idx", "extra_keys", "kv_cache_spec_kind", "cache_salt", "type", "x"]

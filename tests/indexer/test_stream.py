@@ -1,6 +1,17 @@
 """The stream machine: order, gaps, replays, restarts, and what they do to trust."""
 
-from indexer.stream import Action, Apply, AskReplay, Reset, State, Stream
+from indexer.stream import (
+    FIRST_PATIENCE,
+    LONGEST_BACK_OFF,
+    PATIENCE,
+    Action,
+    Apply,
+    AskReplay,
+    Doubt,
+    Reset,
+    State,
+    Stream,
+)
 from indexer.trust import Level
 
 
@@ -18,6 +29,7 @@ class Driven:
         )
         self.applied: list[bytes] = []
         self.resets = 0
+        self.doubts = 0
         self.asked: AskReplay | None = None
 
     def take(self, actions: list[Action]) -> None:
@@ -27,6 +39,8 @@ class Driven:
             elif isinstance(action, Reset):
                 self.applied.clear()
                 self.resets += 1
+            elif isinstance(action, Doubt):
+                self.doubts += 1
             else:
                 self.asked = action
         self.stream.check()
@@ -47,6 +61,16 @@ class Driven:
             )
         if end:
             self.take(self.stream.replay_ended(asked.ticket, self.now))
+
+    def fail(self, reason: str = "no answer") -> None:
+        """Let the replay break off."""
+        asked = self.asked
+        assert asked is not None
+        self.take(self.stream.replay_failed(asked.ticket, reason, self.now))
+
+    def stray(self) -> None:
+        self.stream.stray("a message is no frame", self.now)
+        self.stream.check()
 
     def level(self) -> Level:
         return self.stream.trust.level
@@ -172,13 +196,179 @@ def test_a_buffer_that_begins_after_the_fence_degrades() -> None:
     assert driven.level() is Level.DEGRADED
 
 
-def test_a_failed_replay_degrades_and_the_stream_goes_on() -> None:
+def test_a_replay_that_breaks_off_is_resumed_from_where_it_stopped() -> None:
+    driven = following()
+    driven.live(7)
+    driven.answer(2, 3, end=False)
+    driven.fail("no answer within 10 s")
+    assert driven.level() is Level.DEGRADED
+    assert "no answer within 10 s; it is asked again" in driven.stream.trust.reason
+    assert driven.asked
+    assert driven.asked.start == 3, "the last batch of it is the fence"
+    driven.live(8)
+    driven.answer(3, 4, 5, 6, 7, 8)
+    driven.expect(*range(9))
+    assert driven.level() is Level.EXACT
+    assert not driven.doubts, "nothing that is shown was ever in doubt"
+
+
+def test_a_first_replay_that_breaks_off_is_resumed() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.fail()
+    assert driven.level() is Level.COLD
+    assert "replay failed" in driven.stream.trust.reason
+    driven.answer(0, 1, end=False)
+    driven.fail()
+    assert driven.level() is Level.DEGRADED, "what is shown so far is of before"
+    driven.answer(1, 2)
+    driven.expect(0, 1, 2)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_replay_is_asked_again_later_each_time_it_brings_nothing() -> None:
     driven = following()
     driven.live(5)
-    assert driven.asked
-    driven.take(driven.stream.replay_failed(driven.asked.ticket, "no answer", 0.0))
+    delays = []
+    for _ in range(PATIENCE - 1):
+        driven.fail()
+        assert driven.asked
+        delays.append(driven.asked.delay)
+    assert delays == sorted(delays)
+    assert delays[0] > 0
+    assert delays[-1] == LONGEST_BACK_OFF
+    driven.answer(2, 3, end=False)
+    driven.fail()
+    assert driven.asked.delay == delays[0], "it had brought something"
+
+
+def test_a_replay_is_resumed_until_the_publisher_says_that_its_buffer_begins_later() -> None:
+    driven = following()
+    driven.live(7)
+    driven.answer(2, 3, end=False)
+    driven.fail()
+    driven.answer(6, 7)
+    driven.live(8)
+    driven.expect(0, 1, 2, 3, 6, 7, 8)
+    assert driven.level() is Level.DEGRADED
+    assert "begins at 6" in driven.stream.trust.reason
+    assert driven.doubts
+
+
+def test_a_restart_between_a_replay_and_what_resumes_it_is_caught_at_the_fence() -> None:
+    driven = following()
+    driven.live(5)
+    driven.answer(2, 3, end=False)
+    driven.fail()
+    driven.answer(3, 4, life=1)
+    assert driven.resets == 1
+    driven.answer(0, 1, 2, 3, 4, life=1)
+    driven.expect(*range(5), life=1)
+    assert driven.level() is Level.EXACT
+
+
+def test_where_replays_only_fail_the_stream_goes_on_with_what_comes_live() -> None:
+    driven = following()
+    driven.live(5)
+    for _ in range(PATIENCE):
+        assert driven.stream.state is State.REPLAYING
+        driven.fail()
     driven.live(6)
     driven.expect(0, 1, 2, 5, 6)
+    assert driven.level() is Level.DEGRADED
+    assert "replay failed: no answer" in driven.stream.trust.reason
+    assert driven.doubts
+
+
+def test_a_replay_endpoint_that_never_answered_is_given_up_sooner() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.live(5)
+    for _ in range(FIRST_PATIENCE):
+        assert driven.level() is Level.COLD
+        driven.fail()
+    driven.expect(5)
+    assert driven.level() is Level.DEGRADED
+
+
+def test_a_replay_that_fails_while_nothing_is_missing_yet_is_never_given_up() -> None:
+    driven = following()
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    for _ in range(5 * PATIENCE):
+        driven.fail()
+    driven.answer(2, 3)
+    driven.expect(0, 1, 2, 3)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_message_that_is_no_batch_costs_trust_until_the_next_batch_is_in_order() -> None:
+    for has_replay in (True, False):
+        driven = following(has_replay=has_replay)
+        driven.stray()
+        assert driven.level() is Level.DEGRADED
+        assert driven.stream.trust.reason == "a message is no frame"
+        driven.live(3)
+        assert driven.level() is Level.EXACT
+        assert not driven.doubts
+        driven.expect(0, 1, 2, 3)
+
+
+def test_a_batch_that_came_as_a_message_that_is_none_is_missing() -> None:
+    driven = following()
+    driven.stray()
+    driven.live(4)
+    assert driven.level() is Level.DEGRADED
+    driven.answer(2, 3, 4)
+    driven.expect(0, 1, 2, 3, 4)
+    assert driven.level() is Level.EXACT
+    driven = following(has_replay=False)
+    driven.stray()
+    driven.live(4, 5)
+    assert driven.level() is Level.DEGRADED
+    assert driven.doubts
+
+
+def test_a_message_that_is_no_batch_during_a_replay_leaves_open_whether_one_is_missing() -> None:
+    driven = following()
+    driven.live(4)
+    driven.stray()
+    driven.answer(2, 3, 4)
+    assert driven.level() is Level.DEGRADED, "it may have been batch 5"
+    driven.live(5)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_replay_whose_first_message_is_no_batch_is_no_restart() -> None:
+    driven = following()
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    driven.stray()
+    driven.answer()
+    assert driven.resets == 0
+    driven.answer(2)
+    driven.expect(0, 1, 2)
+    assert driven.level() is Level.EXACT
+
+
+def test_what_lacks_blocks_is_degraded_and_nothing_of_it_in_doubt() -> None:
+    driven = following()
+    driven.stream.lacks("a store cannot be read", 1.0)
+    assert driven.level() is Level.DEGRADED
+    assert not driven.doubts
+    driven.stream.cleared(2, 1.0)
+    assert driven.level() is Level.DEGRADED, "a clear before it makes nothing good"
+    driven.live(3)
+    driven.stream.cleared(3, 1.0)
+    assert driven.level() is Level.EXACT
+
+
+def test_what_lacks_blocks_while_a_replay_runs_is_not_exact_behind_it() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(0, 1, end=False)
+    driven.stream.lacks("a store cannot be read", 1.0)
+    driven.answer()
     assert driven.level() is Level.DEGRADED
 
 

@@ -26,7 +26,10 @@ class Publisher:
         self.engine = EngineModel(buffer_steps=100)
         self.with_topic = with_topic
         self.answers = True
+        self.breaks_off = 0
+        """Replays that end after two messages, without their end."""
         self.asked = 0
+        self.starts: list[int] = []
         self.live = context.socket(zmq.PUB)
         self.replay = context.socket(zmq.ROUTER)
         self.events = f"tcp://127.0.0.1:{self.live.bind_to_random_port('tcp://127.0.0.1')}"
@@ -40,13 +43,21 @@ class Publisher:
         while True:
             identity, empty, start = await self.replay.recv_multipart()
             self.asked += 1
+            self.starts.append(int.from_bytes(start, "big"))
             if not self.answers:
                 continue
+            told = 0
             topic = [b"kv"] if self.with_topic else []
             for sequence, payload in self.engine.buffer:
-                if sequence >= int.from_bytes(start, "big"):
+                if sequence >= self.starts[-1]:
+                    told += 1
+                    if self.breaks_off and told > 2:
+                        break
                     frames = [identity, empty, *topic, sequence.to_bytes(8, "big"), payload]
                     await self.replay.send_multipart(frames)
+            if self.breaks_off:
+                self.breaks_off -= 1
+                continue
             last = [b""] if self.with_topic else []
             await self.replay.send_multipart([identity, empty, *last, END, b""])
 
@@ -81,13 +92,19 @@ def new_rank() -> RankIngest:
     return ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
 
 
-def subscribe(rank: RankIngest, context: zmq.asyncio.Context, publisher: Publisher) -> Subscriber:
+def subscribe(
+    rank: RankIngest,
+    context: zmq.asyncio.Context,
+    publisher: Publisher,
+    *,
+    replay_seconds: float = 0.5,
+) -> Subscriber:
     return Subscriber(
         rank,
         context,
         events=publisher.events,
         replay=publisher.replays,
-        replay_seconds=0.5,
+        replay_seconds=replay_seconds,
         reconnect_seconds=0.01,
         max_frame_bytes=1 << 20,
     )
@@ -148,6 +165,22 @@ async def test_a_replay_that_is_never_answered_degrades_and_live_goes_on(
     await until(lambda: rank.trust.level is Level.DEGRADED)
     await until(lambda: rank.stream.sequence == 1)
     assert "no answer within" in rank.trust.reason
+    await stop(task)
+
+
+async def test_a_replay_that_breaks_off_is_resumed_until_it_is_whole(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank()
+    engine = publisher.engine
+    for number in range(6):
+        engine.store((number, number))
+    publisher.breaks_off = 3
+    subscriber = subscribe(rank, context, publisher, replay_seconds=0.05)
+    task = asyncio.create_task(subscriber.run())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    assert rank.state.held()[Tier.GPU, 0] == engine.held()
+    assert publisher.starts == [0, 1, 2, 3], "from the last batch that came, each time"
     await stop(task)
 
 

@@ -1,5 +1,6 @@
 """TensorRT-LLM's events: the dictionaries of its serializer, through codec, stream and index."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -16,22 +17,22 @@ from indexer.trust import Level
 CREATED = {"type": "created", "num_blocks_per_cache_level": [10, 4]}
 
 
-def block(name: int, *tokens: int, level: int = 0) -> dict[str, Any]:
+def block(name: int | str, *tokens: int, level: int = 0) -> dict[str, Any]:
     return {
         "type": "stored_block", "block_hash": name, "cache_level": level, "priority": 35,
         "tokens": [{"type": "unique_token", "token_id": t, "token_extra_id": 0} for t in tokens],
     }  # fmt: skip
 
 
-def stored(parent: int | None, *blocks: dict[str, Any]) -> dict[str, Any]:
+def stored(parent: int | str | None, *blocks: dict[str, Any]) -> dict[str, Any]:
     return {"type": "stored", "parent_hash": parent, "blocks": list(blocks)}
 
 
-def removed(*names: int) -> dict[str, Any]:
+def removed(*names: int | str) -> dict[str, Any]:
     return {"type": "removed", "block_hashes": list(names)}
 
 
-def moved(name: int, old: int, new: int) -> dict[str, Any]:
+def moved(name: int | str, old: int, new: int) -> dict[str, Any]:
     diff = {"type": "event_diff", "old_value": old, "new_value": new}
     return {"type": "updated", "block_hash": name, "cache_level": diff, "priority": None}
 
@@ -45,7 +46,8 @@ def answer(*datas: dict[str, Any], first: int = 0, window: int = 64) -> bytes:
 
 
 def feed(rank: RankIngest, body: bytes) -> None:
-    for _, event_id, payload in trtllm.split(body):
+    for payload in trtllm.split(body):
+        _, event_id = trtllm.address(payload)
         assert rank.live("", event_id, payload) is None
 
 
@@ -118,24 +120,32 @@ def test_of_several_windows_the_largest_counts() -> None:
     assert tiers(rank) == {Tier.GPU: 2}
 
 
-def test_priorities_and_unknown_types_change_nothing() -> None:
+def test_priorities_change_nothing() -> None:
     rank = following()
     update = {"type": "updated", "block_hash": 1, "cache_level": None, "priority": {"x": 1}}
-    feed(rank, answer(CREATED, stored(None, block(1, 1, 2)), update, {"type": "compacted"}))
+    feed(rank, answer(CREATED, stored(None, block(1, 1, 2)), update))
     assert tiers(rank) == {Tier.GPU: 1}
-    assert rank.counts()["skipped"] == 1
     assert rank.trust.level is Level.EXACT
+
+
+def test_a_type_that_is_not_known_may_have_changed_anything() -> None:
+    rank = following()
+    feed(rank, answer(CREATED, stored(None, block(1, 1, 2)), {"type": "compacted"}))
+    assert tiers(rank) == {Tier.GPU: 1}
+    assert rank.counts()["malformed"] == 1
+    assert rank.trust.level is Level.DEGRADED
+    assert "compacted of batch 2" in rank.trust.reason
 
 
 def test_events_of_attention_ranks_are_told_apart() -> None:
     events = [{"event_id": 0, "data": CREATED, "attention_dp_rank": 3}]
-    assert [one[:2] for one in trtllm.split(json.dumps(events).encode())] == [(3, 0)]
+    assert [trtllm.address(one) for one in trtllm.split(json.dumps(events).encode())] == [(3, 0)]
 
 
 def test_what_a_block_depends_on_enters_its_extra() -> None:
     image = block(1, 5, 5) | {"mm_keys": [{"type": "mm_key", "hash": "aa", "start_offset": 0}]}
     codec = trtllm.Codec(2)
-    [(_, _, payload)] = trtllm.split(answer(stored(None, image)))
+    [payload] = trtllm.split(answer(stored(None, image)))
     [event] = codec(payload).events
     assert isinstance(event, Stored)
     assert event.extras
@@ -156,25 +166,104 @@ def test_what_a_block_depends_on_enters_its_extra() -> None:
     ids=str,
 )
 def test_a_wrong_field_makes_the_event_malformed(data: dict[str, Any]) -> None:
-    [(_, _, payload)] = trtllm.split(answer(data))
+    [payload] = trtllm.split(answer(data))
     with pytest.raises(MalformedEventError):
         trtllm.Codec(2)(payload)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[1]", b'[{"event_id": -1, "data": {}}]', b"[" * 9999]
-)
+@pytest.mark.parametrize("body", [b"", b"{}", b"[" * 9999])
 def test_what_is_no_answer_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedEventError):
         trtllm.split(body)
 
 
+@pytest.mark.parametrize(
+    "event", [b"1", b'{"event_id": -1}', b'{"event_id": "x"}', b'{"data": {}}']
+)
+def test_an_event_without_a_number_has_no_address(event: bytes) -> None:
+    with pytest.raises(MalformedEventError):
+        trtllm.address(event)
+
+
 def test_each_type_has_its_neutral_event() -> None:
     codec = trtllm.Codec(2)
     kinds = []
-    for _, _, payload in trtllm.split(
+    for payload in trtllm.split(
         answer(CREATED, stored(None, block(1, 1, 2)), removed(1), moved(1, 0, 1))
     ):
         kinds += [type(event) for event in codec(payload).events]
     assert kinds == [Cleared, Stored, Removed, Moved]
     assert held(following()) == set()
+
+
+def digest(number: int) -> str:
+    """Return a name or an item as the second cache manager writes it: a digest in hexadecimal."""
+    return hashlib.sha256(bytes([number])).hexdigest()
+
+
+def test_names_may_be_digests_in_hexadecimal() -> None:
+    rank = following()
+    one, two = digest(1), digest(2)
+    algorithm = {"hash_algo": "v2_sha256", "layer_group_id": 0}
+    body = json.loads(
+        answer(
+            CREATED,
+            stored(None, block(one, 1, 2), block(two, 3, 4)),
+            moved(two, 0, 1),
+            removed(two),
+            stored(one, block(digest(3), 5, 6)),
+        )
+    )
+    feed(rank, json.dumps([event | algorithm for event in body]).encode())
+    assert rank.trust.level is Level.EXACT
+    assert rank.state.held()[Tier.GPU, 64] == set(keys(1, 2, 5, 6))
+
+
+def test_a_stored_blocks_salt_is_read() -> None:
+    rank = following()
+    salted = [block(1, 1, 2) | {"cache_salt": "a"}, block(2, 3, 4) | {"cache_salt": "a"}]
+    plain = [block(3, 1, 2) | {"cache_salt": None}]
+    feed(rank, answer(CREATED, stored(None, *salted), stored(None, *plain)))
+    root = Keyspace(model="m", block_size=2, cache_salt="a").root()
+    apart = chain(root, pack_tokens([1, 2, 3, 4]), 2)
+    assert rank.state.held()[Tier.GPU, 64] == {*apart, *keys(1, 2)}
+
+
+def test_a_token_may_be_written_in_digits() -> None:
+    one = block(1, 0, 0)
+    for token, number in zip(one["tokens"], ("1", "4294967295"), strict=True):
+        token["token_id"] = number
+    rank = following()
+    feed(rank, answer(CREATED, stored(None, one)))
+    assert rank.state.held()[Tier.GPU, 64] == set(keys(1, (1 << 32) - 1))
+
+
+def test_a_block_whose_token_is_an_items_digest_is_kept_apart_from_every_request() -> None:
+    found = []
+    for item in (1, 2):
+        first = block(1, 7, 0)
+        first["tokens"][1]["token_id"] = digest(item)
+        rank = following()
+        feed(rank, answer(CREATED, stored(None, first, block(2, 8, 9))))
+        keys_held = rank.state.held()[Tier.GPU, 64]
+        assert len(keys_held) == 2
+        assert not keys_held & {*keys(7, 0, 8, 9)}
+        found.append(keys_held)
+    assert not found[0] & found[1]
+
+
+@pytest.mark.parametrize("name", ["", "xyz", "abc", "ab cd", "0x12", "ab" * 65], ids=repr)
+def test_a_name_that_is_no_digest_gets_a_reason(name: str) -> None:
+    for data in (stored(None, block(name, 1, 2)), removed(name), moved(name, 0, 1)):
+        [payload] = trtllm.split(answer(data))
+        with pytest.raises(MalformedEventError, match="neither a number nor a digest"):
+            trtllm.Codec(2)(payload)
+
+
+@pytest.mark.parametrize("token", ["", "-1", "xyz", "12345678901", "1.5"], ids=repr)
+def test_a_token_that_is_none_gets_a_reason(token: str) -> None:
+    one = block(1, 0, 0)
+    one["tokens"][0]["token_id"] = token
+    [payload] = trtllm.split(answer(stored(None, one)))
+    with pytest.raises(MalformedEventError, match="token_id"):
+        trtllm.Codec(2)(payload)

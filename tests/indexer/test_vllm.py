@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.engines import vllm
-from indexer.engines.event import Cleared, MalformedEventError, Removed, Stored, Tier
+from indexer.engines.event import (
+    Cleared,
+    MalformedEventError,
+    Removed,
+    Stored,
+    Tier,
+    Unread,
+)
 from indexer.extra import Item, extras_of
 from indexer.token import pack_tokens
 
@@ -44,7 +51,6 @@ def test_every_vector_decodes_to_what_it_states(name: str) -> None:
     assert events == stated["events"]
     assert wire.ts == stated["ts"]
     assert wire.data_parallel_rank == stated["data_parallel_rank"]
-    assert wire.skipped == 0
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -107,11 +113,18 @@ def test_blocks_with_holes_between_them_have_no_tokens() -> None:
     assert event.tokens is None
 
 
-def test_an_unknown_event_is_skipped_and_counted() -> None:
-    frame = msgspec.msgpack.encode([1.0, [{"type": "BlockDreamt"}, ["AllBlocksCleared"]], 0])
+def test_an_event_of_an_unknown_type_is_told() -> None:
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [STORE, {"type": "BlockDreamt"}], 0]))
+    assert [type(event) for event in batch.events] == [Stored]
+    assert batch.unread == (Unread("BlockDreamt", "its type is not known"),)
+
+
+def test_what_a_clear_makes_moot_need_not_be_read() -> None:
+    odd = STORE | {"extra_keys": [{"new": "shape"}]}
+    frame = msgspec.msgpack.encode([1.0, [odd, {"type": "BlockDreamt"}, ["AllBlocksCleared"]], 0])
     batch = vllm.decode(frame)
     assert batch.events == (Cleared(),)
-    assert batch.skipped == 1
+    assert batch.unread == ()
 
 
 def test_unknown_fields_and_extra_elements_are_ignored() -> None:
@@ -149,13 +162,41 @@ STORE = {
         {"lora_name": 7},
         {"medium": 7},
         {"parent_block_hash": 1.5},
+        {"group_idx": "0"},
+        {"group_idx": -1, "kv_cache_spec_kind": "full_attention"},
+        {"extra_keys": [[["mm", "img", 3]]]},
     ],
 )
-def test_a_wrong_field_makes_the_frame_malformed(bad: dict[str, Any]) -> None:
+def test_an_event_with_a_wrong_field_costs_itself_and_not_its_batch(bad: dict[str, Any]) -> None:
     if bad.get("extra_keys") == [None, None]:
         bad = {**bad, "extra_keys": [["a"], ["b"]]}
-    with pytest.raises(MalformedEventError):
-        vllm.decode(msgspec.msgpack.encode([1.0, [STORE | bad], 0]))
+    removed = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU"}
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [removed, STORE | bad, removed], 0]))
+    assert batch.events == (Removed((7,)), Removed((7,)))
+    [unread] = batch.unread
+    assert unread.kind in ("BlockStored", "")
+
+
+NO_UTF8 = msgspec.Raw(b"\x91\xa2\xff\xfe")
+MAP_AS_KEY = msgspec.Raw(b"\x81\x80\x00")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [5, None, [], {}, [5], {"type": 5}, {"type": None}, "BlockStored", NO_UTF8, MAP_AS_KEY],
+)
+def test_what_is_no_event_costs_itself_and_not_its_batch(event: object) -> None:
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [STORE, event, STORE], 0]))
+    assert len(batch.events) == 2
+    [unread] = batch.unread
+    assert not unread.is_store
+
+
+def test_a_removal_of_a_negative_group_is_refused() -> None:
+    removed = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU", "group_idx": -1}
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [removed], 0]))
+    assert batch.events == ()
+    assert batch.unread == (Unread("BlockRemoved", "group_idx is -1; it is 0 or more"),)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import json
 import multiprocessing
 import os
 import select
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,70 @@ def test_no_other_process_starts_one(name: str, options: str | None) -> None:
     assert engine.wait() == 0
     assert not select.select([engine.stdout], [], [], 0)[0] or engine.stdout.read() == ""
     engine.stdout.close()
+
+
+def children(parent: int) -> list[int]:
+    """Return the processes that a process started, of any of its threads."""
+    tasks = Path(f"/proc/{parent}/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def test_a_publisher_that_dies_is_started_again() -> None:
+    options = (
+        "--pod a --model m --events tcp://127.0.0.1:1 --listen 127.0.0.1:0 --metrics-listen ''"
+    )
+    engine = core("EngineCore_DP0", options)
+    assert engine.stdout
+    assert engine.stdin
+    first = json.loads(engine.stdout.readline())
+    [publisher] = children(engine.pid)
+    os.kill(publisher, signal.SIGKILL)
+    second = json.loads(engine.stdout.readline())
+    assert second["ready"]
+    assert second["epoch"] != first["epoch"]
+    engine.kill()
+    engine.wait()
+    assert engine.stdout.read() == "", "it ends with the engine"
+    engine.stdin.close()
+    engine.stdout.close()
+
+
+class Lives:
+    """Publishers that live for some time each and end with a status; None: they do not even start."""
+
+    def __init__(self, *lives: tuple[float, int | None]) -> None:
+        self._lives = list(lives)
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def launch(self) -> "Lives":
+        if self._lives[0][1] is None:
+            self._lives.pop(0)
+            raise OSError("no room")
+        return self
+
+    def wait(self) -> int:
+        seconds, status = self._lives.pop(0)
+        self.now += seconds
+        assert status is not None
+        return status
+
+    def keep(self) -> list[float]:
+        vllm_plugin.keep(self.launch, clock=lambda: self.now, sleep=self.pauses.append)
+        assert not self._lives
+        return self.pauses
+
+
+def test_pauses_grow_until_one_has_run_well(caplog: pytest.LogCaptureFixture) -> None:
+    lives = Lives(*[(0.0, 1)] * 8, (100.0, -9), (1.0, 1), (1.0, None), (1.0, 0))
+    assert lives.keep() == [1, 2, 4, 8, 16, 32, 60, 60, 1, 2, 4]
+    assert "died with status -9; it is started again in 1 s" in caplog.text
+    assert "could not be started: no room" in caplog.text
+
+
+@pytest.mark.parametrize("status", [0, -signal.SIGTERM, -signal.SIGINT, 2])
+def test_one_that_was_asked_to_end_or_has_wrong_options_is_not_started_again(status: int) -> None:
+    assert Lives((1.0, status)).keep() == []
 
 
 def test_it_is_registered_with_vllm() -> None:

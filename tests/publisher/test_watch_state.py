@@ -27,6 +27,7 @@ from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from indexer.rank_state import PureState
 from indexer.resolver import Resolver
+from indexer.shared.segment import Segments
 from indexer.trust import Level
 from indexer.watched import WatchedRank
 
@@ -40,6 +41,8 @@ class Follow(RuleBasedStateMachine):
         super().__init__()
         self.epochs = 0
         self.engine = EngineModel()
+        self.reported = False
+        """Whether hits were announced as stores in the engine's life."""
         self.ingest = Ingest(
             MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0
         )
@@ -53,9 +56,11 @@ class Follow(RuleBasedStateMachine):
 
     def start_publisher(self) -> None:
         self.epochs += 1
-        source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
+        source = RankSource(
+            "p", 0, "m", vllm.decode, has_replay=False, capacity=self.engine.capacity
+        )
         self.sink = Pending()
-        resolver = Resolver("m", "", orphan_bytes=1 << 20)
+        resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
         self.followed = RankIngest(
             source, PureState(resolver, self.sink), pending_bytes=1, stale_after=1.0,
             clock=lambda: 0.0,
@@ -72,6 +77,11 @@ class Follow(RuleBasedStateMachine):
     def store(self, tokens: tuple[int, ...]) -> None:
         self.heard(self.engine.store(tokens))
 
+    @rule(tokens=TOKENS)
+    def report(self, tokens: tuple[int, ...]) -> None:
+        self.reported = True
+        self.heard(self.engine.report(tokens))
+
     @rule(which=st.integers(0, 30))
     def evict(self, which: int) -> None:
         self.heard(self.engine.evict(which))
@@ -87,6 +97,7 @@ class Follow(RuleBasedStateMachine):
     @rule()
     def restart_engine(self) -> None:
         self.engine.restart()
+        self.reported = False
         self.followed.disconnected()
         self.followed.connected()
 
@@ -157,7 +168,7 @@ class Follow(RuleBasedStateMachine):
             self.loading = False
         else:
             assert response.delta.sequence == self.position[1] + 1
-            self.rank.take_delta(response.delta)
+            self.rank.take_delta(response.delta, is_next=True)
             self.position = (self.position[0], response.delta.sequence)
 
     @rule()
@@ -181,7 +192,8 @@ class Follow(RuleBasedStateMachine):
         counts = {tier: count for tier, count in self.rank.blocks().items() if count}
         assert counts == {tier: count for tier, count in self.followed.blocks().items() if count}
         assert self.rank.trust.level is self.followed.trust.level
-        if self.rank.trust.level is Level.EXACT:
+        assert self.rank.capacity == self.followed.capacity
+        if self.rank.trust.level is Level.EXACT and not self.reported:
             truth = self.engine.truth()
             assert counts == {tier: len(keys) for tier, keys in truth.items() if keys}
 

@@ -79,7 +79,8 @@ class Parts:
         self.peers = PeerBookings(router, Names("test"), self.bookings) if router else None
         others = self.peers.told if self.peers else None
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=others)
-        self.believed = Believed(ReferenceIndex(), max_blocks=10_000, assumed_seconds=600.0)
+        most = options.pop("max_believed_blocks", 10_000)
+        self.believed = Believed(ReferenceIndex(), max_blocks=most, assumed_seconds=600.0)  # type: ignore[arg-type]
         self.sessions = Sessions(most=100, seconds=600.0)
         self.calibration = Calibration()
         self.seen: list[str] = []
@@ -151,6 +152,10 @@ class Parts:
         del choice
         self.seen.append("picked")
         self.placed.append(placed)
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        del placed, choice
+        self.seen.append("withdrawn")
 
     def started(self, placed: Placed, now: float) -> None:
         del now

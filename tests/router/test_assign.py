@@ -1,11 +1,14 @@
 """What is booked and believed where a pick goes, from its choice to its end."""
 
+from collections import Counter
+
 import pytest
 from picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.trust import Level
 from indexer.watched import WatchedRank
+from indexer.word import pack_words
 from router.pods import Pod
 from scorer.prefill import PrefillModel
 
@@ -20,6 +23,35 @@ def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
     assert there.candidate.cached == 1600
     parts.picker.ended(booking_id, "failed", parts.now)
     assert all(one.match.matched_tokens == 0 for one in parts.weigh().options)
+
+
+def siblings(requests: int, seconds: float) -> tuple[list[str], int]:
+    """Pick for so many requests of one prompt of 8,192 tokens, `seconds` apart, on 8 idle pods.
+
+    Return where they went, and how many of them had it to compute.
+    """
+    parts = Parts(pods=8, max_believed_blocks=1_000_000)
+    prompt = KeyedPrompt(range(1, 513))
+    pods, computing = [], 0
+    for _ in range(requests):
+        _, choice = parts.choose(prompt=prompt)
+        pods.append(first(choice))
+        computing += choice.options[0].candidate.cached < 8192
+        parts.now += seconds
+    return pods, computing
+
+
+def test_siblings_that_come_at_once_wait_for_one_prefill() -> None:
+    pods, computing = siblings(8, 0.0006)
+    assert computing <= 2
+    assert len(set(pods)) <= 2
+
+
+def test_a_burst_that_one_pod_cannot_serve_spreads_and_each_pod_computes_it_once() -> None:
+    pods, computing = siblings(500, 0.0002)
+    counts = Counter(pods)
+    assert computing <= 8
+    assert max(counts.values()) <= 1.5 * 500 / 8, counts
 
 
 def test_a_request_whose_pod_has_gone_is_booked_where_it_goes_instead() -> None:
@@ -45,6 +77,26 @@ def test_arriving_blocks_are_believed_until_events_must_have_told() -> None:
     parts.now += 0.2
     parts.picker.expire(parts.now)
     assert parts.weigh().options[0].match.matched_tokens == 0
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_what_events_told_of_is_not_believed_any_more_when_they_tell_that_it_is_gone(
+    is_early: bool,
+) -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    if is_early:
+        parts.warm(0, 100)
+    parts.picker.first_token(booking_id, parts.now)
+    parts.warm(0, 100)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    gone = pb.Keys(tier="gpu", keys=pack_words(list(range(51, 101))))
+    parts.tell(rank, "exact", pb.Change(gone=gone))
+    match = parts.weigh().options[0].match
+    assert (match.known_tokens, match.arriving_tokens, match.matched_tokens) == (800, 0, 800)
+    parts.believed.check()
 
 
 def test_the_first_token_releases_the_prefill_and_the_end_the_rest() -> None:

@@ -1,5 +1,6 @@
 """Attribution: where prompt tokens went, by pod and model, and what the shadow would have saved."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -50,6 +51,17 @@ def test_a_report_counts_what_was_predicted_and_delivered() -> None:
     counted = row(attribution)
     assert (counted.reported_requests, counted.reported_prompt_tokens) == (1, TOKENS)
     assert (counted.predicted_tokens, counted.delivered_tokens) == (800, 640)
+
+
+def test_what_was_only_believed_of_a_prediction_is_kept_with_it() -> None:
+    attribution = Attribution()
+    made = choice(option("a", 480, arriving=800))
+    one = placed(made)
+    attribution.picked(one, made)
+    attribution.told(one, 640, None)
+    tally = row(attribution).evidence.of(lambda _: True)
+    assert (tally.tokens, tally.predicted, tally.believed) == (TOKENS, 800, 320)
+    assert tally.gap == pytest.approx(160 / 800)
 
 
 def test_a_request_that_went_elsewhere_is_compared_with_what_was_predicted_there() -> None:

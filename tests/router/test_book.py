@@ -117,18 +117,69 @@ def test_a_first_token_that_is_long_overdue_waits_no_longer() -> None:
     booking = bookings.book(work(2.0), 0.0)
     assert bookings.load("p", 0, 37.9).waiting == 1
     assert bookings.load("p", 0, 38.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
-    assert bookings.late == 1
     assert bookings.first_token(booking.id, 40.0), "it may still be told"
     assert bookings.finish(booking.id, 41.0)
-    assert bookings.late == 1
+    assert bookings.unreported == 0
 
 
 def test_what_is_behind_a_long_queue_is_not_overdue_before_its_turn() -> None:
     bookings = new_bookings()
-    bookings.book(work(20.0), 0.0)
+    first = bookings.book(work(20.0), 0.0)
     bookings.book(work(2.0), 0.0)
+    bookings.first_token(first.id, 100.0)
     assert bookings.load("p", 0, 117.0).waiting == 1
     assert bookings.load("p", 0, 118.0).waiting == 0
+
+
+def report(bookings: Bookings, prefills: int, now: float) -> None:
+    for _ in range(prefills):
+        booking = bookings.book(work(pod="told"), now)
+        bookings.first_token(booking.id, now)
+        bookings.finish(booking.id, now)
+
+
+def test_where_first_tokens_are_never_reported_a_prefill_is_over_when_predicted() -> None:
+    bookings = new_bookings()
+    for _ in range(3):
+        ended = bookings.book(work(2.0), 0.0)
+        bookings.finish(ended.id, 1.0)
+    assert bookings.unreported == 3
+    bookings.book(work(2.0), 10.0)
+    bookings.book(work(4.0), 10.0)
+    assert bookings.load("p", 0, 11.9).waiting == 2
+    assert bookings.load("p", 0, 12.0).waiting == 1
+    assert bookings.load("p", 0, 15.9).waiting == 1
+    assert bookings.load("p", 0, 16.0) == Load(in_flight=2, context_tokens=200, last_pick=5)
+
+
+def test_when_first_tokens_cease_to_be_reported_those_that_are_due_wait_no_longer() -> None:
+    bookings = new_bookings()
+    report(bookings, 50, 0.0)
+    for pod in "abcd":
+        bookings.book(work(2.0, pod), 0.0)
+    assert bookings.load("d", 0, 30.0).waiting == 1
+    silent = [bookings.book(work(2.0, "p"), 30.0) for _ in range(3)]
+    for booking in silent:
+        bookings.finish(booking.id, 31.0)
+    assert bookings.load("d", 0, 31.0).waiting == 0
+
+
+def test_where_first_tokens_are_reported_an_engine_that_hangs_is_not_taken_for_idle() -> None:
+    bookings = new_bookings()
+    report(bookings, 50, 0.0)
+    bookings.book(work(2.0), 0.0)
+    ended = bookings.book(work(2.0, "q"), 0.0)
+    bookings.finish(ended.id, 1.0)
+    assert bookings.load("p", 0, 37.0).waiting == 1, "one that does not stream changes nothing"
+
+
+def test_a_failed_request_has_no_first_token_to_report() -> None:
+    bookings = new_bookings()
+    for _ in range(9):
+        bookings.fail(bookings.book(work(), 0.0).id, 0.0)
+    assert bookings.unreported == 0
+    bookings.book(work(2.0), 0.0)
+    assert bookings.load("p", 0, 30.0).waiting == 1
 
 
 def test_what_is_never_reported_expires() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import count
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,14 @@ from router.calibration import FASTEST, LEAST, SLOWEST, Calibration
 class Rank:
     """One rank, its bookings and its clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, expects_first_tokens: bool = True) -> None:
         numbers = count()
         self.bookings = Bookings(
-            expire_after=1e9, most=100, new_id=lambda: str(next(numbers)), late_seconds=1e8
+            expire_after=1e9,
+            most=100,
+            new_id=lambda: str(next(numbers)),
+            late_seconds=1e8,
+            expects_first_tokens=expects_first_tokens,
         )
         self.calibration = Calibration()
         self.now = 0.0
@@ -39,7 +44,7 @@ class Rank:
 
     @property
     def factor(self) -> float:
-        return self.calibration.factor("p", 0)
+        return self.calibration.factor("m", "p", 0)
 
 
 def test_nothing_is_said_before_enough_was_seen() -> None:
@@ -85,6 +90,21 @@ def test_prefills_that_share_a_step_are_neither_slow_nor_for_nothing() -> None:
     assert rank.factor == pytest.approx(1.0)
 
 
+def test_what_was_taken_for_come_too_early_is_timed_from_its_turn() -> None:
+    rank = Rank(expects_first_tokens=False)
+    for _ in range(20):
+        # The gateway streams one answer of three, and the engine is half as fast as it is said to be.
+        together = [rank.book() for _ in range(3)]
+        for number, booking in enumerate(together):
+            rank.now += 2.0
+            if number == 0:
+                rank.computed(booking)
+        for booking in together:
+            rank.bookings.finish(booking.id, rank.now)
+        rank.now += 10.0
+    assert rank.factor == pytest.approx(2.0)
+
+
 def test_a_pause_between_requests_is_nobodys_prefill() -> None:
     rank = Rank()
     for _ in range(20):
@@ -110,7 +130,7 @@ def test_a_change_is_learned() -> None:
 def test_ranks_are_apart_and_are_forgotten() -> None:
     rank = Rank()
     rank.run(*[2.0] * 8)
-    assert rank.calibration.factor("p", 1) == 1.0
+    assert rank.calibration.factor("other", "p", 1) == 1.0
     rank.calibration.forget("p", 0)
     rank.calibration.forget("never", 0)
     assert rank.factor == 1.0
@@ -159,3 +179,88 @@ def test_a_factor_stays_within_bounds(times: Sequence[float]) -> None:
     rank = Rank()
     rank.run(*times)
     assert FASTEST * 0.999 <= rank.factor <= SLOWEST * 1.001
+
+
+class Fleet:
+    """Ranks whose first tokens come as a test says, one request at a time."""
+
+    def __init__(self) -> None:
+        numbers = count()
+        self.bookings = Bookings(expire_after=1e9, most=100, new_id=lambda: str(next(numbers)))
+        self.calibration = Calibration()
+        self.now = 0.0
+
+    def run(self, pod: str, *seconds: float, model: str = "m") -> None:
+        for one in seconds:
+            factor = self.calibration.factor(model, pod, 0)
+            booking = self.bookings.book(Work(model, pod, 0, 100, 28, factor, factor), self.now)
+            self.now += one
+            self.bookings.first_token(booking.id, self.now)
+            self.calibration.learn(booking)
+            self.bookings.finish(booking.id, self.now)
+            self.calibration.check()
+
+    def factors(self, pods: str) -> list[float]:
+        return [self.calibration.factor("m", pod, 0) for pod in pods]
+
+
+def test_a_rank_that_was_not_measured_has_the_factor_that_is_usual_for_its_model() -> None:
+    fleet = Fleet()
+    fleet.run("a", *[0.5] * LEAST)
+    assert fleet.factors("abc") == pytest.approx([0.5] * 3)
+    assert fleet.calibration.usual("m") == pytest.approx(0.5)
+    assert fleet.calibration.factor("another model", "b", 0) == 1.0
+
+
+def test_ranks_that_differ_by_a_few_per_cent_are_alike() -> None:
+    fleet = Fleet()
+    for _ in range(30):
+        for number, pod in enumerate("abcd"):
+            fleet.run(pod, *[1.0 + 0.05 * number] * 4)
+    assert len(set(fleet.factors("abcde"))) == 1
+
+
+def test_ranks_that_differ_by_chance_are_alike() -> None:
+    fleet, rng = Fleet(), Random(1)
+    apart = 0
+    for _ in range(100):
+        for pod in "abcd":
+            fleet.run(pod, *(rng.lognormvariate(0, 0.5) for _ in range(4)))
+        apart += len(set(fleet.factors("abcd"))) > 1
+    assert apart <= 5
+
+
+def test_a_rank_that_is_of_another_kind_stands_out_and_moves_no_other() -> None:
+    fleet, rng = Fleet(), Random(2)
+    for _ in range(20):
+        for pod in "abcd":
+            speed = 3.0 if pod == "d" else 1.0
+            fleet.run(pod, *(speed * rng.uniform(0.8, 1.2) for _ in range(4)))
+    assert fleet.factors("abcd") == pytest.approx([1.0, 1.0, 1.0, 3.0], rel=0.1)
+
+
+def test_a_rank_that_looked_slow_is_tried_again_once_others_were_measured_often() -> None:
+    fleet = Fleet()
+    for _ in range(20):
+        for pod in "abcd":
+            fleet.run(pod, *[2.0 if pod == "d" else 1.0] * 4)
+    usual, slow = fleet.factors("ad")
+    assert slow > 1.8 * usual
+    for _ in range(400):
+        for pod in "abc":
+            fleet.run(pod, *[1.0] * 4)
+    assert len(set(fleet.factors("ad"))) == 1
+    fleet.run("d", *[2.0] * 20)
+    usual, slow = fleet.factors("ad")
+    assert slow > 1.8 * usual
+
+
+def test_a_pod_that_goes_leaves_nothing_in_what_is_usual() -> None:
+    fleet = Fleet()
+    fleet.run("a", *[2.0] * LEAST)
+    fleet.run("b", *[4.0] * LEAST)
+    fleet.calibration.forget("b", 0)
+    fleet.calibration.check()
+    assert fleet.calibration.usual("m") == pytest.approx(2.0)
+    fleet.calibration.forget("a", 0)
+    assert fleet.calibration.usual("m") == 1.0

@@ -33,7 +33,13 @@ class OnePod(router_pb2_grpc.RouterServicer):
         self, request: pb.ListPodsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> pb.ListPodsResponse:
         del request, context
-        return pb.ListPodsResponse(pods=[pb.Pod(id="pod-a", ranks=[pb.Rank(block_size=16)])])
+        return pb.ListPodsResponse(
+            pods=[
+                pb.Pod(
+                    id="pod-a", ranks=[pb.Rank(block_size=16, copies=94, capacity=95), pb.Rank()]
+                )
+            ]
+        )
 
 
 @pytest.fixture
@@ -119,7 +125,10 @@ async def test_pods_are_listed(
     router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await run(ask.pods_main, "--router", router[1]) == 0
-    assert "pod-a" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "pod-a" in printed
+    assert "94 / 95" in printed
+    assert "? / ?" in printed
 
 
 @pytest.mark.parametrize("args", [[], ["text", "--file", "x"], ["--token-ids-file", "/nowhere"]])

@@ -1,6 +1,7 @@
 """What looks wrong of a pod, from simulated streams of reports: each fault is found by its traces."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.shared.registry import NOBODY
-from indexer.trust import Level, Trust
+from indexer.trust import DRIFTED, Level, Trust
 from router.attribution import Row
 from router.evidence import Evidence, Tally
 from router.facts import Finding, PodFacts, RankFacts
 from router.findings import findings
-from router.mispredictions import ENOUGH
+from router.mispredictions import ENOUGH, GAP, OFF_SHARE
 from router.weigh import Traits
 
 NOW = 1000.0
@@ -59,11 +60,13 @@ class Stream:
         block: int = 16,
         extra: int = 0,
         missing: float = 0.0,
+        believed: float = 0.0,
     ) -> "Stream":
         """Take reports of requests of which some prefix is cached.
 
         The engine finds `finds` of it, `predicts` of it was predicted, and its count of the
-        prompt's tokens is `extra` more than ours. `missing` of the requests find nothing cached.
+        prompt's tokens is `extra` more than ours. `missing` of the requests find nothing cached. No event
+        has told of `believed` of the predicted tokens.
         """
         for _ in range(number):
             tokens = self._rng.randrange(2000, 8000)
@@ -71,7 +74,8 @@ class Stream:
             found = int(cached * finds) // block * block
             predicted = int(cached * predicts) // 16 * 16
             self.row.requests += 1
-            self.evidence.told(traits, tokens, predicted, found, tokens + extra)
+            only = int(predicted * believed)
+            self.evidence.told(traits, tokens, predicted, found, tokens + extra, believed=only)
             self.evidence.over("finished")
         self.evidence.check()
         return self
@@ -98,8 +102,12 @@ def test_a_healthy_pod_gives_none(seed: int, finds: float, evicted: float, numbe
     for _ in range(number):
         finds_now = 0.0 if rng.random() < evicted else finds
         stream.run(rng.choice(ALL), 1, finds=finds_now, predicts=finds, missing=0.3)
-    wrong = stream.evidence.of(lambda _: True).off_share
-    if wrong < 0.15 and all(tally.off_share < 0.3 for tally in stream.evidence.tallies.values()):
+    whole = stream.evidence.of(lambda _: True)
+    if (
+        abs(whole.gap) < GAP
+        and whole.off_share < 0.15
+        and all(tally.off_share < 0.3 for tally in stream.evidence.tallies.values())
+    ):
         assert stream.kinds() == []
 
 
@@ -172,7 +180,7 @@ def test_another_count_of_tokens_alone_is_no_finding() -> None:
 
 
 def test_too_few_reports_say_nothing() -> None:
-    assert Stream().run(TEXT).run(SALTED, 15, predicts=0.0).kinds() == []
+    assert Stream().run(TEXT).run(SALTED, 15, predicts=0.0).kinds() == ["gap"]
     assert "cache-salt" not in Stream().run(TEXT).run(SALTED, ENOUGH - 1, predicts=0.0).kinds()
     assert Stream().run(CHAT, ENOUGH - 1, predicts=0.0, extra=3).kinds() == []
 
@@ -238,6 +246,20 @@ def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions
     assert "trust" not in stream.kinds(rank(trust=healing))
 
 
+def test_more_blocks_than_the_cache_has_are_told_at_once_and_once_they_were_given_up() -> None:
+    drifted = Trust(Level.DEGRADED, f"{DRIFTED}: 102 of 95", NOW - 1)
+    for one in (
+        replace(rank(trust=drifted), capacity=95),
+        replace(rank(), capacity=95, drifts=2),
+        rank(trust=replace(drifted, since=0.0)),
+    ):
+        [finding] = Stream().found(one)
+        assert finding.kind == "drift"
+        assert "kv_cache_report_mode" in finding.text
+        assert ("cache has (95)" in finding.text) == (one.capacity == 95)
+        assert ("2 times" in finding.text) == (one.drifts == 2)
+
+
 def test_a_pod_that_gets_requests_and_sends_no_events_is_told() -> None:
     cold = rank(trust=Trust(Level.COLD, "nothing seen yet", 0.0), stored=0, removed=0)
     assert Stream().kinds(cold) == []
@@ -281,6 +303,66 @@ def test_requests_that_are_never_reported_are_found() -> None:
     assert stream.kinds() == []
 
 
+def some_off(stream: Stream, share: int, *, finds: float = 1.0, predicts: float = 1.0) -> Stream:
+    """Take 300 reports of which every `share`th is off, and no event told of a fifth of what is predicted."""
+    for number in range(300):
+        if number % share:
+            stream.run(TEXT, 1, believed=0.2)
+        else:
+            stream.run(TEXT, 1, finds=finds, predicts=predicts, believed=0.2)
+    assert stream.evidence.of(lambda _: True).off_share < OFF_SHARE
+    return stream
+
+
+def test_a_gap_between_predicted_and_delivered_is_named_where_most_predictions_are_right() -> None:
+    stream = some_off(Stream(), 5, finds=0.0)
+    assert stream.kinds() == ["gap"]
+    whole = stream.evidence.of(lambda _: True)
+    predicted, delivered = whole.predicted / whole.tokens, whole.delivered / whole.tokens
+    assert f"{predicted:.0%} of its last requests' tokens were predicted" in stream.text()
+    assert f"{delivered:.0%} were found, {whole.gap:.0%} fewer" in stream.text()
+    assert "no event had told of 20% of the predicted ones" in stream.text()
+    assert stream.run(TEXT, 200).kinds() == []
+
+
+def test_a_gap_says_whether_beliefs_or_lost_blocks_are_the_likely_cause() -> None:
+    assert "confirm-seconds" in some_off(Stream(), 5, finds=0.0).text()
+    stream = Stream()
+    for number in range(300):
+        stream.run(TEXT, 1, finds=float(number % 5 > 0))
+    assert "no event had told of 0%" in stream.text()
+    assert "confirm-seconds" not in stream.text()
+    assert "evicted" in stream.text()
+
+
+def test_more_that_is_found_than_predicted_is_a_gap_too() -> None:
+    stream = some_off(Stream(), 5, predicts=0.0)
+    assert stream.kinds() == ["gap"]
+    assert "more" in stream.text()
+
+
+def test_a_gap_is_no_finding_where_it_is_small_or_short_or_explained() -> None:
+    assert some_off(Stream(), 15, finds=0.0).kinds() == []
+    short = Stream()
+    for _ in range(100):
+        # Four blocks: the engine computes the last one anew, the router counts all but a token.
+        short.evidence.told(TEXT, 64, 63, 48, 64)
+    assert short.kinds() == []
+    gap = rank(trust=Trust(Level.DEGRADED, "12 batches were missed", NOW - 300))
+    assert some_off(Stream(), 5, finds=0.0).kinds(gap) == ["trust"]
+    assert Stream().run(TEXT, ENOUGH - 1, finds=0.0).kinds() == []
+
+
+def test_a_pod_without_events_may_have_the_gap_that_is_counted_on() -> None:
+    blind = rank(
+        trust=Trust(Level.COLD, "it has no events", 0.0), block_size=0, stored=0, removed=0
+    )
+    assert some_off(Stream(), 7, finds=0.0).kinds(blind, has_events=False) == []
+    stream = some_off(Stream(), 4, finds=0.0)
+    assert stream.kinds(blind, has_events=False) == ["gap"]
+    assert "pick.assumed-seconds" in stream.text(blind, has_events=False)
+
+
 def pairs() -> Iterator[tuple[Tally, Tally]]:
     stream = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30)
     yield stream.evidence.tallies[TEXT], stream.evidence.tallies[CHAT]
@@ -291,6 +373,7 @@ def test_reports_of_several_kinds_are_counted_together() -> None:
         both = one.plus(other)
         assert both.reports == 50
         assert both.weight == pytest.approx(one.weight + other.weight)
+        assert both.predicted == pytest.approx(one.predicted + other.predicted)
         assert one.off_share == 1.0 > both.off_share > other.off_share == 0.0
 
 

@@ -17,9 +17,14 @@ from scorer.prefill import PrefillModel
 STALE, SLACK = 5.0, 1.0
 
 
-def new_bookings() -> Bookings:
+def new_bookings(*, expects_first_tokens: bool = True) -> Bookings:
     numbers = count()
-    return Bookings(expire_after=600.0, most=50, new_id=lambda: str(next(numbers)))
+    return Bookings(
+        expire_after=600.0,
+        most=50,
+        new_id=lambda: str(next(numbers)),
+        expects_first_tokens=expects_first_tokens,
+    )
 
 
 def work(prefill: float = 1.0, pod: str = "p", tokens: int = 100) -> Work:
@@ -60,6 +65,18 @@ def test_somebody_elses_weigh_what_our_running_ones_did_where_none_of_ours_waits
     bookings.first_token(name, 1.0)
     table.observe("p", 0, seen(running=1, waiting=2))
     assert table.load("p", 0, 10.0).wait == pytest.approx(2 * 3.0)
+
+
+def test_an_engines_queue_holds_ours_whose_first_tokens_were_taken_for_come() -> None:
+    bookings = new_bookings(expects_first_tokens=False)
+    for _ in range(4):
+        bookings.book(work(1.0), 0.0)
+    table = LoadTable(bookings, STALE, SLACK)
+    assert table.load("p", 0, 9.0).waiting == 0
+    table.observe("p", 0, seen(running=1, waiting=3))
+    load = table.load("p", 0, 10.0)
+    assert (load.waiting, load.in_flight) == (3, 4)
+    assert load.wait == pytest.approx(3 * 1.0)
 
 
 def test_somebody_elses_weigh_a_default_on_a_rank_that_we_never_picked() -> None:

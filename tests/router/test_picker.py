@@ -49,7 +49,7 @@ def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
         parts.picker.ended(booking_id, "finished", parts.now)
         parts.now += 10
     assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
-    assert parts.calibration.factor("pod-0", 0) == 1.0
+    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
 
 
 def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_name() -> None:
@@ -62,7 +62,7 @@ def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_
     parts.picker.forget(parts.pods[0])
     for one in ids:
         assert parts.picker.ended(one, "finished", parts.now)
-    assert parts.calibration.factor("pod-0", 0) == 1.0
+    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
 
 
 def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:
@@ -89,6 +89,15 @@ def test_the_oldest_pick_is_over_where_there_are_too_many() -> None:
     assert not parts.picker.ended(ids[0], "finished", parts.now)
 
 
+def test_picks_that_are_never_reported_are_counted() -> None:
+    parts = Parts(pods=1)
+    parts.choose()
+    parts.now += 600.0
+    parts.picker.expire(parts.now)
+    assert (len(parts.picker), len(parts.bookings)) == (0, 0)
+    assert (parts.bookings.expired, parts.bookings.unreported) == (1, 1)
+
+
 def test_a_prompt_of_which_no_token_is_known_is_placed_too() -> None:
     parts = Parts()
     prompt = KeyedPrompt(())
@@ -110,7 +119,7 @@ def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> No
         parts.picker.first_token(booking_id, parts.now)
         booking_id, _ = parts.choose(unread=5000)
         parts.now += 9.0
-    assert parts.calibration.factor("pod-0", 0) == 1.0
+    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
 
 
 def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None:

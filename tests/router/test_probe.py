@@ -1,19 +1,25 @@
 """What an engine says of itself decides whether its pod is ready."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
 from indexer.engines import vllm
+from indexer.engines.event import Tier
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
+from indexer.subscribe import Subscriber
+from indexer.trust import Level
 from router.engine_load import Observed
-from router.pods import Pod
+from router.pods import Pod, Status
 from router.probe import LOOKS, MOST_BYTES, Prober
+from tests.indexer.engine_model import EngineModel
 from tests.simworker.local_worker import LocalWorker
 
 
@@ -25,6 +31,8 @@ class Engine:
         self.asked: list[str] = []
         self.connections: set[object] = set()
         self.missing: set[str] = set()
+        self.version_path = "/version"
+        self.version = "0.32.0"
         self.models = b'{"object":"list","data":[{"id":"m","object":"model"},{"id":"tuned"}]}'
         self.metrics = (
             b'# HELP x\nvllm:cache_config_info{block_size="16",num_gpu_blocks="97"} 1.0\n'
@@ -42,6 +50,8 @@ class Engine:
             raise web.HTTPNotFound
         if request.path == "/health":
             return web.Response(status=self.health, text="said at length" * 9999)
+        if request.path == self.version_path:
+            return web.json_response({"version": self.version})
         return web.Response(body=self.metrics if "metrics" in request.path else self.models)
 
 
@@ -148,7 +158,8 @@ async def test_every_look_tells_the_load_over_one_connection(
     assert seen.all == [("p", 0, Observed(3, 2, 0.25, 7.0))] * 3
     assert rank.capacity == 96, "one page tells both"
     assert server.asked == [
-        "/health", "/metrics", "/v1/models", "/health", "/metrics", "/health", "/metrics",
+        "/health", "/metrics", "/v1/models", "/version",
+        "/health", "/metrics", "/health", "/metrics",
     ]  # fmt: skip
     assert len(server.connections) == 1
 
@@ -254,6 +265,21 @@ async def test_adapters_that_are_loaded_while_an_engine_runs_are_found_in_time(
     assert list(pod.status.models) == ["m", "later"], "what was told is kept"
 
 
+async def test_an_engine_tells_its_version_and_one_that_is_not_supported_is_not_exact(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    await look(Prober(pod, interval=1, timeout=5))
+    assert pod.status.version == "0.32.0"
+    pod.engine, pod.status = "sglang", Status()
+    server.version_path, server.version = "/server_info", "0.5.6.post2"
+    rank.live("", 0, msgspec.msgpack.encode([0.0, [["AllBlocksCleared"]], 0]))
+    assert rank.trust.level is Level.EXACT
+    await look(Prober(pod, interval=1, timeout=5, engine="sglang"))
+    assert rank.trust.level is Level.DEGRADED
+    assert "0.5.6.post2" in rank.trust.reason
+
+
 async def test_a_worker_that_drains_is_not_ready(engine: tuple[Engine, Pod, RankIngest]) -> None:
     _, listed, _ = engine
     async with LocalWorker() as worker:
@@ -266,3 +292,57 @@ async def test_a_worker_that_drains_is_not_ready(engine: tuple[Engine, Pod, Rank
         await worker.post("/drain")
         await look(prober)
         assert not pod.ready
+
+
+async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    clock = asyncio.get_running_loop().time
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=60.0, clock=clock
+    )
+    rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
+    async with LocalWorker() as worker:
+        subscriber = Subscriber(
+            rank, worker.context, events=worker.ready["events"], replay=worker.ready["replay"],
+            replay_seconds=10.0, reconnect_seconds=0.01, max_frame_bytes=1 << 20,
+        )  # fmt: skip
+        following = asyncio.create_task(subscriber.run())
+        pod = Pod("p", worker.ready["address"], "m", (rank,))
+        told: list[str] = []
+        prober = Prober(pod, interval=1, timeout=5, ended=lambda pod: told.append(pod.id))
+        await look(prober)
+        await worker.generate()
+        while not rank.blocks().get(Tier.GPU):
+            await asyncio.sleep(0.005)
+        await look(prober)
+        assert rank.trust.level is Level.EXACT
+        await worker.post("/faults", {"restart": True})
+        assert rank.trust.level is Level.EXACT, "nothing in its events tells"
+        await look(prober)
+        while rank.stream.counts.restarts == 0 or rank.trust.level is not Level.EXACT:
+            await asyncio.sleep(0.005)
+        assert not rank.blocks().get(Tier.GPU)
+        assert "pod p: restarted" in caplog.text
+        assert told == ["p"], "what was sent to it is gone"
+        await look(prober, 3)
+        assert rank.stream.counts.restarts == 1
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_replayed(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    rank.live("", *EngineModel().store((0, 1)))
+    for started in (b"100.5", b"100.5", b"99", b"nonsense", b"NaN", b"inf"):
+        server.metrics = b"process_start_time_seconds " + started + b"\n"
+        await look(prober)
+        assert rank.trust.level is Level.EXACT, "one of several processes began before another"
+    server.metrics = b"process_start_time_seconds 160.5\n"
+    await look(prober)
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.trust.reason.startswith("restarted: the engine's process began 60.0 s after")

@@ -59,9 +59,11 @@ class Stand:
 
 
 @asynccontextmanager
-async def standing(folder: Path, model_folder: Path) -> AsyncIterator[Stand]:
+async def standing(
+    folder: Path, model_folder: Path, engine: str = "vllm", *options: str
+) -> AsyncIterator[Stand]:
     worker = Worker("pod-1", Process("worker", folder / "worker.log"))
-    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned")
+    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned", *options)
     config = parse(
         f"""
         [server]
@@ -80,6 +82,7 @@ async def standing(folder: Path, model_folder: Path) -> AsyncIterator[Stand]:
         [[pods]]
         id = "pod-1"
         model = "demo"
+        engine = "{engine}"
         address = "{worker.address}"
         events = "{worker.events}"
         replay = "{worker.replay}"
@@ -140,6 +143,28 @@ async def test_every_form_of_a_prompt_scores_what_the_engine_then_finds_cached(
         assert [(tier.tier, tier.tokens) for tier in score.tiers] == [("gpu", score.matched_tokens)]
         assert score.trust.level == pb.Trust.EXACT
         assert score.ready
+
+
+async def test_full_reports_beyond_the_cache_are_told_and_nothing_is_overclaimed(
+    stand: Stand,
+) -> None:
+    def rank_of(pods: pb.ListPodsResponse) -> pb.Rank:
+        return pods.pods[0].ranks[0]
+
+    await stand.generate({"prompt": IDS})
+    # The engine's /metrics say 200, of which one is never used.
+    await stand.settled(lambda pods: rank_of(pods).capacity == 199 and rank_of(pods).copies >= 6)
+    full = {"vllm_xargs": {"kv_cache_report_mode": "full"}}
+    for _ in range(199 // 6 + 1):
+        await stand.generate({"prompt": IDS} | full)
+    await stand.settled(lambda pods: rank_of(pods).trust.level == pb.Trust.DEGRADED)
+    rank = rank_of(await stand.stub.ListPods(pb.ListPodsRequest()))
+    assert rank.trust.reason.startswith("more blocks were announced than the cache has")
+    assert rank.copies <= rank.capacity
+    diagnosis = await stand.stub.Diagnose(pb.DiagnoseRequest())
+    assert "drift" in {finding.kind for finding in diagnosis.findings}
+    [score] = (await stand.score(pb.Prompt(model="demo", token_ids_packed=pack_tokens(IDS)))).scores
+    assert score.matched_tokens == await stand.generate({"prompt": IDS})
 
 
 async def test_salts_adapters_and_models_never_see_each_others_warmth(stand: Stand) -> None:

@@ -1,7 +1,10 @@
 """What a router saves when it ends, and what the next one makes of it."""
 
 import asyncio
+import os
+import socket
 import stat
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,8 +14,9 @@ import pytest
 
 from bench.cluster import MODEL, Process, Worker, WorkerSettings
 from indexer.token import pack_tokens
-from router import state_file
+from router import check_config, serve, state_file
 from router.assemble import running
+from router.config import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from router.read_config import parse
@@ -93,7 +97,7 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
         {
             "cut": raw[:-5],
             "flipped": raw[:-5] + bytes([raw[-5] ^ 1]) + raw[-4:],
-            "version": raw.replace(b"state 2", b"state 9", 1),
+            "version": raw.replace(b"state 3", b"state 9", 1),
             "empty": b"",
         }[damage]
     )
@@ -111,3 +115,132 @@ def test_a_file_of_another_seed_is_refused(tmp_path: Path) -> None:
 
 def test_no_file_is_no_fault(tmp_path: Path) -> None:
     assert state_file.load(tmp_path / "none", "") == []
+
+
+def _other(path: Path) -> None:
+    path.write_text("somebody's notes")
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "folder": (Path.mkdir, "is a folder"),
+    "pipe": (os.mkfifo, "is a pipe"),
+    "socket": (_socket, "is a socket"),
+    "link to a folder": (lambda path: path.symlink_to(path.parent), "is a folder"),
+    "link to a device": (lambda path: path.symlink_to("/dev/null"), "is a device"),
+    "link in a circle": (lambda path: path.symlink_to(path), "is a link"),
+    "link into nowhere": (lambda path: path.symlink_to("/no/such/file"), "there is no folder"),
+    "another file": (_other, "is somebody else's file"),
+    "link to another file": (
+        lambda path: (_other(path.parent / "notes"), path.symlink_to("notes")),
+        "notes is somebody else's file",
+    ),
+}
+
+
+def serving(folder: Path, name: str, processes: int = 1) -> Path:
+    """Return a configuration with a state file."""
+    config = folder / "warmpath.toml"
+    config.write_text(
+        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\nprocesses = {processes}\n'
+        f'[index]\nstate-file = "{name}"\n[[models]]\nname = "m"\n'
+    )
+    return config
+
+
+@pytest.mark.parametrize("suffix", ["", ".new", ".unusable"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_no_state_file_is_refused_at_the_start_and_stays(
+    tmp_path: Path, kind: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, problem = FOREIGN[kind]
+    place = tmp_path / f"state{suffix}"
+    make(place)
+    before = place.lstat()
+    config = serving(tmp_path, "state")
+    # A link at the name beside it is no way to the file.
+    problem = problem if not (suffix and place.is_symlink()) else "is a link"
+    for command, status in ((check_config.main, 1), (_serve, 2)):
+        assert command([str(config)]) == status
+        said = capsys.readouterr().err
+        assert "warmpath.toml:6: index.state-file: " in said
+        assert problem in said
+    with pytest.raises(OSError, match=r"index\.state-file: "):
+        asyncio.run(_run(parse(config.read_text(), "test"), tmp_path))
+    with pytest.raises(state_file.BadStateError):
+        state_file.load(tmp_path / "state", "")
+    with pytest.raises(state_file.BadStateError):
+        state_file.save(tmp_path / "state", [], "")
+    with pytest.raises(state_file.BadStateError):
+        state_file.put_aside(tmp_path / "state")
+    assert place.lstat() == before
+
+
+def _serve(argv: list[str]) -> int:
+    return serve.main(["--config", *argv])
+
+
+async def _run(config: Config, folder: Path) -> None:
+    async with running(config, folder):
+        pass
+
+
+def test_every_process_looks_at_its_own_state_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state.1").mkdir()
+    assert check_config.main([str(serving(tmp_path, "state"))]) == 0
+    config = serving(tmp_path, "state", processes=2)
+    config.write_text(config.read_text().replace("127.0.0.1:0", "127.0.0.1:7400"))
+    assert check_config.main([str(config)]) == 1
+    assert f"{tmp_path / 'state.1'} is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "sub\\u0000name", "n" * 300, "warmpath.toml"])
+def test_a_name_that_can_be_no_state_file_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_config.main([str(serving(tmp_path, name))]) == 1
+    assert "warmpath.toml:6: index.state-file: " in capsys.readouterr().err
+
+
+def test_what_came_there_meanwhile_is_not_replaced_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with running(parse(serving(tmp_path, "state").read_text(), "test"), tmp_path):
+            _other(tmp_path / "state")
+
+    asyncio.run(run())
+    assert (tmp_path / "state").read_text() == "somebody's notes"
+    assert "is somebody else's file" in caplog.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "warmpath.toml"]
+
+
+def test_a_state_file_that_cannot_be_used_is_put_aside_and_an_older_one_of_that_name_goes(
+    tmp_path: Path,
+) -> None:
+    path, aside = tmp_path / "state", tmp_path / "state.unusable"
+    for content in (b"warmpath-state 9\nfirst", b"warmpath-state 9\nsecond"):
+        path.write_bytes(content)
+        state_file.put_aside(path)
+        assert not path.exists()
+        assert aside.read_bytes() == content
+    path.touch()
+    state_file.put_aside(path)
+    assert aside.read_bytes().endswith(b"second"), "an empty file is nobody's loss"
+
+
+def test_a_link_leads_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link, file = tmp_path / "state", tmp_path / "disk" / "state"
+    link.symlink_to(file)
+    assert state_file.foreign(link) == ""
+    state_file.save(link, [], "one")
+    assert link.is_symlink()
+    assert state_file.load(file, "one") == []
+    assert file.read_bytes().startswith(state_file.HEADING)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -25,6 +26,18 @@ SHARED = KeyedPrompt(range(1, 101))
 """The same keys as PROMPT's, yet not equal to it."""
 
 
+@dataclass
+class Timer:
+    """One that the stand rings."""
+
+    at: float
+    call: Callable[[], None]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class Stand:
     """A window over a picker, whose time passes when a test says so."""
 
@@ -40,23 +53,36 @@ class Stand:
         self.window = GroupWindow(
             self.parts.picker, seconds=seconds, size=size, clock=lambda: self.parts.now
         )
-        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._timers: list[Timer] = []
         monkeypatch.setattr(asyncio.get_running_loop(), "call_later", self._later)
 
-    def _later(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
-        self._timers.append((self.parts.now + seconds, lambda: call(*args)))
+    def _later(self, seconds: float, call: Callable[..., None], *args: Any) -> "Timer":
+        timer = Timer(self.parts.now + seconds, lambda: call(*args))
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def is_due(self) -> bool:
+        """Whether any timer is still to ring."""
+        return not all(timer.is_cancelled for timer in self._timers)
 
     async def pass_time(self, seconds: float) -> None:
         self.parts.now += seconds
-        due = [call for at, call in self._timers if at <= self.parts.now]
-        self._timers = [timer for timer in self._timers if timer[0] > self.parts.now]
-        for call in due:
-            call()
+        due = [timer for timer in self._timers if timer.at <= self.parts.now]
+        self._timers = [timer for timer in self._timers if timer.at > self.parts.now]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.call()
         await turns()
 
     def ask(self, prompt: object = PROMPT, **fields: Any) -> "asyncio.Task[tuple[str, Choice]]":
         ask = self.parts.ask(prompt, **fields)  # type: ignore[arg-type]
-        return asyncio.create_task(self.window.choose(ask))
+        return asyncio.create_task(self._answered(ask))
+
+    async def _answered(self, ask: Ask) -> tuple[str, Choice]:
+        chosen = await self.window.choose(ask)
+        self.parts.picker.settle(chosen[0], self.parts.now)
+        return chosen
 
     def check(self) -> None:
         self.window.check()
@@ -222,24 +248,24 @@ async def test_a_caller_that_goes_away_as_it_is_placed_leaves_no_booking(
     stand = Stand(monkeypatch)
     gone, stays = stand.ask(), stand.ask()
     await turns()
-    monkeypatch.setattr(stand.parts.picker, "choose", _choose_and(stand, gone.cancel))
+    monkeypatch.setattr(stand.parts.picker, "reserve", _reserve_and(stand, gone.cancel))
     await stand.pass_time(SECONDS)
     assert gone.cancelled()
     assert stays.done()
     assert len(stand.parts.bookings) == 1
-    assert stand.parts.seen.count("failed") == 1
+    assert stand.parts.seen == ["withdrawn", "picked"]
 
 
-def _choose_and(stand: Stand, then: Callable[[], object]) -> Callable[..., tuple[str, Choice]]:
+def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., tuple[str, Choice]]:
     """Let something happen as soon as the first choice is made and told."""
-    choose = stand.parts.picker.choose
+    reserve = stand.parts.picker.reserve
 
-    def chosen(ask: Ask, now: float) -> tuple[str, Choice]:
+    def reserved(ask: Ask, now: float) -> tuple[str, Choice]:
         if len(stand.parts.bookings) == 1:
             then()
-        return choose(ask, now)
+        return reserve(ask, now)
 
-    return chosen
+    return reserved
 
 
 async def test_nobody_is_left_when_all_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +275,14 @@ async def test_nobody_is_left_when_all_go_away(monkeypatch: pytest.MonkeyPatch) 
     for task in samples:
         task.cancel()
     await turns()
-    await stand.pass_time(SECONDS)
+    assert len(stand.window) == 0
+    assert not stand.is_due
+    late = stand.ask()
+    await turns()
+    await stand.pass_time(SECONDS / 2)
+    assert not late.done(), "its window begins with it"
+    late.cancel()
+    await turns()
     assert len(stand.parts.bookings) == 0
     assert len(stand.window) == 0
 
@@ -323,24 +356,23 @@ def test_every_caller_is_answered_once_and_nothing_stays(
         stand = Stand(monkeypatch, size=size)
         prompts = [PROMPT, OTHER, SHARED]
         asked: list[asyncio.Task[tuple[str, Choice]]] = []
-        opened: dict[int, float] = {}
+        groups: list[list[asyncio.Task[tuple[str, Choice]]]] = [[], [], []]
         for step, number, session in steps:
             if step == "ask":
                 asked.append(stand.ask(prompts[number], session=session))
-                opened.setdefault(number, stand.parts.now)
+                groups[number].append(asked[-1])
                 await turns()
             elif step == "cancel" and asked:
                 asked[number % len(asked)].cancel()
                 await turns()
             elif step == "pass":
                 await stand.pass_time(SECONDS / 2)
-                opened = {
-                    one: at for one, at in opened.items() if stand.parts.now < at + SECONDS - 1e-9
-                }
             stand.check()
-            assert len(stand.window) == len(opened)
+            waiting = [any(not task.done() for task in group) for group in groups]
+            assert len(stand.window) == sum(waiting)
         await stand.pass_time(SECONDS)
         assert len(stand.window) == 0
+        assert not stand.is_due
         answered = [task for task in asked if not task.cancelled()]
         assert all(task.done() for task in answered)
         assert len({task.result()[0] for task in answered}) == len(answered)

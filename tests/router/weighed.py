@@ -22,6 +22,7 @@ class FakeRank:
 
     is_connected = True
     sequence = None
+    capacity = 0
 
     def __init__(self, pod: str, number: int = 0, *, block_size: int = BLOCK) -> None:
         self.pod = pod
@@ -33,6 +34,9 @@ class FakeRank:
 
     def learn_capacity(self, blocks: int) -> None:
         raise NotImplementedError
+
+    def copies(self) -> int:
+        return self.held
 
     def blocks(self) -> Mapping[str, int]:
         return {"gpu": self.held}
@@ -110,6 +114,7 @@ def _predicted(options: Sequence[Option]) -> dict[tuple[str, int], Predicted]:
             one.candidate.cached,
             one.candidate.load.wait,
             one.candidate.prefill,
+            believed=one.match.believed_tokens,
         )
         for one in options
     }

@@ -32,12 +32,14 @@ LOADS = st.builds(
 )
 
 SESSIONS = st.booleans()
+ALIKE = st.just(1.0)
 
 
 def candidates(
     prefills: st.SearchStrategy[float] = PREFILLS,
     loads: st.SearchStrategy[Load] = LOADS,
     sessions: st.SearchStrategy[bool] = SESSIONS,
+    slowness: st.SearchStrategy[float] = ALIKE,
 ) -> st.SearchStrategy[list[Candidate]]:
     return st.lists(
         st.builds(
@@ -48,6 +50,8 @@ def candidates(
             prefill=prefills,
             load=loads,
             is_session=sessions,
+            slowness=slowness,
+            arriving=st.just(0.0),
         ),
         min_size=1,
         max_size=8,
@@ -66,10 +70,11 @@ def winner(*given: Candidate, policy: Warmpath = POLICY, utilisation: float = 0.
 def made_of(candidate: Candidate) -> tuple[float, ...]:
     load = candidate.load
     decoding = load.in_flight - load.waiting
-    return load.wait, candidate.prefill, load.waiting, decoding, not candidate.is_session
+    work = candidate.prefill / candidate.slowness
+    return load.wait, candidate.prefill, work, load.waiting, decoding, not candidate.is_session
 
 
-@given(REQUESTS, candidates(), st.integers())
+@given(REQUESTS, candidates(slowness=st.sampled_from([0.5, 1.0, 2.0])), st.integers())
 def test_no_candidate_that_another_beats_in_every_term_is_picked(
     request: Request, given: list[Candidate], seed: int
 ) -> None:
@@ -151,6 +156,27 @@ def test_the_winner_has_never_more_in_flight_than_the_load_margin_allows(
 def test_a_warm_pod_that_drowns_loses_to_a_cold_one() -> None:
     assert winner(one("warm", wait=1.9, prefill=0.05), one("cold", prefill=2.0)) == "warm"
     assert winner(one("warm", wait=2.1, prefill=0.05), one("cold", prefill=2.0)) == "cold"
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.1, 1.0, 9.0])
+@pytest.mark.parametrize("arriving", [0.0, 0.5, 5.0])
+def test_a_prompt_that_is_on_its_way_is_worth_a_share_of_the_wait_for_it(
+    wait: float, arriving: float
+) -> None:
+    there = one("there", wait=wait, prefill=0.02)._replace(arriving=arriving)
+    [ranked] = POLICY.rank(Request(1000), [there], Random(0))
+    assert dict(ranked.terms)["wait"] == wait - 0.25 * min(wait, arriving)
+    longer = there._replace(load=there.load._replace(wait=wait + 0.1))
+    assert POLICY.rank(Request(1000), [longer], Random(0))[0].cost > ranked.cost
+
+
+def test_work_weighs_no_more_on_a_slow_rank_than_on_any_other() -> None:
+    slow = one("slow", prefill=2.0)._replace(slowness=2.0)
+    # At 0.9 a second counts 2 x 0.9 / 0.1 = 18 times besides. A second of work, wherever it is done.
+    ranked = POLICY.rank(Request(1000, 0.9), [slow, one("usual", wait=0.9, prefill=1.0)], Random(0))
+    assert [dict(other.terms)["others"] for other in ranked] == pytest.approx([18.0, 18.0])
+    assert winner(slow, one("usual", wait=0.9, prefill=1.0), utilisation=0.9) == "usual"
+    assert winner(slow, one("usual", wait=1.1, prefill=1.0), utilisation=0.9) == "slow"
 
 
 def test_the_fuller_the_fleet_the_longer_a_wait_is_worth_a_warm_cache() -> None:

@@ -348,7 +348,7 @@ async def test_of_a_cluster_without_one_master_the_others_part_is_fresh(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:
     names = Names(prefix)
-    gone = redis_cluster.nodes[0]
+    gone = redis_cluster.master_of(names.bucket(0))
     kept = next(
         name
         for name in (f"pod-{number}" for number in range(100))

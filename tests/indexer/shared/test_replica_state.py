@@ -208,7 +208,7 @@ class Copying(RuleBasedStateMachine):
             copy = self.replica._copies[pod]
             for rank in self.ranks[pod]:
                 assert rank.trust.level is not Level.EXACT or copy.state is State.FOLLOWING
-                if copy.state is State.FOLLOWING and rank._limit is None:
+                if copy.state is State.FOLLOWING and not rank._limits.reasons:
                     assert copy._begun is not None
                     assert copy._begun.claim is not None
                     publisher = self.publisher_of[copy._begun.claim.base]
@@ -244,7 +244,7 @@ class Copying(RuleBasedStateMachine):
             and copy.state is State.FOLLOWING
             and copy.position == publisher.writer.applied
             and all(
-                rank.trust.level is told.trust.level and rank._limit is None
+                rank.trust.level is told.trust.level and not rank._limits.reasons
                 for rank, told in zip(self.ranks[pod], publisher.cache.ranks, strict=True)
             )
         )

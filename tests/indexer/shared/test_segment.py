@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 )
 
 from indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier
+from indexer.engines.wire import name_of
 from indexer.index import BrokenInvariantError
 from indexer.key import Keyspace, chain
 from indexer.resolver import Added, Change, Emptied, Gone, Resolver
@@ -51,8 +52,8 @@ def stored(prompt: int, first: int, last: int, ratio: int, tier: Tier, group: in
     tokens = PROMPTS[prompt]
     size = ratio * BLOCK
 
-    def name(unit: int) -> bytes:
-        return repr((ratio, tokens[: (unit + 1) * size])).encode()
+    def name(unit: int) -> int:
+        return name_of(repr((ratio, tokens[: (unit + 1) * size])).encode())
 
     return Stored(
         tuple(name(unit) for unit in range(first, last + 1)),
@@ -74,7 +75,7 @@ class Follow(RuleBasedStateMachine):
         self.resolver = self.new()
         self.told: dict[tuple[Tier, int], dict[int, int]] = {}
         """What the changes come to: of each place, its keys and their segments."""
-        self.names: list[tuple[bytes, Tier, int]] = []
+        self.names: list[tuple[int, Tier, int]] = []
 
     def new(self) -> Resolver:
         return Resolver("m", "", orphan_bytes=1 << 12, segments=Segments())

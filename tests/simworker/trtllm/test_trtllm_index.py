@@ -66,7 +66,8 @@ def new_rank(index: ReferenceIndex | None = None, *, is_queue: bool = False) -> 
 
 
 def feed(rank: RankIngest, engine: TrtllmEngine) -> None:
-    for _, event_id, payload in trtllm.split(json.dumps(engine.latest_events()).encode()):
+    for payload in trtllm.split(json.dumps(engine.latest_events()).encode()):
+        _, event_id = trtllm.address(payload)
         assert rank.live("", event_id, payload) is None
 
 

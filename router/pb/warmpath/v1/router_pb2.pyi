@@ -40,6 +40,7 @@ class Prompt(_message.Message):
     LORA_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     MULTIMODAL_FIELD_NUMBER: _builtins.int
+    EXTRA_KEY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name as requests to the engine give it (a served name, or an adapter's)."""
     text: _builtins.str
@@ -59,6 +60,12 @@ class Prompt(_message.Message):
     cache_salt: _builtins.str
     """Isolates caches: prompts with different salts never share. Empty: none. A body's own
     `cache_salt` counts where this is empty; two different ones are refused.
+    """
+    extra_key: _builtins.str
+    """SGLang's `extra_key`: prompts with different ones never share. Empty: none. A body's own counts where
+    this is empty; two different ones are refused. Other engines have none and pass it over, and so does
+    the router where no pod that is asked for runs SGLang. No event tells it: nothing is known to be
+    warm for a prompt that has one.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -80,10 +87,11 @@ class Prompt(_message.Message):
         lora: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
         multimodal: _abc.Iterable[Global___MultimodalItem] | None = ...,
+        extra_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "chat_body", b"chat_body", "completions_body", b"completions_body", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "cache_salt", b"cache_salt", "chat_body", b"chat_body", "completions_body", b"completions_body", "lora", b"lora", "model", b"model", "multimodal", b"multimodal", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "cache_salt", b"cache_salt", "chat_body", b"chat_body", "completions_body", b"completions_body", "extra_key", b"extra_key", "lora", b"lora", "model", b"model", "multimodal", b"multimodal", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chat_body: _TypeAlias = _typing.Literal["chat_body"]  # noqa: Y015
     _WhichOneofArgType__chat_body: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body"]  # noqa: Y015
@@ -589,9 +597,17 @@ class PickResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     DECODE_CANDIDATES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    RECKONED_TOKENS_FIELD_NUMBER: _builtins.int
+    RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """Names the booking in Report."""
     prompt_tokens: _builtins.int
+    reckoned_tokens: _builtins.int
+    """Of `prompt_tokens`, those that are reckoned from the length of what was not tokenised. They count as
+    not cached.
+    """
+    reckoned_because: _builtins.str
+    """Why it was not; empty where all was."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first: the pick, then the fall-backs in the order to try them."""
@@ -614,10 +630,12 @@ class PickResponse(_message.Message):
         prompt_tokens: _builtins.int = ...,
         decode_candidates: _abc.Iterable[Global___Candidate] | None = ...,
         source: Global___Source | None = ...,
+        reckoned_tokens: _builtins.int = ...,
+        reckoned_because: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "decode_candidates", b"decode_candidates", "prompt_tokens", b"prompt_tokens", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "decode_candidates", b"decode_candidates", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -970,12 +988,17 @@ class ExplainResponse(_message.Message):
     UTILISATION_FIELD_NUMBER: _builtins.int
     DECODE_CANDIDATES_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    RECKONED_TOKENS_FIELD_NUMBER: _builtins.int
+    RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Why the first one won."""
     prompt_tokens: _builtins.int
     policy: _builtins.str
     utilisation: _builtins.float
     """Share of the ranks that had a prefill to do lately, 0 to 1."""
+    reckoned_tokens: _builtins.int
+    """As in PickResponse."""
+    reckoned_because: _builtins.str
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
     @_builtins.property
@@ -992,10 +1015,12 @@ class ExplainResponse(_message.Message):
         utilisation: _builtins.float = ...,
         decode_candidates: _abc.Iterable[Global___Candidate] | None = ...,
         source: Global___Source | None = ...,
+        reckoned_tokens: _builtins.int = ...,
+        reckoned_because: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decode_candidates", b"decode_candidates", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "source", b"source", "utilisation", b"utilisation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decode_candidates", b"decode_candidates", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source", "utilisation", b"utilisation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1068,6 +1093,8 @@ class Decision(_message.Message):
         FAILED: Decision._State.ValueType  # 5
         EXPIRED: Decision._State.ValueType  # 6
         """No report came in time."""
+        CANCELLED: Decision._State.ValueType  # 7
+        """Its caller went away before the answer could be written: nothing is booked."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Decision.State.ValueType  # 0
@@ -1078,6 +1105,8 @@ class Decision(_message.Message):
     FAILED: Decision.State.ValueType  # 5
     EXPIRED: Decision.State.ValueType  # 6
     """No report came in time."""
+    CANCELLED: Decision.State.ValueType  # 7
+    """Its caller went away before the answer could be written: nothing is booked."""
 
     BOOKING_ID_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
@@ -1260,6 +1289,7 @@ class Finding(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
+    """Empty where it is of all the model's pods."""
     model: _builtins.str
     kind: _builtins.str
     """E.g. "block-size", "cache-salt", "adapter", "template", "hash-seed", "load", "trust"."""
@@ -1422,11 +1452,19 @@ class Rank(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     block_size: _builtins.int
     """Tokens a block; 0 while no event has told."""
     sequence: _builtins.int
     """Sequence number of the last applied batch; absent before the first."""
+    copies: _builtins.int
+    """Blocks of its fastest tier that are taken, every copy and every cache group counted; absent where
+    nobody tells.
+    """
+    capacity: _builtins.int
+    """How many it has; 0: not known."""
     @_builtins.property
     def trust(self) -> Global___Trust: ...
     @_builtins.property
@@ -1444,13 +1482,20 @@ class Rank(_message.Message):
         block_size: _builtins.int = ...,
         sequence: _builtins.int | None = ...,
         events: Global___EventCounts | None = ...,
+        copies: _builtins.int | None = ...,
+        capacity: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sequence", b"_sequence", "events", b"events", "sequence", b"sequence", "trust", b"trust"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_sequence", b"_sequence", "copies", b"copies", "events", b"events", "sequence", b"sequence", "trust", b"trust"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sequence", b"_sequence", "block_size", b"block_size", "events", b"events", "rank", b"rank", "sequence", b"sequence", "tiers", b"tiers", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_sequence", b"_sequence", "block_size", b"block_size", "capacity", b"capacity", "copies", b"copies", "events", b"events", "rank", b"rank", "sequence", b"sequence", "tiers", b"tiers", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__copies: _TypeAlias = _typing.Literal["copies"]  # noqa: Y015
+    _WhichOneofArgType__copies: _TypeAlias = _typing.Literal["_copies", b"_copies"]  # noqa: Y015
     _WhichOneofReturnType__sequence: _TypeAlias = _typing.Literal["sequence"]  # noqa: Y015
     _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copies) -> _WhichOneofReturnType__copies | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence) -> _WhichOneofReturnType__sequence | None: ...
 
 Global___Rank: _TypeAlias = Rank  # noqa: Y015
@@ -1495,6 +1540,7 @@ class EventCounts(_message.Message):
     PARENTLESS_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     ADOPTED_FIELD_NUMBER: _builtins.int
+    DRIFTS_FIELD_NUMBER: _builtins.int
     batches: _builtins.int
     stored_blocks: _builtins.int
     removed_blocks: _builtins.int
@@ -1510,6 +1556,8 @@ class EventCounts(_message.Message):
     """Events or fields of a kind that warmpath does not index."""
     adopted: _builtins.int
     """Those of the parentless whose parent turned up."""
+    drifts: _builtins.int
+    """Times that more blocks were announced than the fastest tier has: hits were announced as stores."""
     def __init__(
         self,
         *,
@@ -1525,10 +1573,11 @@ class EventCounts(_message.Message):
         parentless: _builtins.int = ...,
         skipped: _builtins.int = ...,
         adopted: _builtins.int = ...,
+        drifts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "batches", b"batches", "clears", b"clears", "duplicates", b"duplicates", "gaps", b"gaps", "malformed", b"malformed", "parentless", b"parentless", "removed_blocks", b"removed_blocks", "replays", b"replays", "restarts", b"restarts", "skipped", b"skipped", "stored_blocks", b"stored_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "batches", b"batches", "clears", b"clears", "drifts", b"drifts", "duplicates", b"duplicates", "gaps", b"gaps", "malformed", b"malformed", "parentless", b"parentless", "removed_blocks", b"removed_blocks", "replays", b"replays", "restarts", b"restarts", "skipped", b"skipped", "stored_blocks", b"stored_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

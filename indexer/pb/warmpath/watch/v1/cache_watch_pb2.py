@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.indexer/pb/warmpath/watch/v1/cache_watch.proto\x12\x11warmpath.watch.v1\"A\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x10\n\x08keyspace\x18\x03 \x01(\t\"\x80\x02\n\rWatchResponse\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.warmpath.watch.v1.HelloH\x00\x12/\n\x04part\x18\x02 \x01(\x0b\x32\x1f.warmpath.watch.v1.SnapshotPartH\x00\x12-\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1e.warmpath.watch.v1.SnapshotEndH\x00\x12)\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x18.warmpath.watch.v1.DeltaH\x00\x12\x31\n\theartbeat\x18\x05 \x01(\x0b\x32\x1c.warmpath.watch.v1.HeartbeatH\x00\x42\x06\n\x04kind\"D\n\x05Hello\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x0b\n\x03pod\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x01(\r\"\x0b\n\tHeartbeat\"G\n\x0cSnapshotPart\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\"L\n\x0bSnapshotEnd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05ranks\x18\x02 \x03(\x0b\x32\x1c.warmpath.watch.v1.RankState\"r\n\x05\x44\x65lta\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05state\x18\x02 \x01(\x0b\x32\x1c.warmpath.watch.v1.RankState\x12*\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x19.warmpath.watch.v1.Change\"\x92\x01\n\x06\x43hange\x12(\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12\'\n\x04gone\x18\x02 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12-\n\x07\x65mptied\x18\x03 \x01(\x0b\x32\x1a.warmpath.watch.v1.EmptiedH\x00\x42\x06\n\x04kind\"S\n\x04Keys\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x10\n\x08segments\x18\x04 \x03(\x06\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\"\t\n\x07\x45mptied\"2\n\x06\x44\x65ltas\x12(\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x18.warmpath.watch.v1.Delta\"\xa7\x01\n\tRankState\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05trust\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06groups\x18\x04 \x03(\x0b\x32\x18.warmpath.watch.v1.Group\x12\x11\n\tlookahead\x18\x05 \x01(\x08\x12\x1c\n\x0f\x65ngine_sequence\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x12\n\x10_engine_sequence\"I\n\x05Group\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x0e\n\x06window\x18\x04 \x01(\r2Z\n\nCacheWatch\x12L\n\x05Watch\x12\x1f.warmpath.watch.v1.WatchRequest\x1a .warmpath.watch.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.indexer/pb/warmpath/watch/v1/cache_watch.proto\x12\x11warmpath.watch.v1\"A\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x10\n\x08keyspace\x18\x03 \x01(\t\"\x80\x02\n\rWatchResponse\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.warmpath.watch.v1.HelloH\x00\x12/\n\x04part\x18\x02 \x01(\x0b\x32\x1f.warmpath.watch.v1.SnapshotPartH\x00\x12-\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1e.warmpath.watch.v1.SnapshotEndH\x00\x12)\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x18.warmpath.watch.v1.DeltaH\x00\x12\x31\n\theartbeat\x18\x05 \x01(\x0b\x32\x1c.warmpath.watch.v1.HeartbeatH\x00\x42\x06\n\x04kind\"D\n\x05Hello\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x0b\n\x03pod\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x01(\r\"\x0b\n\tHeartbeat\"f\n\x0cSnapshotPart\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06starts\x18\x05 \x03(\r\x12\r\n\x05\x61\x62ove\x18\x06 \x03(\x06\"L\n\x0bSnapshotEnd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05ranks\x18\x02 \x03(\x0b\x32\x1c.warmpath.watch.v1.RankState\"r\n\x05\x44\x65lta\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05state\x18\x02 \x01(\x0b\x32\x1c.warmpath.watch.v1.RankState\x12*\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x19.warmpath.watch.v1.Change\"\x92\x01\n\x06\x43hange\x12(\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12\'\n\x04gone\x18\x02 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12-\n\x07\x65mptied\x18\x03 \x01(\x0b\x32\x1a.warmpath.watch.v1.EmptiedH\x00\x42\x06\n\x04kind\"r\n\x04Keys\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x10\n\x08segments\x18\x04 \x03(\x06\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\x12\x0e\n\x06starts\x18\x06 \x03(\r\x12\r\n\x05\x61\x62ove\x18\x07 \x03(\x06\"\t\n\x07\x45mptied\"2\n\x06\x44\x65ltas\x12(\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x18.warmpath.watch.v1.Delta\"\xd9\x01\n\tRankState\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05trust\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06groups\x18\x04 \x03(\x0b\x32\x18.warmpath.watch.v1.Group\x12\x11\n\tlookahead\x18\x05 \x01(\x08\x12\x1c\n\x0f\x65ngine_sequence\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x63opies\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x04\x42\x12\n\x10_engine_sequenceB\t\n\x07_copies\"I\n\x05Group\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x0e\n\x06window\x18\x04 \x01(\r2Z\n\nCacheWatch\x12L\n\x05Watch\x12\x1f.warmpath.watch.v1.WatchRequest\x1a .warmpath.watch.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,23 +40,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HEARTBEAT']._serialized_start=465
   _globals['_HEARTBEAT']._serialized_end=476
   _globals['_SNAPSHOTPART']._serialized_start=478
-  _globals['_SNAPSHOTPART']._serialized_end=549
-  _globals['_SNAPSHOTEND']._serialized_start=551
-  _globals['_SNAPSHOTEND']._serialized_end=627
-  _globals['_DELTA']._serialized_start=629
-  _globals['_DELTA']._serialized_end=743
-  _globals['_CHANGE']._serialized_start=746
-  _globals['_CHANGE']._serialized_end=892
-  _globals['_KEYS']._serialized_start=894
-  _globals['_KEYS']._serialized_end=977
-  _globals['_EMPTIED']._serialized_start=979
-  _globals['_EMPTIED']._serialized_end=988
-  _globals['_DELTAS']._serialized_start=990
-  _globals['_DELTAS']._serialized_end=1040
-  _globals['_RANKSTATE']._serialized_start=1043
-  _globals['_RANKSTATE']._serialized_end=1210
-  _globals['_GROUP']._serialized_start=1212
-  _globals['_GROUP']._serialized_end=1285
-  _globals['_CACHEWATCH']._serialized_start=1287
-  _globals['_CACHEWATCH']._serialized_end=1377
+  _globals['_SNAPSHOTPART']._serialized_end=580
+  _globals['_SNAPSHOTEND']._serialized_start=582
+  _globals['_SNAPSHOTEND']._serialized_end=658
+  _globals['_DELTA']._serialized_start=660
+  _globals['_DELTA']._serialized_end=774
+  _globals['_CHANGE']._serialized_start=777
+  _globals['_CHANGE']._serialized_end=923
+  _globals['_KEYS']._serialized_start=925
+  _globals['_KEYS']._serialized_end=1039
+  _globals['_EMPTIED']._serialized_start=1041
+  _globals['_EMPTIED']._serialized_end=1050
+  _globals['_DELTAS']._serialized_start=1052
+  _globals['_DELTAS']._serialized_end=1102
+  _globals['_RANKSTATE']._serialized_start=1105
+  _globals['_RANKSTATE']._serialized_end=1322
+  _globals['_GROUP']._serialized_start=1324
+  _globals['_GROUP']._serialized_end=1397
+  _globals['_CACHEWATCH']._serialized_start=1399
+  _globals['_CACHEWATCH']._serialized_end=1489
 # @@protoc_insertion_point(module_scope)

@@ -142,11 +142,21 @@ class SnapshotPart(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    ABOVE_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     tier: _builtins.str
     group: _builtins.int
     keys: _builtins.bytes
     """8 bytes each, little-endian, unsigned."""
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Each key follows the one before it in its prompt, and the first begins one; but the key at
+        starts[n] follows above[n], or begins a prompt where that is 0.
+        """
+
+    @_builtins.property
+    def above(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -154,10 +164,12 @@ class SnapshotPart(_message.Message):
         tier: _builtins.str = ...,
         group: _builtins.int = ...,
         keys: _builtins.bytes = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        above: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "keys", b"keys", "rank", b"rank", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "group", b"group", "keys", b"keys", "rank", b"rank", "starts", b"starts", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -264,6 +276,8 @@ class Keys(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    ABOVE_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     group: _builtins.int
     keys: _builtins.bytes
@@ -275,6 +289,12 @@ class Keys(_message.Message):
 
     @_builtins.property
     def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of keys that a place holds from now on; as in SnapshotPart."""
+
+    @_builtins.property
+    def above(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -283,10 +303,12 @@ class Keys(_message.Message):
         keys: _builtins.bytes = ...,
         segments: _abc.Iterable[_builtins.int] | None = ...,
         counts: _abc.Iterable[_builtins.int] | None = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        above: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "group", b"group", "keys", b"keys", "segments", b"segments", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["above", b"above", "counts", b"counts", "group", b"group", "keys", b"keys", "segments", b"segments", "starts", b"starts", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -341,12 +363,17 @@ class RankState(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     LOOKAHEAD_FIELD_NUMBER: _builtins.int
     ENGINE_SEQUENCE_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     trust: _builtins.str
     reason: _builtins.str
     lookahead: _builtins.bool
     engine_sequence: _builtins.int
     """The engine's last applied batch."""
+    copies: _builtins.int
+    """Blocks of its fastest tier that are taken, as was announced, and how many it has (0: not known)."""
+    capacity: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___Group]: ...
     def __init__(
@@ -358,13 +385,20 @@ class RankState(_message.Message):
         groups: _abc.Iterable[Global___Group] | None = ...,
         lookahead: _builtins.bool = ...,
         engine_sequence: _builtins.int | None = ...,
+        copies: _builtins.int | None = ...,
+        capacity: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_sequence", b"_engine_sequence", "engine_sequence", b"engine_sequence"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_engine_sequence", b"_engine_sequence", "copies", b"copies", "engine_sequence", b"engine_sequence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_sequence", b"_engine_sequence", "engine_sequence", b"engine_sequence", "groups", b"groups", "lookahead", b"lookahead", "rank", b"rank", "reason", b"reason", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_engine_sequence", b"_engine_sequence", "capacity", b"capacity", "copies", b"copies", "engine_sequence", b"engine_sequence", "groups", b"groups", "lookahead", b"lookahead", "rank", b"rank", "reason", b"reason", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__copies: _TypeAlias = _typing.Literal["copies"]  # noqa: Y015
+    _WhichOneofArgType__copies: _TypeAlias = _typing.Literal["_copies", b"_copies"]  # noqa: Y015
     _WhichOneofReturnType__engine_sequence: _TypeAlias = _typing.Literal["engine_sequence"]  # noqa: Y015
     _WhichOneofArgType__engine_sequence: _TypeAlias = _typing.Literal["_engine_sequence", b"_engine_sequence"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__copies) -> _WhichOneofReturnType__copies | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__engine_sequence) -> _WhichOneofReturnType__engine_sequence | None: ...
 
 Global___RankState: _TypeAlias = RankState  # noqa: Y015

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.router/pb/warmpath/wire/v1/score_request.proto\x12\x10warmpath.wire.v1\"}\n\x0cScoreRequest\x12(\n\x06prompt\x18\x01 \x01(\x0b\x32\x18.warmpath.wire.v1.Prompt\x12\x0c\n\x04pods\x18\x02 \x03(\t\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\x04\x12\x0f\n\x07\x65xplain\x18\x05 \x01(\x08\"\xc8\x02\n\x06Prompt\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tchat_body\x18\x03 \x01(\x0cH\x01\x88\x01\x01\x12\x1d\n\x10\x63ompletions_body\x18\x04 \x01(\x0cH\x02\x88\x01\x01\x12\x1d\n\x10token_ids_packed\x18\x05 \x01(\x0cH\x03\x88\x01\x01\x12-\n\ttoken_ids\x18\x06 \x01(\x0b\x32\x1a.warmpath.wire.v1.TokenIds\x12\x0c\n\x04lora\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x34\n\nmultimodal\x18\t \x03(\x0b\x32 .warmpath.wire.v1.MultimodalItemB\x07\n\x05_textB\x0c\n\n_chat_bodyB\x13\n\x11_completions_bodyB\x13\n\x11_token_ids_packed\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x0c\">\n\x0eMultimodalItem\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.router/pb/warmpath/wire/v1/score_request.proto\x12\x10warmpath.wire.v1\"}\n\x0cScoreRequest\x12(\n\x06prompt\x18\x01 \x01(\x0b\x32\x18.warmpath.wire.v1.Prompt\x12\x0c\n\x04pods\x18\x02 \x03(\t\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\x04\x12\x0f\n\x07\x65xplain\x18\x05 \x01(\x08\"\xdb\x02\n\x06Prompt\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x04text\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tchat_body\x18\x03 \x01(\x0cH\x01\x88\x01\x01\x12\x1d\n\x10\x63ompletions_body\x18\x04 \x01(\x0cH\x02\x88\x01\x01\x12\x1d\n\x10token_ids_packed\x18\x05 \x01(\x0cH\x03\x88\x01\x01\x12-\n\ttoken_ids\x18\x06 \x01(\x0b\x32\x1a.warmpath.wire.v1.TokenIds\x12\x0c\n\x04lora\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x34\n\nmultimodal\x18\t \x03(\x0b\x32 .warmpath.wire.v1.MultimodalItem\x12\x11\n\textra_key\x18\n \x01(\tB\x07\n\x05_textB\x0c\n\n_chat_bodyB\x13\n\x11_completions_bodyB\x13\n\x11_token_ids_packed\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x0c\">\n\x0eMultimodalItem\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCOREREQUEST']._serialized_start=68
   _globals['_SCOREREQUEST']._serialized_end=193
   _globals['_PROMPT']._serialized_start=196
-  _globals['_PROMPT']._serialized_end=524
-  _globals['_TOKENIDS']._serialized_start=526
-  _globals['_TOKENIDS']._serialized_end=549
-  _globals['_MULTIMODALITEM']._serialized_start=551
-  _globals['_MULTIMODALITEM']._serialized_end=613
+  _globals['_PROMPT']._serialized_end=543
+  _globals['_TOKENIDS']._serialized_start=545
+  _globals['_TOKENIDS']._serialized_end=568
+  _globals['_MULTIMODALITEM']._serialized_start=570
+  _globals['_MULTIMODALITEM']._serialized_end=632
 # @@protoc_insertion_point(module_scope)

@@ -67,6 +67,7 @@ class Prompt(_message.Message):
     LORA_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     MULTIMODAL_FIELD_NUMBER: _builtins.int
+    EXTRA_KEY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     text: _builtins.str
     chat_body: _builtins.bytes
@@ -74,6 +75,7 @@ class Prompt(_message.Message):
     token_ids_packed: _builtins.bytes
     lora: _builtins.str
     cache_salt: _builtins.str
+    extra_key: _builtins.str
     @_builtins.property
     def token_ids(self) -> Global___TokenIds: ...
     @_builtins.property
@@ -90,10 +92,11 @@ class Prompt(_message.Message):
         lora: _builtins.str = ...,
         cache_salt: _builtins.str = ...,
         multimodal: _abc.Iterable[Global___MultimodalItem] | None = ...,
+        extra_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "chat_body", b"chat_body", "completions_body", b"completions_body", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "cache_salt", b"cache_salt", "chat_body", b"chat_body", "completions_body", b"completions_body", "lora", b"lora", "model", b"model", "multimodal", b"multimodal", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body", "_completions_body", b"_completions_body", "_text", b"_text", "_token_ids_packed", b"_token_ids_packed", "cache_salt", b"cache_salt", "chat_body", b"chat_body", "completions_body", b"completions_body", "extra_key", b"extra_key", "lora", b"lora", "model", b"model", "multimodal", b"multimodal", "text", b"text", "token_ids", b"token_ids", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chat_body: _TypeAlias = _typing.Literal["chat_body"]  # noqa: Y015
     _WhichOneofArgType__chat_body: _TypeAlias = _typing.Literal["_chat_body", b"_chat_body"]  # noqa: Y015

@@ -1,0 +1,51 @@
+"""The folder that a command leaves its results in: what else lies there is never written over."""
+
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+LIST = ".written-by-warmpath"
+"""A file beside the results that lists them: a later run may replace these."""
+HEADING = "What warmpath wrote here, and may write over:"
+
+
+def claim(folder: Path, names: Iterable[str]) -> None:
+    """Make a folder for files of these names.
+
+    Raises FileExistsError for one that is there, and that no command of ours wrote; OSError where the
+    folder cannot be made.
+    """
+    names = sorted(names)
+    written = _written(folder / LIST)
+    for path in (folder / name for name in names):
+        if _is_there(path, is_ours=path.name in written):
+            raise FileExistsError(
+                f"{path} is there, and no warmpath command wrote it: "
+                "move it away, or name another folder"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [HEADING, *sorted(written.union(names))]
+    (folder / LIST).write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def _written(path: Path) -> set[str]:
+    """Return the names in a list. Raises FileExistsError for a file that is none."""
+    if not _is_there(path, is_ours=True):
+        try:
+            heading, *names = path.read_text(encoding="utf-8").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+        except (ValueError, OSError):
+            heading, names = "", []
+        if heading == HEADING:
+            return set(names)
+    raise FileExistsError(f"{path} is there, and is no list of what warmpath wrote")
+
+
+def _is_there(path: Path, *, is_ours: bool) -> bool:
+    """Whether something is at a path that is not ours: a link or a folder is not, whatever its name."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not (is_ours and stat.S_ISREG(mode))

@@ -1,0 +1,122 @@
+"""Why an engine found something else cached than was predicted: nothing is said that is not so.
+
+A cause is named where, with it, the prediction comes out as the engine's figure. Where none does, that
+is said.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from indexer.engines.event import Cleared, EngineHash, Event, Removed, Stored, Tier
+from indexer.key import Keyspace, chain
+from indexer.trust import Level, Trust
+
+Kind = Literal["stored", "removed", "cleared"]
+Said = tuple[Kind, frozenset[int]]
+"""One event: its kind, and the keys of the blocks that it names."""
+
+
+class Names:
+    """What every name of an engine's life stands for, whoever heard of it."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._keys: dict[EngineHash, int] = {}
+
+    def clear(self) -> None:
+        """Begin another life."""
+        self._keys.clear()
+
+    def learn(self, events: Iterable[Event]) -> list[Said]:
+        """Learn the names in a batch; return what each event says of the fastest tier."""
+        said: list[Said] = []
+        for event in events:
+            kind: Kind = "stored"
+            keys: frozenset[int] = frozenset()
+            if isinstance(event, Cleared):
+                kind = "cleared"
+            elif isinstance(event, Stored) and event.tier is Tier.GPU:
+                self._learn(event)
+                keys = self._known(event.hashes)
+            elif isinstance(event, Removed) and event.tier in {Tier.GPU, None}:
+                kind, keys = "removed", self._known(event.hashes)
+            said.append((kind, keys))
+        return said
+
+    def _learn(self, event: Stored) -> None:
+        if not event.tokens:
+            return
+        above = self._keys.get(event.parent) if event.parent is not None else None
+        if event.parent is None:
+            above = Keyspace(self._model, event.block_size, event.lora, event.cache_salt).root()
+        if above is not None:
+            keys = chain(above, event.tokens, event.block_size, event.extras)
+            self._keys.update(zip(event.hashes, keys, strict=False))
+
+    def _known(self, names: Iterable[EngineHash]) -> frozenset[int]:
+        return frozenset(self._keys[name] for name in names if name in self._keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A request whose prediction is not what its engine reported. Figures in blocks."""
+
+    keys: Sequence[int]
+    """Of the blocks that it could find."""
+    samples: int
+    trust: Trust
+    """When the prediction was made."""
+    predicted: int
+    actual: int
+    before: Sequence[Said]
+    """What the batch that announced its own blocks says of the time before them."""
+    lost: Sequence[Said]
+    """What the batches just before that one said, where they were lost on the way."""
+    after_restart: bool
+    """Whether the engine had restarted, which only its next batch showed."""
+    at_answer: int | None
+    """What was predicted when the answer came, where no batch announced its own blocks."""
+
+
+def cause(case: Case) -> str:
+    """Return why prediction and figure differ."""
+    if case.after_restart:
+        return "the engine had restarted before, which only its next batch shows"
+    if _found(case, case.before) == case.actual:
+        return _of_same_step(case)
+    if case.samples > 1 and case.predicted < case.actual == len(case.keys):
+        return (
+            f"{case.samples} samples of one prompt: the figure is one sample's, and each "
+            "finds the blocks of those before it"
+        )
+    if _found(case, [*case.lost, *case.before]) == case.actual:
+        return "the batch before was lost on the way, which only the next one shows"
+    if case.trust.level is not Level.EXACT:
+        return f"the view was {case.trust.level}: {case.trust.reason}"
+    if case.at_answer == case.actual:
+        if case.actual > case.predicted:
+            return "the engine found blocks that were stored while the request waited in its queue"
+        return "blocks went while the request waited in the engine's queue"
+    return "not explained: no event tells of it"
+
+
+def _found(case: Case, said: Iterable[Said]) -> int:
+    """Return how many leading blocks are there after some events, were the prediction right before."""
+    held = set(case.keys[: case.predicted])
+    for kind, keys in said:
+        if kind == "stored":
+            held |= keys
+        elif kind == "removed":
+            held -= keys
+        else:
+            held.clear()
+    return next((at for at, key in enumerate(case.keys) if key not in held), len(case.keys))
+
+
+def _of_same_step(case: Case) -> str:
+    if any(kind == "cleared" for kind, _ in case.before):
+        return "the cache was reset before; the engine announces a reset only with its next step"
+    if case.actual < case.predicted:
+        return "blocks of the prompt were evicted by the very step that scheduled the request"
+    return "another request of the same step stored the blocks"

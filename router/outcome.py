@@ -1,0 +1,66 @@
+"""What came of predicting a recording's requests."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from indexer.trust import Level, Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One request for which prediction and engine differ; figures in tokens."""
+
+    request: int
+    life: int
+    """Counts the engine's starts, from 1: request ids begin anew with each."""
+    predicted: int
+    on_arrival: int
+    actual: int
+    reason: str
+    trust: str
+    """How far the view was said to be believed when the prediction was made."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a whole recording came to."""
+
+    requests: int = 0
+    exact: int = 0
+    exact_on_arrival: int = 0
+    abs_error_tokens: int = 0
+    skipped: int = 0
+    cut_after: int = 0
+    """The line in whose middle the recording ends; 0: it is whole."""
+    overclaimed: int = 0
+    """Requests predicted warmer than they were while the trust said exact."""
+    trust_changes: list[dict[str, Any]] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    trust: Trust = field(default_factory=lambda: Trust(Level.COLD, "no event seen", 0.0))
+
+    @property
+    def exact_ratio(self) -> float:
+        """The share of requests predicted exactly; 1 where there was none."""
+        return self.exact / self.requests if self.requests else 1.0
+
+    @property
+    def mean_abs_error_tokens(self) -> float:
+        """The mean absolute error a request, in tokens."""
+        return self.abs_error_tokens / self.requests if self.requests else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as `warmpath verify --json` prints it."""
+        return {
+            "requests": self.requests,
+            "exact": self.exact,
+            "exact_ratio": self.exact_ratio,
+            "exact_on_arrival": self.exact_on_arrival,
+            "mean_abs_error_tokens": self.mean_abs_error_tokens,
+            "skipped": self.skipped,
+            "cut_after": self.cut_after,
+            "mismatches": [asdict(miss) for miss in self.mismatches],
+            "trust": str(self.trust.level),
+            "reasons": [self.trust.reason],
+            "overclaimed": self.overclaimed,
+            "trust_changes": self.trust_changes,
+        }

@@ -1,0 +1,128 @@
+"""The forms of the embedded index side by side: the same frames to each, and what each shows."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from indexer.compiled.array_index import ArrayIndex
+from indexer.engines import sglang, vllm
+from indexer.index import Index
+from indexer.ingest import Ingest
+from indexer.key import Chain, Keyspace
+from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, SavedRank
+from indexer.rank_source import RankSource
+from indexer.reference import ReferenceIndex
+from indexer.token import pack_tokens
+
+FORMS: dict[str, Callable[[], Index]] = {
+    "compiled": ArrayIndex,
+    "pure": MemoryIndex,
+    "reference": ReferenceIndex,
+}
+CODECS = {"vllm": vllm.decode, "sglang": sglang.decode}
+
+Event = dict[str, object]
+
+
+def stored(
+    names: Iterable[object], tokens: Iterable[int], parent: object, size: int, **more: object
+) -> Event:
+    """Return a store as vLLM writes it."""
+    return {
+        "type": "BlockStored", "block_hashes": list(names), "parent_block_hash": parent,
+        "token_ids": list(tokens), "block_size": size, "lora_id": None, "medium": "GPU",
+        "lora_name": None,
+    } | more  # fmt: skip
+
+
+def removed(names: Iterable[object], medium: str = "GPU", **more: object) -> Event:
+    """Return a removal."""
+    return {"type": "BlockRemoved", "block_hashes": list(names), "medium": medium} | more
+
+
+CLEARED: Event = {"type": "AllBlocksCleared"}
+
+
+class Side:
+    """Ranks that are followed into one index of some form."""
+
+    def __init__(self, form: str, index: Index | None = None) -> None:
+        self.now = 0.0
+        self.index = FORMS[form]() if index is None else index
+        self.ingest = Ingest(
+            self.index,
+            hash_seed="",
+            pending_bytes=1 << 24,
+            stale_after=60.0,
+            clock=lambda: self.now,
+        )
+        self.sequence: dict[tuple[str, int], int] = {}
+
+    def rank(self, pod: str, number: int = 0, engine: str = "vllm") -> RankIngest:
+        """Return a rank's ingestion; it begins, without a replay, where it is not known."""
+        found = self.ingest.rank(pod, number)
+        if found is None:
+            found = self._begin(pod, number, engine)
+            found.connected()
+        assert isinstance(found, RankIngest)
+        return found
+
+    def restore(
+        self, pod: str, saved: SavedRank, number: int = 0, engine: str = "vllm"
+    ) -> RankIngest:
+        """Begin a rank with what another process saved of it."""
+        rank = self._begin(pod, number, engine)
+        rank.restore(saved)
+        rank.connected()
+        return rank
+
+    def _begin(self, pod: str, number: int, engine: str) -> RankIngest:
+        self.sequence[pod, number] = 0
+        return self.ingest.add(
+            RankSource(pod, number, "m", CODECS[engine], has_replay=False, dialect=engine)
+        )
+
+    def send(self, pod: str, *events: Event, number: int = 0) -> None:
+        """Let a rank publish one batch."""
+        sequence = self.sequence.get((pod, number), 0)
+        payload = msgspec.msgpack.encode([1.0 + sequence, list(events), number])
+        self.frames(pod, [payload], number=number)
+
+    def frames(self, pod: str, payloads: Iterable[bytes], *, number: int = 0) -> None:
+        """Let a rank publish batches that arrive together."""
+        rank = self.rank(pod, number)
+        first = self.sequence[pod, number]
+        frames = [("", first + at, payload) for at, payload in enumerate(payloads)]
+        self.sequence[pod, number] += len(frames)
+        rank.live_many(frames)
+
+    def lose(self, pod: str, number: int = 0) -> None:
+        """Let a batch get lost."""
+        self.sequence[pod, number] += 1
+
+    def doubt(self, pod: str, number: int = 0) -> None:
+        """Let a rank be connected anew, so that all it holds is in doubt."""
+        rank = self.rank(pod, number)
+        rank.disconnected()
+        rank.connected()
+
+    def held(
+        self, tokens: list[int], size: int, *, lora: str = "", salt: str = ""
+    ) -> dict[tuple[str, int, str, int], frozenset[int]]:
+        """Return which blocks of a prompt each place holds: pod, rank, tier, group."""
+        root = Keyspace("m", size, lora, salt).root()
+        chain = Chain(root, pack_tokens(tokens), size, len(tokens) // size)
+        found: dict[tuple[str, int, str, int], frozenset[int]] = {}
+        for place, start, stop in self.ingest.match(chain):
+            name = place.pod, place.rank, str(place.tier), place.group
+            found[name] = found.get(name, frozenset()) | frozenset(range(start, stop))
+        return found
+
+    def blocks(self, tokens: list[int], size: int) -> dict[str, int]:
+        """Return how many blocks of a prompt each pod's rank 0 holds in its fastest tier."""
+        return {
+            pod: len(there)
+            for (pod, number, tier, _), there in self.held(tokens, size).items()
+            if (number, tier) == (0, "gpu")
+        }

@@ -1,0 +1,323 @@
+"""An engine that announces hits as stores too: what its cache cannot hold is seen, and given up."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+import pytest
+from engine_model import BLOCK, EngineModel
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from indexer.compiled.array_index import ArrayIndex
+from indexer.engines import trtllm, vllm
+from indexer.engines.event import Tier
+from indexer.index import Index
+from indexer.ingest import Ingest
+from indexer.memory import MemoryIndex
+from indexer.rank_ingest import RankIngest, SavedRank
+from indexer.rank_source import RankSource
+from indexer.trust import DRIFTED, Level
+
+INDEXES = [ArrayIndex, MemoryIndex]
+CAPACITY = 8
+
+
+def follow(index: Callable[[], Index] = ArrayIndex, **changes: object) -> RankIngest:
+    ingest = Ingest(
+        index(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0
+    )
+    fields = {
+        "rank": 0, "model": "m", "decode": vllm.decode, "has_replay": False, "dialect": "vllm",
+        "capacity": CAPACITY,
+    } | changes  # fmt: skip
+    rank = ingest.add(RankSource("p", **fields))  # type: ignore[arg-type]
+    rank.connected()
+    return rank
+
+
+def held(rank: RankIngest) -> set[int]:
+    return rank.state.held().get((Tier.GPU, 0), set())
+
+
+def stored(names: Iterable[int], tokens: Iterable[int], **changes: object) -> dict[str, object]:
+    return {
+        "type": "BlockStored", "block_hashes": list(names), "parent_block_hash": None,
+        "token_ids": list(tokens), "block_size": BLOCK, "lora_id": None, "medium": "GPU",
+    } | changes  # fmt: skip
+
+
+def removed(*names: int, **changes: object) -> dict[str, object]:
+    return {"type": "BlockRemoved", "block_hashes": list(names), "medium": "GPU"} | changes
+
+
+class Said:
+    """A rank, and batches that are made for it by hand."""
+
+    def __init__(self, rank: RankIngest) -> None:
+        self.rank = rank
+        self.sequence = -1
+
+    def __call__(self, *events: dict[str, object]) -> None:
+        self.sequence += 1
+        payload = msgspec.msgpack.encode([0.0, list(events), 0])
+        self.rank.live_many([("", self.sequence, payload)])
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_hits_announced_as_stores_degrade_the_rank_and_nothing_stays_that_is_gone(
+    index: type[Index],
+) -> None:
+    rank, engine = follow(index), EngineModel(capacity=CAPACITY)
+    prompt = (0, 1, 2, 3, 4, 5)
+    rank.live("", *engine.store(prompt))
+    for _ in range(2):
+        report = engine.report(prompt)
+        assert report
+        rank.live("", *report)
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.trust.reason == f"{DRIFTED}: 9 of 8"
+    assert rank.counts()["drifts"] == 1
+    assert held(rank) == engine.held()
+    # Each block has one copy, so one removal is enough.
+    for which in range(20, 23):
+        rank.live("", *engine.store((which,) * 6))
+    assert held(rank) <= engine.held()
+    assert rank.copies() <= CAPACITY
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_what_was_removed_since_it_was_last_announced_is_given_up(index: type[Index]) -> None:
+    rank = follow(index, capacity=4)
+    say = Said(rank)
+    say(stored([1, 2], [1, 1, 2, 2]))
+    say(stored([1], [1, 1]))  # a hit, told as a store
+    say(removed(1))  # and now it is gone
+    assert rank.copies() == 2
+    say(stored([3, 4, 5], [3, 3, 4, 4, 5, 5]))
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.copies() == 4  # 2, 3, 4 and 5: what cannot be there was 1
+    assert rank.state.counts.unknown_removals == 0
+    say(removed(1))
+    assert rank.state.counts.unknown_removals == 1
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_rank_that_drifted_heals_once_its_cache_has_turned_over(index: type[Index]) -> None:
+    rank, engine = follow(index), EngineModel(capacity=CAPACITY)
+    prompt = (0, 1, 2, 3)
+    rank.live("", *engine.store(prompt))
+    while rank.trust.level is Level.EXACT:
+        report = engine.report(prompt)
+        assert report
+        rank.live("", *report)
+    assert rank.trust.reason.startswith(DRIFTED)
+    # Hits that are announced again give no block away, so they heal nothing.
+    for _ in range(2 * CAPACITY):
+        report = engine.report(prompt)
+        assert report
+        rank.live("", *report)
+        assert rank.trust.level is Level.DEGRADED
+    for number in range(10, 10 + CAPACITY):
+        rank.live("", *engine.store((number, number)))
+    assert rank.trust.level is Level.EXACT
+    assert held(rank) == engine.held()
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_clear_heals_a_rank_that_drifted(index: type[Index]) -> None:
+    rank, engine = follow(index), EngineModel(capacity=CAPACITY)
+    rank.live("", *engine.store((0, 1)))
+    while rank.trust.level is Level.EXACT:
+        report = engine.report((0, 1))
+        assert report
+        rank.live("", *report)
+    rank.live("", *engine.clear())
+    assert rank.trust.level is Level.EXACT
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_capacity_that_is_not_known_is_no_bound(index: type[Index]) -> None:
+    rank = follow(index, capacity=0)
+    say = Said(rank)
+    for _ in range(50):
+        say(stored([1, 2], [1, 1, 2, 2]))
+    assert rank.trust.level is Level.EXACT
+    assert rank.copies() == 100
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_capacity_that_is_learned_later_bounds_what_is_there_then(index: type[Index]) -> None:
+    rank = follow(index, capacity=0)
+    say = Said(rank)
+    for _ in range(5):
+        say(stored([1], [1, 1]))
+    rank.learn_capacity(4)
+    say(stored([2], [2, 2]))
+    assert rank.trust.level is Level.DEGRADED
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_every_copy_of_one_content_takes_a_block_and_slower_tiers_take_none(
+    index: type[Index],
+) -> None:
+    rank = follow(index, capacity=4)
+    say = Said(rank)
+    for _ in range(4):
+        say(stored([1], [1, 1]), stored([1], [1, 1], medium="CPU"))
+    assert rank.copies() == 4
+    assert rank.trust.level is Level.EXACT
+    say(removed(1), removed(1))
+    assert rank.copies() == 2
+    say(stored([2, 3, 4], [2, 2, 3, 3, 4, 4]))
+    assert rank.trust.reason == f"{DRIFTED}: 5 of 4"
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_the_groups_of_a_hybrid_model_share_one_pool(index: type[Index]) -> None:
+    rank = follow(index, capacity=4)
+    say = Said(rank)
+    full = {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+    window = {
+        "group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2,
+    }  # fmt: skip
+    say(stored([1, 2], [1, 1, 2, 2], **full), stored([1, 2], [1, 1, 2, 2], **window))
+    assert (rank.copies(), rank.trust.level) == (4, Level.EXACT)
+    say(stored([3], [3, 3], **full))
+    assert rank.trust.level is Level.DEGRADED
+    # A full report names blocks of a window that lie before it, which no cache has.
+    assert rank.state.held()[Tier.GPU, 1] == set()
+    assert rank.copies() == 3
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_block_that_is_known_by_its_parts_too_is_not_counted_twice(index: type[Index]) -> None:
+    rank = follow(index, capacity=2)
+    say = Said(rank)
+    full = {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+    state = {"group_idx": 1, "kv_cache_spec_kind": "mamba"}
+    say(
+        stored([2], [1, 1, 1, 1], block_size=4, **state),
+        stored([1], [1, 1], **state),  # a part of the same block
+    )
+    say(stored([1, 2], [1, 1, 1, 1], **full))
+    say(stored([1], [1, 1], **state), stored([2], [1, 1, 1, 1], block_size=4, **state))
+    assert rank.trust.level is Level.EXACT
+    assert rank.copies() == 2
+
+
+def test_windows_with_pools_of_their_own_are_not_summed() -> None:
+    rank = follow(MemoryIndex, decode=trtllm.Codec(2), dialect="", capacity=0, is_queue=True)
+    events = (
+        ({"type": "created", "num_blocks_per_cache_level": [2, 0]}, 8),
+        ({"type": "created", "num_blocks_per_cache_level": [2, 0]}, 64),
+        *((store_of(number), window) for number in (1, 2) for window in (8, 64)),
+    )
+    for number, (data, window) in enumerate(events):
+        event = {"event_id": number, "data": data, "window_size": window}
+        rank.live("", number, msgspec.json.encode(event))
+    assert rank.capacity == 2
+    assert rank.copies() is None
+    assert len(rank.state.held()) == 2
+    assert rank.trust.level is Level.EXACT
+
+
+def store_of(number: int) -> dict[str, object]:
+    tokens = [{"type": "unique_token", "token_id": number, "token_extra_id": 0}] * 2
+    block = {
+        "type": "stored_block", "block_hash": number, "tokens": tokens, "cache_level": 0,
+        "priority": 35,
+    }  # fmt: skip
+    return {"type": "stored", "parent_hash": None, "blocks": [block]}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Index]) -> None:
+    before = follow(index, capacity=4)
+    say = Said(before)
+    say(stored([1, 2], [1, 1, 2, 2]))
+    say(stored([1], [1, 1]))
+    say(removed(1))
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(before.save()), type=SavedRank)
+    rank = follow(index, capacity=4)
+    rank.disconnected()
+    rank.restore(saved)
+    assert rank.copies() == before.copies() == 2
+    rank.state.give_up_excess()
+    assert rank.copies() == 1
+
+
+class Drifting(RuleBasedStateMachine):
+    """One engine whose requests may ask for full reports, and a rank that hears all of it."""
+
+    index: Callable[[], Index] = ArrayIndex
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = EngineModel(capacity=CAPACITY)
+        self.rank = follow(type(self).index)
+        self.is_sound = True
+        """Whether no full report was given since the rank last gave up what was too much."""
+
+    def hear(self, said: tuple[int, bytes] | None) -> None:
+        if said is None:
+            return
+        drifts = self.rank.drifts
+        self.rank.live_many([("", *said)])
+        if self.rank.drifts > drifts:
+            self.is_sound = True
+            assert self.rank.trust.level is Level.DEGRADED
+
+    @rule(tokens=st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple))
+    def store(self, tokens: tuple[int, ...]) -> None:
+        self.hear(self.engine.store(tokens))
+
+    @rule(tokens=st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple))
+    def report(self, tokens: tuple[int, ...]) -> None:
+        self.is_sound = False
+        self.hear(self.engine.report(tokens[: len(tokens) // BLOCK * BLOCK]))
+
+    @rule(which=st.integers(0, 30))
+    def evict(self, which: int) -> None:
+        self.hear(self.engine.evict(which))
+
+    @rule(which=st.integers(0, 30))
+    def hit_in_silence(self, which: int) -> None:
+        self.engine.touch(which)
+
+    @rule()
+    def clear(self) -> None:
+        self.hear(self.engine.clear())
+        self.is_sound = True
+
+    @invariant()
+    def parts_agree(self) -> None:
+        self.rank.check()
+
+    @invariant()
+    def it_shows_no_more_than_fits(self) -> None:
+        assert self.rank.copies() <= CAPACITY
+
+    @invariant()
+    def nothing_is_shown_that_is_gone(self) -> None:
+        if self.is_sound:
+            assert held(self.rank) <= self.engine.held()
+
+    @invariant()
+    def without_a_report_it_is_exact(self) -> None:
+        if self.engine.sequence >= 0 and not self.rank.drifts and self.is_sound:
+            assert self.rank.trust.level is Level.EXACT
+            assert held(self.rank) == self.engine.held()
+
+
+class DriftingInPurePython(Drifting):
+    """The same where Numba cannot be had."""
+
+    index = MemoryIndex
+
+
+PROFILE = settings(max_examples=150, stateful_step_count=60, deadline=None)
+Drifting.TestCase.settings = PROFILE
+DriftingInPurePython.TestCase.settings = PROFILE
+TestDrifting = Drifting.TestCase
+TestDriftingInPurePython = DriftingInPurePython.TestCase

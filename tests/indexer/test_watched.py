@@ -1,0 +1,267 @@
+"""A publisher that contradicts itself: no other pod is touched, and its rank does not stay exact."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexer.embedded import embedded_index
+from indexer.index import Index
+from indexer.ingest import Ingest
+from indexer.key import Chain
+from indexer.memory import MemoryIndex
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.trust import Level
+from indexer.watch import ProtocolError, Watcher
+from indexer.watched import WatchedRank
+from indexer.word import pack_words
+
+GROUPS = [pb.Group(number=0, kind="full_attention", block_size=16)]
+
+
+class Fleet:
+    """A well-behaved pod, and one of two ranks whose publisher says what a test says."""
+
+    def __init__(self, index: Index) -> None:
+        self.ingest = Ingest(
+            index, hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
+        )
+        self.other = self.ingest.watch("other", 0)
+        self.other.connected()
+        self.other.take_delta(delta(0, 0, added(1, 2, 3)))
+        self.ranks: list[WatchedRank] = [self.ingest.watch("pod", number) for number in range(2)]
+        self.watcher = Watcher(
+            self.ranks, "nowhere:1", keyspace="k", credentials=None, retry_seconds=0.0
+        )
+        self.take(pb.WatchResponse(hello=pb.Hello(epoch="e", snapshot=True, pod="pod", ranks=2)))
+
+    def take(self, message: pb.WatchResponse) -> None:
+        """Take a message as `Watcher.run` does."""
+        try:
+            self.watcher._take(message)
+        except (ProtocolError, ValueError) as error:
+            self.watcher._refuse(error)
+            raise
+
+    def loaded(self) -> None:
+        """Take a snapshot of the keys 1 to 4 of rank 0."""
+        part = pb.SnapshotPart(rank=0, tier="gpu", keys=pack_words([1, 2, 3, 4]))
+        self.take(pb.WatchResponse(part=part))
+        self.take(end())
+
+    def held(self) -> set[int]:
+        """Return which keys the well-behaved pod is shown to hold."""
+        return {
+            key
+            for key in range(64)
+            for place, _, _ in self.ingest.match(Chain(0, b"", 16, 1, (), pack_words([key])))
+            if place.pod == "other"
+        }
+
+    def check(self) -> None:
+        self.ingest.tick(1 << 16)
+        self.ingest.index.check()
+        assert self.other.trust.level is Level.EXACT
+        assert self.held() == {1, 2, 3}
+
+
+def state(rank: int, trust: str = "exact") -> pb.RankState:
+    return pb.RankState(rank=rank, trust=trust, reason="told", groups=GROUPS)
+
+
+def end() -> pb.WatchResponse:
+    return pb.WatchResponse(end=pb.SnapshotEnd(sequence=7, ranks=[state(0), state(1)]))
+
+
+def keys(*numbers: int, tier: str = "gpu", group: int = 0) -> pb.Keys:
+    return pb.Keys(tier=tier, group=group, keys=pack_words(list(numbers)))
+
+
+def added(*numbers: int, **place: object) -> pb.Change:
+    return pb.Change(added=keys(*numbers, **place))  # type: ignore[arg-type]
+
+
+def gone(*numbers: int, **place: object) -> pb.Change:
+    return pb.Change(gone=keys(*numbers, **place))  # type: ignore[arg-type]
+
+
+def delta(sequence: int, rank: int, *changes: pb.Change) -> pb.Delta:
+    return pb.Delta(sequence=sequence, state=state(rank), changes=changes)
+
+
+@pytest.fixture(params=["compiled", "memory"])
+def fleet(request: pytest.FixtureRequest) -> Fleet:
+    index = embedded_index(1 << 24) if request.param == "compiled" else MemoryIndex(1 << 24)
+    return Fleet(index)
+
+
+WRONG = {
+    "a key twice": delta(8, 0, added(5, 5)),
+    "a key that is there": delta(8, 0, added(1)),
+    "removed and never added": delta(8, 0, gone(9)),
+    "removed twice": delta(8, 0, gone(1, 1)),
+    "removed from another tier": delta(8, 0, gone(1, tier="cpu")),
+    "removed from another group": delta(8, 0, gone(1, group=2**32 - 1)),
+    "another tier": delta(8, 0, added(5, tier="tape")),
+    "half a key": delta(8, 0, pb.Change(added=pb.Keys(tier="gpu", keys=b"half"))),
+    "a change that says nothing": delta(8, 0, pb.Change()),
+    "another rank": delta(8, 2, added(5)),
+    "the last rank": delta(8, 2**32 - 1, added(5)),
+    "no trust": pb.Delta(sequence=8, state=pb.RankState(), changes=[added(5)]),
+    "out of order": delta(9, 0, added(5)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_delta_that_cannot_be_is_refused_and_its_rank_is_exact_no_longer(
+    fleet: Fleet, wrong: str
+) -> None:
+    fleet.loaded()
+    assert fleet.ranks[0].trust.level is Level.EXACT
+    with pytest.raises((ProtocolError, ValueError)):
+        fleet.take(pb.WatchResponse(delta=WRONG[wrong]))
+    for rank in fleet.ranks:
+        assert rank.trust.level is Level.DEGRADED
+        assert rank.trust.reason.startswith("refused: ")
+    fleet.check()
+    fleet.take(pb.WatchResponse(hello=pb.Hello(epoch="f", snapshot=True, pod="pod", ranks=2)))
+    fleet.loaded()
+    assert [rank.trust.level for rank in fleet.ranks] == [Level.EXACT] * 2, "a snapshot heals it"
+    assert fleet.ranks[0].blocks() == {"gpu": 4}
+    fleet.check()
+
+
+def test_a_snapshot_that_names_a_key_twice_is_not_exact_and_the_next_one_is(fleet: Fleet) -> None:
+    for parts, level in (
+        ([[1, 2], [2, 3]], Level.DEGRADED),
+        ([[4, 4]], Level.DEGRADED),
+        ([[1, 2]], Level.EXACT),
+    ):
+        hello = pb.Hello(epoch="e", snapshot=True, pod="pod", ranks=2)
+        fleet.take(pb.WatchResponse(hello=hello))
+        for part in parts:
+            said = pb.SnapshotPart(rank=0, tier="gpu", keys=pack_words(part))
+            fleet.take(pb.WatchResponse(part=said))
+        fleet.take(end())
+        assert fleet.ranks[0].trust.level is level
+        assert fleet.ranks[1].trust.level is Level.EXACT
+        fleet.check()
+
+
+def test_the_end_of_no_snapshot_is_refused(fleet: Fleet) -> None:
+    fleet.loaded()
+    with pytest.raises(ProtocolError, match="the end of no snapshot"):
+        fleet.take(end())
+
+
+def test_keys_that_were_given_up_for_want_of_room_may_be_taken_away() -> None:
+    index = MemoryIndex(1 << 20)
+    fleet = Fleet(index)
+    fleet.loaded()
+    number, sequence = 1000, 8
+    while not index.stats().evicted:
+        more = added(*range(number, number + 100))
+        fleet.take(pb.WatchResponse(delta=delta(sequence, 1, more)))
+        number, sequence = number + 100, sequence + 1
+    fleet.take(pb.WatchResponse(delta=delta(sequence, 1, gone(*range(1000, number)))))
+
+
+NUMBERS = st.lists(st.integers(0, 12), max_size=4)
+PLACES = st.fixed_dictionaries(
+    {"tier": st.sampled_from(["gpu", "cpu", "tape"]), "group": st.sampled_from([0, 1, 2**32 - 1])}
+)
+CHANGES = st.one_of(
+    st.builds(lambda numbers, place: added(*numbers, **place), NUMBERS, PLACES),
+    st.builds(lambda numbers, place: gone(*numbers, **place), NUMBERS, PLACES),
+    st.just(pb.Change(emptied=pb.Emptied())),
+    st.just(pb.Change()),
+)
+MESSAGES = st.one_of(
+    st.builds(
+        lambda rank, changes: pb.WatchResponse(delta=delta(0, rank, *changes)),
+        st.integers(0, 2),
+        st.lists(CHANGES, max_size=3),
+    ),
+    st.builds(
+        lambda rank, numbers: pb.WatchResponse(
+            part=pb.SnapshotPart(rank=rank, tier="gpu", keys=pack_words(numbers))
+        ),
+        st.integers(0, 2),
+        NUMBERS,
+    ),
+    st.just(end()),
+    st.just(pb.WatchResponse()),
+    st.just(pb.WatchResponse(hello=pb.Hello(epoch="e", snapshot=True, pod="pod", ranks=2))),
+)
+
+
+@given(st.lists(MESSAGES, max_size=30))
+def test_whatever_it_says_its_exact_ranks_hold_what_was_said_and_others_keep_theirs(
+    messages: list[pb.WatchResponse],
+) -> None:
+    fleet = Fleet(MemoryIndex(1 << 24))
+    for message in messages:
+        said = pb.WatchResponse.FromString(message.SerializeToString())
+        if said.HasField("delta"):
+            said.delta.sequence = fleet.watcher._sequence + 1
+        try:
+            fleet.take(said)
+        except (ProtocolError, ValueError):
+            assert all(rank.trust.level is not Level.EXACT for rank in fleet.ranks)
+            hello = pb.Hello(epoch="f", snapshot=True, pod="pod", ranks=2)
+            fleet.take(pb.WatchResponse(hello=hello))
+        fleet.check()
+
+
+class OnceWrong(cache_watch_pb2_grpc.CacheWatchServicer):
+    """A publisher whose first life says one thing that cannot be."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.may_go_on = asyncio.Event()
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: object
+    ) -> AsyncIterator[pb.WatchResponse]:
+        del context
+        self.calls += 1
+        if self.calls > 1:
+            await self.may_go_on.wait()
+        assert not request.epoch
+        yield pb.WatchResponse(hello=pb.Hello(epoch="e", snapshot=True, pod="pod", ranks=2))
+        part = pb.SnapshotPart(rank=0, tier="gpu", keys=pack_words([1, 2]))
+        yield pb.WatchResponse(part=part)
+        yield end()
+        if self.calls == 1:
+            yield pb.WatchResponse(delta=delta(8, 0, gone(9)))
+        await asyncio.Event().wait()
+
+
+async def test_a_watcher_that_refused_something_asks_for_a_snapshot() -> None:
+    publisher = OnceWrong()
+    server = grpc.aio.server()
+    cache_watch_pb2_grpc.add_CacheWatchServicer_to_server(publisher, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
+    )
+    ranks = [ingest.watch("pod", number) for number in range(2)]
+    watcher = Watcher(
+        ranks, f"127.0.0.1:{port}", keyspace="k", credentials=None, retry_seconds=0.01
+    )
+    task = asyncio.create_task(watcher.run())
+    while publisher.calls < 2:
+        await asyncio.sleep(0.01)
+    assert [rank.trust.level for rank in ranks] == [Level.DEGRADED] * 2
+    publisher.may_go_on.set()
+    while ranks[0].trust.level is not Level.EXACT:
+        await asyncio.sleep(0.01)
+    assert ranks[0].blocks() == {"gpu": 2}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await server.stop(None)

@@ -1,0 +1,65 @@
+"""What stands in an engine's environment takes nothing that engines pin."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+
+import pytest
+
+from router.cli import PARTS
+
+LEFT_OUT = (*PARTS, "llvmlite")
+
+WITHOUT = f"""
+import sys
+
+
+class LeftOut:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {LEFT_OUT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, LeftOut())
+"""
+
+
+def run(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program where the router's parts are not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code, *args], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_router_is_an_extra_and_what_it_takes_besides_is_left_out_here() -> None:
+    required = importlib.metadata.requires("warmpath") or []
+    base = {re.split(r"[^\w-]", one)[0] for one in required if "extra ==" not in one}
+    router = {
+        re.split(r"[^\w-]", one)[0] for one in required if re.search(r"extra == .router.", one)
+    }
+    modules = {name.replace("-", "_").replace("grpcio_", "grpc_") for name in router - base}
+    assert modules == set(PARTS)
+
+
+def test_the_publisher_runs_without_the_routers_parts() -> None:
+    done = run("from publisher.__main__ import main; main(['--help'])")
+    assert "usage: warmpath publish" in done.stdout, done.stderr
+    done = run("import publisher.assemble, publisher.vllm_plugin; print('fine')")
+    assert done.stdout == "fine\n", done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "pods", "simulate"])
+def test_a_command_whose_parts_are_missing_names_the_extra(command: str) -> None:
+    code = "from router.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = run(code, command, "--help")
+    assert done.returncode == 1
+    assert "pip install 'warmpath[router]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_there_is_is_listed_all_the_same() -> None:
+    done = run("from router.cli import main; sys.exit(main([]))")
+    assert done.returncode == 0, done.stderr
+    assert "  publish       Follow the engine" in done.stdout
+    assert "pip install 'warmpath[router]'" in done.stdout

@@ -1,0 +1,137 @@
+"""Calls that are cancelled over the network leave nothing in the router."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from http2_client import Http2Client
+from pick_stand import QUIET, Stand, pod, prompt, standing, until
+
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+TWO = QUIET + pod("a") + pod("b")
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path, TWO, metrics="127.0.0.1:0") as stand:
+        yield stand
+
+
+async def figures(stand: Stand) -> dict[str, float]:
+    """Return the router's metrics by name and labels."""
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"http://{stand.http_address}/metrics") as response,
+    ):
+        lines = (await response.text()).splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+async def counts(stand: Stand, **wanted: float) -> None:
+    """Wait until metrics are so."""
+
+    async def are_so() -> bool:
+        found = await figures(stand)
+        return all(found.get(f"warmpath_{name}", 0.0) == value for name, value in wanted.items())
+
+    await until(are_so)
+
+
+def ended(method: str, code: str, count: float) -> dict[str, float]:
+    return {f'requests_total{{code="{code}",method="{method}"}}': count}
+
+
+def pick() -> bytes:
+    return pb.PickRequest(prompt=prompt(), session_id="s").SerializeToString()
+
+
+async def test_a_pick_whose_answer_cannot_be_written_is_taken_back(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Http2Client(stand.address) as client:
+        call = client.call("Pick", pick())
+        await counts(stand, bookings=1, sessions=0)
+        assert not await stand.decisions(), "nobody has it yet"
+        client.cancel(call)
+        await counts(stand, bookings=0, believed_blocks=0, **ended("Pick", "CANCELLED", 1))
+    assert (await figures(stand))["warmpath_picks_cancelled_total"] == 1
+    [decision] = await stand.decisions()
+    assert decision.state == pb.Decision.CANCELLED
+    assert not (await stand.diagnose()).attributions
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_connection_that_breaks_takes_its_picks_back(stand: Stand) -> None:
+    async with Http2Client(stand.address) as client:
+        for _ in range(10):
+            client.call("Pick", pick())
+        await counts(stand, bookings=10)
+    await counts(stand, bookings=0, **ended("Pick", "CANCELLED", 10))
+
+
+async def test_picks_that_are_cancelled_as_they_are_sent_leave_nothing(stand: Stand) -> None:
+    async with Http2Client(stand.address) as client:
+        for _ in range(100):
+            client.call("Pick", pick(), reset=True)
+        # What comes after them on the same connection is read after them.
+        last = client.call("Pick", pick())
+        await counts(stand, bookings=1)
+        client.cancel(last)
+        await counts(stand, bookings=0, believed_blocks=0, sessions=0)
+    answer = await stand.pick(prompt())
+    assert (await figures(stand))["warmpath_bookings"] == 1
+    assert await stand.report(answer.booking_id, "FINISHED")
+
+
+async def test_picks_that_are_cancelled_in_their_group_leave_nothing(tmp_path: Path) -> None:
+    grouping = f"{TWO}[pick]\ngroup-seconds = 0.1\n"
+    async with standing(tmp_path, grouping, metrics="127.0.0.1:0") as stand:
+        request = pb.PickRequest(prompt=prompt())
+        tasks = asyncio.all_tasks()
+        calls = [stand.stub.Pick(request) for _ in range(100)]
+        # Cancelled before, in and after the turn in which the group is placed.
+        for number, call in enumerate(calls):
+            asyncio.get_running_loop().call_later(0.002 * number, call.cancel)
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        answered = [one for one in ends if isinstance(one, pb.PickResponse)]
+        for one in answered:
+            assert await stand.report(one.booking_id, "FAILED")
+        assert len(answered) < 100
+        # An answer that was written and never read stays booked; nobody can tell it from one that was.
+        unread = [one for one in await stand.decisions() if one.state == pb.Decision.PICKED]
+        await counts(stand, bookings=len(unread))
+        await until(lambda: _is_over(tasks))
+
+
+async def _is_over(tasks: "set[asyncio.Task[object]]") -> bool:
+    return not [
+        task
+        for task in asyncio.all_tasks() - tasks
+        if task is not asyncio.current_task() and "HandleExceptions" in task.get_name()
+    ]
+
+
+@pytest.mark.parametrize("messages", [1, 30])
+async def test_scores_that_nobody_reads_end_with_their_call(
+    stand: Stand, messages: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = asyncio.all_tasks()
+    request = pb.ScoreRequest(prompt=prompt()).SerializeToString()
+    async with Http2Client(stand.address) as client:
+        call = client.call("ScoreStream", *[request] * messages)
+        await until(lambda: _has_scored(stand))
+        client.cancel(call)
+        await until(lambda: _is_over(tasks))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def _has_scored(stand: Stand) -> bool:
+    found = await figures(stand)
+    return found.get('warmpath_requests_total{code="OK",method="ScoreStream"}', 0.0) > 0

@@ -1,0 +1,117 @@
+"""Readiness: one answer over HTTP and gRPC, and why."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from router.assemble import running
+from router.read_config import parse
+from tests.simworker.local_worker import LocalWorker
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+ASK = health_pb2.HealthCheckRequest(service="warmpath.v1.Router")
+
+
+@dataclass
+class Asked:
+    """Both listeners of a router."""
+
+    http: aiohttp.ClientSession
+    address: str
+    health: Any
+
+    async def ready(self) -> tuple[int, dict[str, dict[str, Any]]]:
+        async with self.http.get(f"http://{self.address}/readyz") as response:
+            return response.status, await response.json()
+
+    async def status(self) -> int:
+        return int((await self.health.Check(ASK, timeout=10)).status)
+
+    async def until(self, status: int, code: int) -> dict[str, dict[str, Any]]:
+        """Wait until both say so; the test's own timeout bounds it."""
+        while True:
+            found, said = await self.ready()
+            if found == code and await self.status() == status:
+                return said
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def asked(folder: Path, pods: str) -> AsyncIterator[Asked]:
+    config = parse(
+        f"""
+        [server]
+        listen = "127.0.0.1:0"
+        metrics-listen = "127.0.0.1:0"
+        [probe]
+        interval-seconds = 0.02
+        [[models]]
+        name = "demo"
+        {pods}
+        """,
+        "test",
+    )
+    async with (
+        running(config, folder) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+        aiohttp.ClientSession() as http,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+        yield Asked(http, router.http_address, stub)
+
+
+def pod(address: str, more: str = "") -> str:
+    return f"""
+        [[pods]]
+        id = "pod-1"
+        model = "demo"
+        address = "{address}"
+        {more}
+        """
+
+
+async def test_a_router_without_pods_is_not_ready_and_says_so(tmp_path: Path) -> None:
+    async with asked(tmp_path, "") as router:
+        said = await router.until(NOT_SERVING, 503)
+    assert said["pods"] == {"ok": False, "reason": "no pod is known"}
+    assert said["listening"]["ok"]
+
+
+async def test_a_router_all_of_whose_pods_are_down_is_not_ready_and_says_why(
+    tmp_path: Path, free_port: int
+) -> None:
+    address = f"127.0.0.1:{free_port}"
+    async with asked(tmp_path, pod(address, 'events = "tcp://127.0.0.1:1"')) as router:
+        assert await router.status() == NOT_SERVING, "from the first moment"
+        said = await router.until(NOT_SERVING, 503)
+        while "not connected" in said["pods"]["reason"]:
+            said = await router.until(NOT_SERVING, 503)
+    assert said["pods"]["reason"].startswith("none of 1 pods is ready; pod-1: ")
+    assert str(free_port) in said["pods"]["reason"]
+
+
+@pytest.mark.parametrize("service", ["", "warmpath.v1.Router"])
+async def test_who_watches_hears_of_pods_that_come_and_go(tmp_path: Path, service: str) -> None:
+    async with LocalWorker() as worker:
+        ready = worker.ready
+        more = f'events = "{ready["events"]}"\n        replay = "{ready["replay"]}"'
+        async with asked(tmp_path, pod(ready["address"], more)) as router:
+            watching = router.health.Watch(health_pb2.HealthCheckRequest(service=service))
+            seen = [(await watching.read()).status]
+            while seen[-1] != SERVING:
+                seen.append((await watching.read()).status)
+            assert (await router.until(SERVING, 200))["pods"]["reason"] == "1 of 1 pods ready"
+            await worker.post("/drain")
+            assert (await watching.read()).status == NOT_SERVING
+            said = await router.until(NOT_SERVING, 503)
+            assert "/health answers 503" in said["pods"]["reason"]
+            watching.cancel()
