@@ -8,12 +8,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Positive = Annotated[int, Meta(gt=0)]
+MIB = 1 << 20
+MOST_BYTES = 1 << 42
+"""More memory than any machine has that a router would be given: a larger figure is a slip."""
+
+Positive = Annotated[int, Meta(gt=0, le=1 << 30)]
+"""A number of things."""
+Bytes = Annotated[int, Meta(gt=0, le=MOST_BYTES)]
+Blocks = Annotated[int, Meta(ge=0, lt=1 << 32)]
+BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
+"""Tokens of a block."""
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 Role = Literal["both", "prefill", "decode"]
-
-MIB = 1 << 20
 
 
 class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -45,7 +52,7 @@ class Limits(Table, frozen=True):
     """Longest wait for the tokenizer where the caller set no shorter deadline."""
     max_queued_prompts: Positive = 1024
     """Prompts that wait for a tokenizer."""
-    max_queued_bytes: Positive = 64 * MIB
+    max_queued_bytes: Bytes = 64 * MIB
     """Bytes of the prompts that wait for a tokenizer."""
 
 
@@ -54,7 +61,7 @@ class IndexTable(Table, frozen=True):
 
     hash_seed: str = ""
     """Seeds every key; equal wherever keys are compared."""
-    max_bytes: Annotated[int, Meta(ge=16 * MIB)] = 1024 * MIB
+    max_bytes: Annotated[int, Meta(ge=16 * MIB, le=MOST_BYTES)] = 1024 * MIB
     """What the index may take; at the bound it gives up the least recently matched prefixes."""
     state_file: str = ""
     """Where index and stream positions are saved when the router ends, and loaded from when it
@@ -67,7 +74,7 @@ class PrefixStoreTable(Table, frozen=True):
     kind: Literal["lru", "trie"] = "lru"
     """lru: beginnings by their digest, about 2 bytes for a byte of text. trie: the texts themselves,
     compared byte for byte, about 3."""
-    max_bytes: Positive = 256 * MIB
+    max_bytes: Bytes = 256 * MIB
     """What may be kept of each model's texts, tokens and block keys; past it the texts used least
     recently go."""
     workers: Annotated[int, Meta(gt=0, le=256)] = 2
@@ -85,16 +92,16 @@ class Templates(Table, frozen=True):
     """Of one rendering; past it the process is ended: what takes this long does not end by itself."""
     max_output_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 16 * MIB
     """Of one rendered text: twice the longest body, since templates write JSON and tags of their own."""
-    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB)] = 512 * MIB
+    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB, le=MOST_BYTES)] = 512 * MIB
     """Of one process's address space: a body of 8 MiB, of nothing but small objects, took 200 MB."""
 
 
 class Events(Table, frozen=True):
     """[events]: following the engines' event streams."""
 
-    pending_bytes: Positive = 64 * MIB
+    pending_bytes: Bytes = 64 * MIB
     """Live batches of a rank held while a replay runs."""
-    orphan_bytes: Positive = 16 * MIB
+    orphan_bytes: Bytes = 16 * MIB
     """Stores of a rank kept until the parent that was missed is told of again. Those of all ranks count
     in index.max-bytes, and go before any block that is held does."""
     replay_seconds: Seconds = 10.0
@@ -103,7 +110,7 @@ class Events(Table, frozen=True):
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
     """How long a connection may be gone before the rank is stale."""
-    max_frame_bytes: Positive = 64 * MIB
+    max_frame_bytes: Bytes = 64 * MIB
     """The largest message taken: a step of a million tokens is 5 MB."""
 
 
@@ -253,10 +260,10 @@ class Pod(Table, frozen=True):
     """Data-parallel ranks."""
     role: Role = "both"
     """What it is for, where prefill and decoding are apart."""
-    blocks: Annotated[int, Meta(ge=0)] = 0
+    blocks: Blocks = 0
     """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over, and more
     than fits is seen. 0: what vLLM's /metrics says, else not known."""
-    block_size: Annotated[int, Meta(gt=0)] = 32
+    block_size: BlockSize = 32
     """The tokens_per_block of trtllm, whose events do not say it."""
 
 
@@ -284,8 +291,8 @@ class PodSet(Table, frozen=True):
     """Where publishers listen; 0: engines are followed directly."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
     role: Role = "both"
-    blocks: Annotated[int, Meta(ge=0)] = 0
-    block_size: Annotated[int, Meta(gt=0)] = 32
+    blocks: Blocks = 0
+    block_size: BlockSize = 32
     refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     """Pause between two look-ups of `dns`."""
 

@@ -50,6 +50,10 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 STREAM_WIDTH = 64
 """Requests of one stream that are worked on at once."""
 
+MOST_SAID = 400
+"""Characters of an error that a caller is told. It may quote what the caller sent, and gRPC lets all
+trailing metadata have 8 KiB, of which one character may take 12 bytes."""
+
 REPLY_SECONDS = 0.01
 """What is left of the caller's deadline for everything but waiting for others."""
 
@@ -157,7 +161,7 @@ class RouterService:
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
         code = STATUSES[type(error)]
         self._meter.answered("ScoreStream", code.name, seconds)
-        refused = pb.RequestError(code=code.value[0], message=str(error))
+        refused = pb.RequestError(code=code.value[0], message=_said(error))
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     def _unary(
@@ -205,7 +209,7 @@ class RouterService:
             self._meter.answered(method, name, time.perf_counter() - begun)
             if code is None:
                 raise
-            await context.abort(code, str(error))
+            await context.abort(code, _said(error))
         else:
             self._meter.answered(method, "OK", time.perf_counter() - begun)
             return reply
@@ -228,6 +232,15 @@ class RouterService:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+
+
+def _said(error: Exception) -> str:
+    """Return an error's text: of a long one both ends, for they hold the field and the limit."""
+    text = str(error)
+    if len(text) <= MOST_SAID:
+        return text
+    kept = MOST_SAID // 2 - 1
+    return f"{text[:kept]} … {text[-kept:]}"
 
 
 async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:

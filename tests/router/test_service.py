@@ -202,6 +202,13 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
     (name, pb.ScoreRequest(prompt=prompt, strategy=strategy), code, message)
     for name, prompt, strategy, code, message in [
         ("unknown model", pb.Prompt(model="x", text="a"), "", grpc.StatusCode.NOT_FOUND, "'x'; known: demo"),
+        (
+            "a long name",
+            pb.Prompt(model="x" * 1_000_000, text="a"),
+            "",
+            grpc.StatusCode.NOT_FOUND,
+            "known: demo",
+        ),
         ("no model", pb.Prompt(text="a"), "", INVALID, "prompt.model: is missing"),
         ("no form", pb.Prompt(model="demo"), "", INVALID, "prompt: is missing"),
         ("empty text", pb.Prompt(model="demo", text=""), "", INVALID, "prompt.text: is empty"),
@@ -238,6 +245,13 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
             "",
             INVALID,
             "templates from requests are refused",
+        ),
+        (
+            "a body of Anthropic's API",
+            pb.Prompt(chat_body=BODY[:-1] + b', "system": "be brief"}'),
+            "",
+            INVALID,
+            "prompt.chat_body.system: is not a field of the chat API",
         ),
         (
             "a picture",
