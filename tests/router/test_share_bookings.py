@@ -17,7 +17,7 @@ from pick_stand import QUIET, Stand, by_pod, pod, prompt, standing, until
 from indexer.shared.command import Redis, Reply
 from indexer.shared.connect import RedisSettings, connect
 from indexer.shared.names import Names
-from router import booking_id, share_bookings
+from router import booking_id
 from router.book import Bookings, Work
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -126,7 +126,6 @@ async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_wha
 async def test_after_a_bug_bookings_are_shared_again(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_bookings, "BUG_PAUSE", 0.0)
     one, other = Sharer(prefix), Sharer(prefix)
     answer, bugs = one.peers.answer, [RuntimeError("a bug")]
 
@@ -183,7 +182,9 @@ async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
 # Whole routers
 
 PODS = "abcdefgh"
-EIGHT = QUIET + "".join(pod(name) for name in PODS)
+SLOW = "[pick]\nprefill-token-seconds = 1.0\n"
+"""No prefill ends while a test runs, however busy the machine."""
+EIGHT = QUIET + SLOW + "".join(pod(name) for name in PODS)
 ROUND = 10
 """Picks that each router gets before the two are let tell each other."""
 
