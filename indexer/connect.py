@@ -3,9 +3,8 @@
 Routers in direct mode and publishers follow engines in the same way.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import zmq.asyncio
 
@@ -15,6 +14,7 @@ from indexer.poll import Poller
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from indexer.subscribe import Subscriber, rank_endpoint
+from indexer.tasks import Work
 
 POLL_SECONDS = 0.05
 
@@ -75,7 +75,7 @@ def connections(
     ranks: Sequence[RankIngest],
     context: zmq.asyncio.Context,
     patience: Patience,
-) -> list[Coroutine[Any, Any, None]]:
+) -> list[Work]:
     """Return what is to run for as long as the engine is followed."""
     if engine.engine == "trtllm":
         poller = Poller(
@@ -85,9 +85,10 @@ def connections(
             timeout=patience.replay_seconds,
             max_bytes=patience.max_frame_bytes,
         )
-        return [poller.run()]
-    return [
-        Subscriber(
+        return [Work(f"fetching the events of pod {engine.pod}", poller.run, poller.failed)]
+    works = []
+    for number, rank in enumerate(ranks):
+        subscriber = Subscriber(
             rank,
             context,
             events=rank_endpoint(engine.events, number),
@@ -95,6 +96,7 @@ def connections(
             replay_seconds=patience.replay_seconds,
             reconnect_seconds=patience.reconnect_seconds,
             max_frame_bytes=patience.max_frame_bytes,
-        ).run()
-        for number, rank in enumerate(ranks)
-    ]
+        )
+        name = f"following pod {engine.pod} rank {number}"
+        works.append(Work(name, subscriber.run, rank.failed))
+    return works

@@ -58,7 +58,8 @@ class Poller:
                 await asyncio.sleep(self._interval)
 
     async def _fetch(self, session: aiohttp.ClientSession) -> bytes:
-        async with session.post(self._url) as response:
+        # An engine speaks for itself: its answer must not have anybody ask other hosts.
+        async with session.post(self._url, allow_redirects=False) as response:
             if response.status != 200:
                 raise AnswerError(f"{self._url} answers {response.status}")
             answer = bytearray()
@@ -67,6 +68,12 @@ class Poller:
                 if len(answer) > self._max_bytes:
                     raise AnswerError(f"an answer is longer than {self._max_bytes} bytes")
             return bytes(answer)
+
+    def failed(self, reason: str) -> None:
+        """Doubt all ranks, for a reason: events were fetched and not taken."""
+        self._connected = False
+        for rank in self._ranks.values():
+            rank.failed(reason)
 
     def _lost(self, reason: str) -> None:
         if self._connected:

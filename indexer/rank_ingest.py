@@ -176,6 +176,15 @@ class RankIngest:
         """Take note that the live socket is gone."""
         self.stream.disconnected(self._clock())
 
+    def failed(self, reason: str) -> None:
+        """Hold nothing and doubt the rest, as following has failed: what is known may be in pieces."""
+        before = self.trust
+        now = self._clock()
+        self.state.forget()
+        self._carry_out(self.stream.missed(reason, now))
+        self.stream.disconnected(now)
+        self._log(before)
+
     def tick(self) -> None:
         """Let time pass."""
         before = self.trust

@@ -74,11 +74,16 @@ class Watcher:
 
     def _refuse(self, error: Exception) -> str:
         """Follow no further from what was taken so far; return the reason."""
-        self._epoch = ""
         reason = f"refused: {error}"
+        self.failed(reason)
+        return reason
+
+    def failed(self, reason: str) -> None:
+        """Follow no further from what was taken so far, for a reason; a snapshot is asked for."""
+        self._epoch = ""
         for rank in self._ranks:
             rank.refused(reason)
-        return reason
+            rank.disconnected(reason)
 
     def _log(self, reason: str) -> None:
         """Say why there is no stream, once for each reason while there is none."""

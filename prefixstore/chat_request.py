@@ -32,7 +32,7 @@ def chat_of(body: Body) -> Chat:
     if body.get("chat_template") is not None:
         raise TemplateError("templates from requests are refused", "chat_template")
     if body.get("system") is not None:
-        # Of Anthropic's Messages API. The chat API of an engine passes it over, and who sends it means it.
+        # Of Anthropic's Messages API. Engines' chat API passes it over, and who sends it means it.
         problem = "is not a field of the chat API; give it as a message whose role is system"
         raise TemplateError(problem, "system")
     messages = _optional(body, "messages", list)

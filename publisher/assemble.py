@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -27,7 +28,7 @@ from indexer.shared.schema import tell_of_server
 from indexer.shared.sweeper import sweep_forever
 from indexer.shared.write import News, random_base, write
 from indexer.shared.writer import BUCKET_LIFE, Writer
-from indexer.tasks import cancel, watched
+from indexer.tasks import Work, cancel, kept, watched
 from publisher.metrics import PublisherCollector
 from publisher.watch_server import WatchServer
 
@@ -114,19 +115,26 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         collector = PublisherCollector(cache, server, writer, time.monotonic)
         await _serve_metrics(settings.metrics_listen, collector, stack)
         news = News()
+        tell = [server.tell, news.tell]
         works = [
             *connections(engine, cache.ranks, context, PATIENCE),
-            collect_forever(cache, [server.tell, news.tell], pause=COLLECT_SECONDS),
+            Work(
+                "collecting changes", partial(collect_forever, cache, tell, pause=COLLECT_SECONDS)
+            ),
         ]
         if redis and writer:
             timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
-            works.append(write(redis, writer, news, timeout=timeout))
+            writing = partial(write, redis, writer, news, timeout=timeout)
             owner = f"publisher of {settings.pod} {secrets.token_hex(4)}"
             names = Names(settings.redis_prefix)
-            works.append(sweep_forever(redis, names, owner=owner, clock=time.monotonic))
-            works.append(tell_of_server(redis))
-        tasks = [watched(work, f"publishing ({number})") for number, work in enumerate(works)]
-        stack.push_async_callback(cancel, tasks)
+            sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
+            works += [
+                Work("writing to the shared index", writing),
+                Work("sweeping the shared index", sweep),
+            ]
+            telling = watched(tell_of_server(redis), "looking at the Redis server")
+            stack.push_async_callback(cancel, [telling])
+        stack.push_async_callback(cancel, [kept(work) for work in works])
         yield Publishing(address, cache.journal.epoch, cache, server)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -23,7 +24,7 @@ from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import SavedRank
 from indexer.shared.names import Names
-from indexer.tasks import watched
+from indexer.tasks import Work, kept
 from router import state_file
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer
@@ -149,7 +150,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
         )
         picker = picking.picker(scorer)
-        expiring = watched(_expire(picker), "ending picks of which nothing is reported")
+        expiring = kept(Work("ending picks of which nothing is reported", partial(_expire, picker)))
         stack.callback(expiring.cancel)
         registry.register(PartsCollector(ingest, read, picking, shared=through))
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
@@ -222,7 +223,7 @@ async def _following(
         stack.callback(_save, config.index, folder, ingest)
         stack.push_async_callback(follower.close)
         await _find(config, folder, Reconciler(follower), stack)
-        ticking = watched(_tick(ingest), "the index's housekeeping")
+        ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
         stack.callback(ticking.cancel)
         yield
 
@@ -238,7 +239,7 @@ async def _find(
     if config.pods_file:
         sources.append(FileSource(folder / config.pods_file, config.models))
     for source in sources:
-        task = watched(reconciler.run(source), f"finding pods: {source.name}")
+        task = kept(Work(f"finding pods: {source.name}", partial(reconciler.run, source)))
         stack.callback(task.cancel)
 
 
@@ -329,7 +330,7 @@ async def _serve_grpc(
         raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
     await server.start()
     health.set("listening", ok=True, reason="gRPC listens")
-    telling = watched(checks.keep_telling(), "telling who watches the health")
+    telling = kept(Work("telling who watches the health", checks.keep_telling))
 
     async def stop() -> None:
         telling.cancel()

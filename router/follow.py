@@ -1,8 +1,7 @@
 """Following pods: what runs for each, from when it is known until it goes."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import grpc
 import zmq.asyncio
@@ -12,7 +11,7 @@ from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.rank import Rank
 from indexer.rank_ingest import SavedRank
-from indexer.tasks import cancel, watched
+from indexer.tasks import Work, cancel, kept
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
@@ -89,11 +88,8 @@ class Follower:
                 observed=self._observed,
                 ended=self._ended,
             )
-            works.append(prober.run())
-        self._tasks[spec.id] = [
-            watched(work, f"following pod {spec.id} ({number})")
-            for number, work in enumerate(works)
-        ]
+            works.append(Work(f"looking at pod {spec.id}", prober.run))
+        self._tasks[spec.id] = [kept(work) for work in works]
 
     def _is_shared(self, spec: config.Pod) -> bool:
         """Whether the shared index is what a pod is followed through."""
@@ -101,9 +97,7 @@ class Follower:
             return False
         return not spec.events or self._shared.writing is not None
 
-    def _followed(
-        self, spec: config.Pod
-    ) -> tuple[Sequence[Rank], list[Coroutine[Any, Any, None]], Sequence[Rank]]:
+    def _followed(self, spec: config.Pod) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
         """Return the ranks, what is to run for them, and who learns of their engine (`Pod.followed`)."""
         if spec.watch:
             return *self._watched(spec), ()
@@ -117,7 +111,7 @@ class Follower:
             return self._shared.follow(spec), [], ()
         return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], [], ()
 
-    def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+    def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
         engine = _engine(spec)
         ranks = [self._ingest.add(source) for source in engine.sources()]
         for rank in ranks:
@@ -126,7 +120,7 @@ class Follower:
                 rank.restore(saved)
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
-    def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Coroutine[Any, Any, None]]]:
+    def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
         ranks = [self._ingest.watch(spec.id, number) for number in range(spec.ranks)]
         watcher = Watcher(
             ranks,
@@ -135,7 +129,7 @@ class Follower:
             credentials=self._credentials,
             retry_seconds=self._patience.reconnect_seconds,
         )
-        return [*ranks], [watcher.run()]
+        return [*ranks], [Work(f"watching pod {spec.id}", watcher.run, watcher.failed)]
 
     async def drop(self, pod_id: str) -> None:
         """Follow a pod no longer; it holds nothing from here on."""

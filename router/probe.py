@@ -29,7 +29,9 @@ while it starts, vLLM while it drains and when its engine is dead. That counts a
 LOOKS = 15
 """Looks between two questions what a pod serves: adapters are loaded while engines run."""
 
-CAPACITY = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d+)"', re.MULTILINE)
+CAPACITY = re.compile(
+    rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d{1,10})"', re.MULTILINE
+)
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """Where an engine says its version."""
 
@@ -211,7 +213,9 @@ class Prober:
 
     async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
         """Return the status and the body of an answer; an empty one where it is past all measure."""
-        async with session.get(f"http://{self._pod.address}{path}") as response:
+        url = f"http://{self._pod.address}{path}"
+        # A pod speaks for itself: what it says must not have the router ask other hosts.
+        async with session.get(url, allow_redirects=False) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk

@@ -6,6 +6,7 @@ wherever they stand.
 
 import difflib
 import importlib.util
+import mmap
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -59,7 +60,7 @@ def load(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     config = parse(text, str(path))
-    for at, problem in _missing(config, path.parent):
+    for at, problem in _lacking(config, path.parent):
         raise ConfigError(located(path, text, at, problem))
     return config
 
@@ -76,8 +77,13 @@ def _has_key(path: Path) -> bool:
         return False
 
 
-def _missing(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with the files and folders that are named."""
+def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what this machine lacks: files and folders that are named, and memory."""
+    try:
+        mmap.mmap(-1, config.index.max_bytes).close()
+    except OSError as error:
+        problem = f"is {config.index.max_bytes}, more than this machine has: {error.strerror}"
+        yield ("index", "max-bytes"), problem
     for position, model in enumerate(config.models):
         if model.tokenizer and not (folder / model.tokenizer / "tokenizer.json").is_file():
             problem = f"{folder / model.tokenizer} has no tokenizer.json"

@@ -5,10 +5,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 
 from indexer.shared.command import Redis
-from indexer.tasks import cancel, watched
+from indexer.tasks import Work, cancel, kept
 from router.load import LoadTable
 from router.peer_bookings import PeerBookings
 
@@ -18,7 +19,6 @@ INTERVALS = (0.05, 0.1)
 """Seconds between two rounds, drawn anew each time, so that routers do not keep step."""
 TIMEOUT_SECONDS = 0.5
 """Of a round; the next one asks again for what was not answered."""
-BUG_PAUSE = 1.0
 
 
 @asynccontextmanager
@@ -35,30 +35,13 @@ async def sharing(
 
     All of it, and whoever picks, belongs to one event loop.
     """
-    work = _share_forever(bookings, loads, redis, reported=reported, rng=rng, clock=clock)
-    task = watched(work, "sharing bookings with other routers")
+    share = partial(_share, bookings, loads, redis, reported=reported, rng=rng, clock=clock)
+    task = kept(Work("sharing bookings with other routers", share))
     try:
         yield
     finally:
         await cancel([task])
         await redis.run(bookings.leave(), timeout=TIMEOUT_SECONDS)
-
-
-async def _share_forever(
-    bookings: PeerBookings,
-    loads: LoadTable,
-    redis: Redis,
-    *,
-    reported: Callable[[bytes], None],
-    rng: Random,
-    clock: Callable[[], float],
-) -> None:
-    while True:
-        try:
-            await _share(bookings, loads, redis, reported=reported, rng=rng, clock=clock)
-        except Exception:
-            log.exception("sharing bookings begins anew: a bug of ours")
-            await asyncio.sleep(BUG_PAUSE)
 
 
 async def _share(

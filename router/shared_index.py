@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from indexer.ingest import Ingest
@@ -18,7 +19,7 @@ from indexer.shared.remote import RemoteIndex
 from indexer.shared.replica import Replica
 from indexer.shared.schema import tell_of_server
 from indexer.shared.sweeper import sweep_forever
-from indexer.tasks import cancel, watched
+from indexer.tasks import Work, cancel, kept, watched
 from router import config
 from router.write_shared import SharedWriting
 
@@ -49,9 +50,10 @@ async def reached(table: config.SharedIndex, folder: Path) -> AsyncIterator[Redi
         )
     )
     owner = f"router on {socket.gethostname()} {secrets.token_hex(4)}"
-    sweeping = sweep_forever(redis, Names(table.prefix), owner=owner, clock=time.monotonic)
+    names = Names(table.prefix)
+    sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
     tasks = [
-        watched(sweeping, "sweeping the shared index"),
+        kept(Work("sweeping the shared index", sweep)),
         watched(tell_of_server(redis), "looking at the Redis server"),
     ]
     try:
@@ -73,7 +75,7 @@ async def copying(
         clock=time.monotonic,
         settled=settled,
     )
-    task = watched(replica.run(), "copying the shared index")
+    task = kept(Work("copying the shared index", replica.run, replica.failed))
     try:
         yield replica
     finally:
@@ -92,7 +94,7 @@ async def asking(table: config.SharedIndex, redis: Redis) -> AsyncIterator[Remot
         stale_after=table.stale_seconds,
         clock=time.monotonic,
     )
-    task = watched(remote.run(), "asking the shared index")
+    task = kept(Work("asking the shared index", remote.run, remote.failed))
     try:
         yield remote
     finally:

@@ -2,8 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import zmq.asyncio
 
@@ -15,6 +15,7 @@ from indexer.shared.command import Redis
 from indexer.shared.names import Names
 from indexer.shared.write import News, random_base, write
 from indexer.shared.writer import BUCKET_LIFE, Writer
+from indexer.tasks import Work
 from router import config
 
 JOURNAL_BYTES = 16 << 20
@@ -39,7 +40,7 @@ class SharedWriting:
 
     def works(
         self, engine: Engine, context: zmq.asyncio.Context, patience: Patience
-    ) -> tuple[Sequence[RankIngest], list[Coroutine[Any, Any, None]]]:
+    ) -> tuple[Sequence[RankIngest], list[Work]]:
         """Return an engine's ranks as they are followed, and what is to run for them."""
         cache = engine_cache(
             engine,
@@ -67,10 +68,12 @@ class SharedWriting:
         )
         news = News()
         timeout = table.lease_seconds * TIMEOUT_OF_A_LEASE
+        collect = partial(collect_forever, cache, [news.tell], pause=COLLECT_SECONDS)
+        writing = partial(write, self._redis, writer, news, timeout=timeout)
         return cache.ranks, [
             *connections(engine, cache.ranks, context, patience),
-            collect_forever(cache, [news.tell], pause=COLLECT_SECONDS),
-            write(self._redis, writer, news, timeout=timeout),
+            Work(f"collecting the changes of pod {engine.pod}", collect),
+            Work(f"writing pod {engine.pod} to the shared index", writing),
         ]
 
     def drop(self, pod: str) -> None:

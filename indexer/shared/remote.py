@@ -43,7 +43,6 @@ POLL_SECONDS = 0.25
 """Pause between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
 BIRTHS_TIMEOUT = 0.5
-BUG_PAUSE = 1.0
 READ_SHARE = 0.9
 """Of the deadline: a read ends somewhat sooner, so that the part that came is in the copy in time."""
 
@@ -263,17 +262,14 @@ class RemoteIndex:
 
     async def run(self) -> None:
         """Read the records of the ranks' pods, and find out what can be reached, until cancelled."""
-        while True:
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._poll_forever())
-                    tasks.create_task(self.reach.run())
-            except Exception:
-                # Were this to end, what the records said last would be believed for ever.
-                log.exception("the shared index could not be followed: a bug of ours")
-                for rank in list(self._ranks.values()):
-                    rank.heard("the shared index could not be followed: a bug of ours")
-                await asyncio.sleep(BUG_PAUSE)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._poll_forever())
+            tasks.create_task(self.reach.run())
+
+    def failed(self, reason: str) -> None:
+        """Doubt all ranks, for a reason: what the records said last is not to be believed for ever."""
+        for rank in list(self._ranks.values()):
+            rank.heard(f"the shared index could not be followed: {reason}")
 
     async def _poll_forever(self) -> None:
         while True:

@@ -24,7 +24,6 @@ POLL_TIMEOUT = 0.5
 SCAN_TIMEOUT = 2.0
 SCAN_PAUSE = 0.5
 """Seconds between two passes over the buckets."""
-BUG_PAUSE = 1.0
 FIND_SECONDS = 2.0
 """How long at the start it may take until the first pod is known."""
 
@@ -83,16 +82,10 @@ class Replica:
     async def run(self) -> None:
         """Keep them current; returns only when cancelled."""
         while True:
-            try:
-                pause = await self.step()
-            except Exception as error:
-                # Were this to end, what is held would be called true for ever.
-                log.exception("the shared index could not be copied: a bug of ours")
-                self._fail(f"a bug of ours: {type(error).__name__}")
-                pause = BUG_PAUSE
+            pause = await self.step()
             await asyncio.sleep(pause)
 
-    def _fail(self, problem: str) -> None:
+    def failed(self, problem: str) -> None:
         """Take note that it is not known how far any copy is."""
         self._end_scan()
         for copy in self._copies.values():

@@ -346,3 +346,33 @@ async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_r
     await look(prober)
     assert rank.trust.level is Level.DEGRADED
     assert rank.trust.reason.startswith("restarted: the engine's process began 60.0 s after")
+
+
+async def test_a_pod_cannot_have_other_hosts_asked(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    other, other_pod, _ = engine
+    redirects = web.Application()
+
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound(f"http://{other_pod.address}{request.path}")
+
+    redirects.router.add_get("/{path:.*}", redirect)
+    runner = web.AppRunner(redirects)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    pod = Pod("q", f"127.0.0.1:{runner.addresses[0][1]}", "m", ())
+    await look(Prober(pod, interval=1, timeout=5))
+    await runner.cleanup()
+    assert (pod.status.healthy, pod.status.reason) == (False, "/health answers 302")
+    assert not other.asked
+
+
+async def test_a_cache_of_a_size_that_no_cache_has_is_not_learnt(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    server.metrics = b'vllm:cache_config_info{num_gpu_blocks="%s"} 1.0\n' % (b"9" * 5000)
+    await look(Prober(pod, interval=1, timeout=5))
+    assert pod.ready
+    assert rank.capacity == 0

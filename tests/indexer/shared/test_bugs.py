@@ -8,8 +8,6 @@ import pytest
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared import remote as remote_module
-from indexer.shared import replica as replica_module
 from indexer.shared.command import Call, Command, Reply
 from indexer.shared.names import Names
 from indexer.shared.pod_copy import Resync
@@ -18,6 +16,7 @@ from indexer.shared.registry import Registry
 from indexer.shared.remote import RemoteIndex
 from indexer.shared.replica import Replica
 from indexer.shared.schema import ensure
+from indexer.tasks import Work, kept
 from indexer.trust import Level
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.told_pod import KEYSPACE, ToldPod
@@ -54,9 +53,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
-    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, prefix: str
 ) -> None:
-    monkeypatch.setattr(replica_module, "BUG_PAUSE", 0.0)
     clock = asyncio.get_running_loop().time
     server, names = AskedServer(redis_server), Names(prefix, buckets=3)
     redis, pod = Buggy(server), ToldPod(server, names, "p", 4711)
@@ -67,22 +65,20 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     rank = ingest.watch("p", 0)
     replica.add("p", [rank], KEYSPACE)
     levels: list[Level] = []
+
+    def failed(reason: str) -> None:
+        replica.failed(reason)
+        levels.append(rank.trust.level)
+
     await ensure(server, names)
     await pod.fence()
     await pod.hold([1, 2, 3])
     await pod.tell()
-    running = asyncio.create_task(replica.run())
+    running = kept(Work("copying", replica.run, failed), pause=0.0)
     try:
         await until(lambda: rank.trust.level is Level.DEGRADED)
         await pod.tell()
         await until(lambda: rank.trust.level is Level.EXACT)
-        fail = replica._fail
-
-        def watched_fail(problem: str) -> None:
-            fail(problem)
-            levels.append(rank.trust.level)
-
-        monkeypatch.setattr(replica, "_fail", watched_fail)
         redis.bugs = 3
         await until(lambda: len(levels) == 3)
         assert set(levels) == {Level.DEGRADED}
@@ -99,9 +95,8 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
 
 
 async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
-    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, prefix: str
 ) -> None:
-    monkeypatch.setattr(remote_module, "BUG_PAUSE", 0.05)
     clock = asyncio.get_running_loop().time
     server, names = AskedServer(redis_server), Names(prefix, buckets=3)
     redis, pod = Buggy(server), ToldPod(server, names, "p", 4711)
@@ -109,7 +104,7 @@ async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
     remote = RemoteIndex(redis, names, registry, deadline=1.0, stale_after=30.0, clock=clock)
     rank = remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
     await pod.tell()
-    running = asyncio.create_task(remote.run())
+    running = kept(Work("asking", remote.run, remote.failed), pause=0.05)
     try:
         await until(lambda: rank.trust.level is Level.DEGRADED)
         await pod.tell()
