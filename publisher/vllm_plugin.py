@@ -53,7 +53,13 @@ def start() -> None:
     options = os.environ.get(VARIABLE)
     if not options or multiprocessing.current_process().name not in FIRST_CORES:
         return
-    command = [sys.executable, "-m", "publisher", *shlex.split(options), "--exit-with-parent"]
+    try:
+        words = shlex.split(options)
+    except ValueError as error:
+        # The engine serves without a publisher too; an error raised here would end it.
+        log.error("%s cannot be read: %s; no publisher is started", VARIABLE, error)  # noqa: TRY400
+        return
+    command = [sys.executable, "-m", "publisher", *words, "--exit-with-parent"]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
 
     def launch() -> Started:

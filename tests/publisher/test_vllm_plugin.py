@@ -91,6 +91,15 @@ def test_a_publisher_that_dies_is_started_again() -> None:
     engine.stdout.close()
 
 
+def test_options_that_cannot_be_read_are_named_and_the_engine_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(vllm_plugin.VARIABLE, "--pod 'a --model m")
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "EngineCore")
+    vllm_plugin.start()
+    assert "WARMPATH_PUBLISH cannot be read: No closing quotation" in caplog.text
+
+
 class Lives:
     """Publishers that live for some time each and end with a status; None: they do not even start."""
 
