@@ -14,6 +14,7 @@ import pytest
 from bench.servers import free_ports
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.e2e.ports import two_in_a_row
 
 COUNT = 2
 REQUEST = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids=pb.TokenIds(ids=[1, 2, 3])))
@@ -53,19 +54,6 @@ async def start(config: Path) -> asyncio.subprocess.Process:
         sys.executable, "-m", "router", "serve", "--config", str(config),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-
-
-def two_in_a_row() -> int:
-    while True:
-        first = free_ports(1)[0]
-        import socket
-
-        try:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", first + 1))
-        except OSError:
-            continue
-        return first
 
 
 @pytest.fixture

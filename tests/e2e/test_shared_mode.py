@@ -14,7 +14,7 @@ from router.assemble import running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from router.read_config import parse
-from tests.publisher.test_publish import FULL, IDS, SETTINGS, Pod
+from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 

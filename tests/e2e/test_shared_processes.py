@@ -9,11 +9,11 @@ from pathlib import Path
 import aiohttp
 import grpc.aio
 import pytest
-from test_processes import two_in_a_row
 
 from bench.servers import free_ports
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.e2e.ports import two_in_a_row
 from tests.servers.redis_server import RedisServer
 
 PROMPT = pb.Prompt(model="m", token_ids=pb.TokenIds(ids=range(100)))

@@ -18,7 +18,7 @@ from indexer.shared.remote import RemoteIndex
 from indexer.token import pack_tokens
 from indexer.trust import Level
 from router.token_prompt import TokenPrompt
-from tests.publisher.test_publish import FULL, IDS, SETTINGS, Pod
+from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 
 LEASE = 2

@@ -4,7 +4,6 @@ Everything is done to the compiled form and to the pure one, which knows of no n
 and given out again; both must hold the same, and be in doubt of the same.
 """
 
-import os
 from collections.abc import Callable
 
 import msgspec
@@ -20,8 +19,9 @@ from indexer.key import Keyspace, chain
 from indexer.rank_ingest import SavedRank
 from indexer.resolver import Spot
 from indexer.token import pack_tokens
+from tests.examples import examples
 
-EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "100"))
+EXAMPLES = examples(100)
 B = 2
 PODS = ("a", "b", "c")
 Path = tuple[int, ...]

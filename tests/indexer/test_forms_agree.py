@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace as changed
 from sides import CLEARED, Event, Side, removed, stored
-from test_ingest import EXAMPLES
 
 from indexer.compiled.array_rank import ArrayState
 from indexer.rank_ingest import SavedRank
+from tests.examples import examples
 
 B = 2
 PODS = ("int", "bytes", "other names", "pairs")
@@ -208,7 +208,7 @@ def engine_of(pod: str) -> str:
 
 
 FormsAgree.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=20, deadline=None
+    max_examples=examples(300), stateful_step_count=20, deadline=None
 )
 TestFormsAgree = FormsAgree.TestCase
 

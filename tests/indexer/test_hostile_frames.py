@@ -4,7 +4,6 @@ Names stand for one content now and another later, twice in one event, in severa
 parents are unknown; batches are lost, repeated and damaged; ranks come, go, and are saved and restored.
 """
 
-import os
 from collections.abc import Callable
 from random import Random
 
@@ -15,8 +14,9 @@ from sides import CLEARED, FORMS, Event, Side, removed, stored
 from indexer.key import Keyspace, chain
 from indexer.rank_ingest import SavedRank
 from indexer.token import pack_tokens
+from tests.examples import examples
 
-SCRIPTS = int(os.environ.get("WARMPATH_EXAMPLES") or (2000 if os.environ.get("CI") else 50))
+SCRIPTS = examples(50, ci=2000)
 """Random scripts that are run; a failure names the seed of its script."""
 RANKS = [("a", 0, "vllm"), ("a", 1, "vllm"), ("b", 0, "vllm"), ("s", 0, "sglang")]
 KEYS = [

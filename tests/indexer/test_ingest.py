@@ -5,7 +5,6 @@ while a rank's trust is exact the index holds what its engine held at that batch
 another's holdings.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable
 
@@ -18,34 +17,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
 from indexer.compiled.array_index import ArrayIndex
-from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest, SavedRank
-from indexer.rank_source import RankSource
 from indexer.resolver import Resolver
 from indexer.stream import FIRST_PATIENCE, AskReplay, State
 from indexer.trust import Level
+from tests.examples import examples
+from tests.indexer.followed import held, new_ingest, source
 
-EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "300"))
+EXAMPLES = examples(300)
 """Of each machine; `make soak` asks for more."""
-
-
-def new_ingest(index: Callable[[], Index] = ArrayIndex) -> Ingest:
-    return Ingest(index(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0)
-
-
-def source(pod: str = "p", **changes: object) -> RankSource:
-    fields = {
-        "rank": 0, "model": "m", "decode": vllm.decode, "has_replay": True, "dialect": "vllm",
-    } | changes  # fmt: skip
-    return RankSource(pod, **fields)  # type: ignore[arg-type]
-
-
-def held(rank: RankIngest, tier: Tier = Tier.GPU) -> set[int]:
-    return rank.state.held().get((tier, 0), set())
 
 
 class Line:

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
-from test_ingest import new_ingest, source
-from test_trtllm import CREATED, answer, block, stored
 
 from indexer.engines import trtllm
 from indexer.poll import Poller
 from indexer.rank_ingest import RankIngest
 from indexer.trust import Level
+from tests.indexer.followed import new_ingest, source
+from tests.indexer.trtllm_answers import CREATED, answer, block, stored
 
 
 class Engine:

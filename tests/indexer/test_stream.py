@@ -90,6 +90,23 @@ def following(count: int = 3, **options: bool) -> Driven:
     return driven
 
 
+def broken_off(reason: str = "no answer") -> Driven:
+    """Return one that waits with batch 7 and whose replay broke off behind batch 3."""
+    driven = following()
+    driven.live(7)
+    driven.answer(2, 3, end=False)
+    driven.fail(reason)
+    return driven
+
+
+def reconnected(**options: bool) -> Driven:
+    """Return one that lost its connection a second after batch 2, and has it again."""
+    driven = following(**options)
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    return driven
+
+
 def test_a_new_stream_is_cold_and_asks_for_everything() -> None:
     driven = Driven()
     assert driven.level() is Level.COLD
@@ -197,10 +214,7 @@ def test_a_buffer_that_begins_after_the_fence_degrades() -> None:
 
 
 def test_a_replay_that_breaks_off_is_resumed_from_where_it_stopped() -> None:
-    driven = following()
-    driven.live(7)
-    driven.answer(2, 3, end=False)
-    driven.fail("no answer within 10 s")
+    driven = broken_off("no answer within 10 s")
     assert driven.level() is Level.DEGRADED
     assert "no answer within 10 s; it is asked again" in driven.stream.trust.reason
     assert driven.asked
@@ -243,10 +257,7 @@ def test_a_replay_is_asked_again_later_each_time_it_brings_nothing() -> None:
 
 
 def test_a_replay_is_resumed_until_the_publisher_says_that_its_buffer_begins_later() -> None:
-    driven = following()
-    driven.live(7)
-    driven.answer(2, 3, end=False)
-    driven.fail()
+    driven = broken_off()
     driven.answer(6, 7)
     driven.live(8)
     driven.expect(0, 1, 2, 3, 6, 7, 8)
@@ -256,10 +267,7 @@ def test_a_replay_is_resumed_until_the_publisher_says_that_its_buffer_begins_lat
 
 
 def test_a_restart_between_a_replay_and_what_resumes_it_is_caught_at_the_fence() -> None:
-    driven = following()
-    driven.live(5)
-    driven.answer(2, 3, end=False)
-    driven.fail()
+    driven = broken_off()
     driven.answer(3, 4, life=1)
     assert driven.resets == 1
     driven.answer(0, 1, 2, 3, 4, life=1)
@@ -292,9 +300,7 @@ def test_a_replay_endpoint_that_never_answered_is_given_up_sooner() -> None:
 
 
 def test_a_replay_that_fails_while_nothing_is_missing_yet_is_never_given_up() -> None:
-    driven = following()
-    driven.stream.disconnected(1.0)
-    driven.connect()
+    driven = reconnected()
     for _ in range(5 * PATIENCE):
         driven.fail()
     driven.answer(2, 3)
@@ -340,9 +346,7 @@ def test_a_message_that_is_no_batch_during_a_replay_leaves_open_whether_one_is_m
 
 
 def test_a_replay_whose_first_message_is_no_batch_is_no_restart() -> None:
-    driven = following()
-    driven.stream.disconnected(1.0)
-    driven.connect()
+    driven = reconnected()
     driven.stray()
     driven.answer()
     assert driven.resets == 0
@@ -413,9 +417,7 @@ def test_a_restart_that_looks_like_a_gap_is_caught_at_the_fence() -> None:
 
 
 def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
-    driven = following()
-    driven.stream.disconnected(1.0)
-    driven.connect()
+    driven = reconnected()
     assert driven.level() is Level.DEGRADED, "not exact while it is not known what was missed"
     driven.answer()
     assert driven.resets == 1
@@ -425,9 +427,7 @@ def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
 
 
 def test_a_reconnection_that_missed_nothing_is_exact_again() -> None:
-    driven = following()
-    driven.stream.disconnected(1.0)
-    driven.connect()
+    driven = reconnected()
     driven.answer(2)
     driven.expect(0, 1, 2)
     assert driven.resets == 0
@@ -435,9 +435,7 @@ def test_a_reconnection_that_missed_nothing_is_exact_again() -> None:
 
 
 def test_a_reconnection_without_replay_is_degraded_until_a_clear() -> None:
-    driven = following(has_replay=False)
-    driven.stream.disconnected(1.0)
-    driven.connect()
+    driven = reconnected(has_replay=False)
     assert driven.level() is Level.DEGRADED
     driven.live(3)
     driven.stream.cleared(3, 2.0)

@@ -1,7 +1,6 @@
 """The publisher as it runs: beside a worker, watched by a router over gRPC, with and without TLS."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bench.cluster import MODEL, Process, Worker, WorkerSettings
+from bench.cluster import MODEL
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
@@ -25,35 +24,7 @@ from router.assemble import Running, running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from router.read_config import parse
-
-SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
-IDS = list(range(100, 260))
-FULL = (len(IDS) - 1) // 16 * 16
-
-
-class Pod:
-    """A worker and its publisher."""
-
-    def __init__(self, folder: Path) -> None:
-        self.worker = Worker("w", Process("worker", folder / "worker.log"))
-        self.publisher = Process("publisher", folder / "publisher.log")
-        self.address = "127.0.0.1:0"
-        self.epoch = ""
-
-    async def publish(self, *options: str) -> None:
-        line = await self.publisher.start(
-            "publisher", "--pod=p", f"--model={MODEL}", f"--events={self.worker.events}",
-            f"--replay={self.worker.replay}", f"--listen={self.address}", "--metrics-listen=", *options,
-        )  # fmt: skip
-        ready = json.loads(line)
-        self.address, self.epoch = ready["address"], ready["epoch"]
-
-    async def generate(self, ids: list[int]) -> int:
-        body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
-        url = f"http://{self.worker.address}/v1/completions"
-        async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
-            answer = await response.json()
-        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from indexer.shared.segment import SEGMENT
 from indexer.token import pack_tokens
 from publisher.__main__ import main
 from tests.indexer.shared.writer_model import read_bucket
-from tests.publisher.test_publish import IDS, SETTINGS, Pod
+from tests.publisher.published_pod import IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 
 LEASE = 2

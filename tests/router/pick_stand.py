@@ -11,10 +11,9 @@ import grpc
 import grpc.aio
 
 from indexer.token import pack_tokens
-from router.assemble import running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
+from tests.router.running_router import running_router
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 """No pod is looked at: nobody serves their addresses."""
@@ -99,14 +98,6 @@ async def standing(
 
     Its metrics are at `metrics`, host:port.
     """
-    config = parse(
-        f"{top}\n"
-        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\n'
-        f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}',
-        "test",
-    )
-    async with (
-        running(config, folder) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
-    ):
+    tables = f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}'
+    async with running_router(folder, tables, top=top, metrics=metrics) as (router, channel):
         yield Stand(router.address, router_pb2_grpc.RouterStub(channel), router.http_address)

@@ -8,10 +8,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from router.assemble import running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
+from tests.router.running_router import running_router
 
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
 TEMPLATES = {
@@ -39,11 +38,7 @@ async def rendering(
         (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
         models += f'[[models]]\nname = "{name}"\ntokenizer = "{name}"\n'
-    config = parse(
-        f"""
-        [server]
-        listen = "127.0.0.1:0"
-        metrics-listen = ""
+    tables = f"""
         [limits]
         tokenize-seconds = 100
         [templates]
@@ -54,13 +49,8 @@ async def rendering(
         {models}
         [[models]]
         name = "ids-only"
-        """,
-        "test",
-    )
-    async with (
-        running(config, tmp_path) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
-    ):
+        """
+    async with running_router(tmp_path, tables, metrics="") as (_, channel):
         yield router_pb2_grpc.RouterStub(channel)
 
 

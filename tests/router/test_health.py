@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from router.assemble import running
-from router.read_config import parse
+from tests.router.running_router import running_router
 from tests.simworker.local_worker import LocalWorker
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -47,22 +45,15 @@ class Asked:
 
 @asynccontextmanager
 async def asked(folder: Path, pods: str) -> AsyncIterator[Asked]:
-    config = parse(
-        f"""
-        [server]
-        listen = "127.0.0.1:0"
-        metrics-listen = "127.0.0.1:0"
+    tables = f"""
         [probe]
         interval-seconds = 0.02
         [[models]]
         name = "demo"
         {pods}
-        """,
-        "test",
-    )
+        """
     async with (
-        running(config, folder) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
+        running_router(folder, tables) as (router, channel),
         aiohttp.ClientSession() as http,
     ):
         stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ from router.index_command import main
 from router.index_difference import Difference
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
-from tests.publisher.test_publish import IDS, SETTINGS, Pod
+from tests.publisher.published_pod import IDS, SETTINGS, Pod
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 

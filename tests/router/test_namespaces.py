@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from test_service import IDS, packed, standing
 from weighed import FakeRank
 
 from indexer.limits import Limits
@@ -15,6 +14,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods import Pod, Status
 from router.prompt import ReadPrompt
 from router.token_prompt import TokenPrompt
+from tests.router.service_stand import IDS, packed, standing
 
 
 class LimitedRank(FakeRank):

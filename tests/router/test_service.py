@@ -1,115 +1,24 @@
 """The running router over gRPC, with a real worker's events on real sockets."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from bench.cluster import Process, Worker, WorkerSettings
 from indexer.token import pack_tokens
-from router.assemble import Running, running
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
-
-SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
-IDS = list(range(100, 200))
-
-
-@dataclass
-class Stand:
-    """A router, one worker that it follows, and a client of both."""
-
-    router: Running
-    worker: Worker
-    stub: router_pb2_grpc.RouterStub
-    channel: grpc.aio.Channel
-    http: aiohttp.ClientSession
-
-    async def generate(self, body: dict[str, object], path: str = "completions") -> int:
-        """Have the worker answer; return the cached tokens that it reports."""
-        url = f"http://{self.worker.address}/v1/{path}"
-        async with self.http.post(url, json=body | {"max_tokens": 1}) as response:
-            answer = await response.json()
-            assert response.status == 200, answer
-        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-    async def score(self, prompt: pb.Prompt, **fields: object) -> pb.ScoreResponse:
-        request = pb.ScoreRequest(prompt=prompt, **fields)  # type: ignore[arg-type]
-        return await self.stub.Score(request, timeout=10)
-
-    async def settled(self, ready: Callable[[pb.ListPodsResponse], bool]) -> None:
-        """Wait until what the router knows is so; the test's own timeout bounds it."""
-        while not ready(await self.stub.ListPods(pb.ListPodsRequest())):
-            await asyncio.sleep(0.01)
-
-    async def has_blocks(self, blocks: int) -> None:
-        await self.settled(
-            lambda pods: sum(tier.blocks for tier in pods.pods[0].ranks[0].tiers) >= blocks
-        )
-
-
-@asynccontextmanager
-async def standing(
-    folder: Path, model_folder: Path, engine: str = "vllm", *options: str
-) -> AsyncIterator[Stand]:
-    worker = Worker("pod-1", Process("worker", folder / "worker.log"))
-    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned", *options)
-    config = parse(
-        f"""
-        [server]
-        listen = "127.0.0.1:0"
-        metrics-listen = "127.0.0.1:0"
-        [limits]
-        max-prompt-bytes = 4000
-        max-prompt-tokens = 1000
-        [[models]]
-        name = "demo"
-        aliases = ["demo-alias"]
-        adapters = ["tuned"]
-        tokenizer = "{model_folder}"
-        [[models]]
-        name = "ids-only"
-        [[pods]]
-        id = "pod-1"
-        model = "demo"
-        engine = "{engine}"
-        address = "{worker.address}"
-        events = "{worker.events}"
-        replay = "{worker.replay}"
-        """,
-        "test",
-    )
-    try:
-        async with (
-            running(config, folder) as router,
-            grpc.aio.insecure_channel(router.address) as channel,
-            aiohttp.ClientSession() as http,
-        ):
-            stand = Stand(router, worker, router_pb2_grpc.RouterStub(channel), channel, http)
-            await stand.settled(lambda pods: pods.pods[0].ranks[0].trust.level == pb.Trust.EXACT)
-            yield stand
-    finally:
-        await worker.process.stop()
+from tests.router.service_stand import IDS, Stand, packed, standing
 
 
 @pytest.fixture
 async def stand(tmp_path: Path, model_folder: Path) -> AsyncIterator[Stand]:
     async with standing(tmp_path, model_folder) as stand:
         yield stand
-
-
-def packed(ids: list[int] = IDS, **fields: object) -> pb.Prompt:
-    return pb.Prompt(model="demo", token_ids_packed=pack_tokens(ids), **fields)  # type: ignore[arg-type]
 
 
 async def test_every_form_of_a_prompt_scores_what_the_engine_then_finds_cached(

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from test_shared_index import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 
 from bench.cluster import Process, Worker
 from indexer.shared.command import Call, Command, RefusedError, Script
@@ -14,6 +13,7 @@ from indexer.shared.connect import RedisSettings, connect
 from indexer.shared.names import Names
 from publisher.assemble import publishing
 from router.index_command import main
+from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_sentinel import RedisSentinel
 from tests.servers.redis_server import RedisServer

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import redis
-from test_shared_index import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 
 from bench.cluster import Process, Worker
 from indexer.shared.names import Names
 from publisher.assemble import publishing
 from router.pb.warmpath.v1 import router_pb2 as pb
+from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 from tests.servers.redis_server import RedisServer
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
-from test_service import IDS, Stand, standing
 from tokenizers import Tokenizer, processors
 
 from indexer.token import pack_tokens, unpack_tokens
 from router.body import BadPromptError, parse_completions
 from router.pb.warmpath.v1 import router_pb2 as pb
+from tests.router.service_stand import IDS, Stand, standing
 
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step."
 

@@ -16,7 +16,7 @@ from router.token_prompt import TokenPrompt
 from router.weigh import Ask, Choice, NoPodError
 from router.window import GroupWindow
 from scorer.policy import UnknownPolicyError
-from tests.router.test_picker import BLOCK, PROMPT, KeyedPrompt, Parts, first
+from tests.router.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 
 SECONDS = 0.05
 SPREAD = "least-load"

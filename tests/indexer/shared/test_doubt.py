@@ -1,6 +1,5 @@
 """Doubt against a model of a writer that audits, and of nodes that lose what was written."""
 
-import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from indexer.shared.doubt import Doubt
+from tests.examples import examples
 
-EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "300"))
+EXAMPLES = examples(300)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ connections that tell of it; logs are cut short, leases end, publishers begin an
 """
 
 import asyncio
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,12 +29,13 @@ from indexer.shared.replica import Replica
 from indexer.shared.writer_state import State as WriterState
 from indexer.trust import Level
 from indexer.watched import WatchedRank
+from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 
-EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "30"))
+EXAMPLES = examples(30)
 NAMES = Names("t", buckets=3)
 PODS = ("p/1", "q")
 RANKS = 2

@@ -7,7 +7,6 @@ the engines did; and when faults end, they hold what they do.
 """
 
 import copy
-import os
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
@@ -43,6 +42,7 @@ from indexer.shared.record import Claim
 from indexer.shared.segment import Segments
 from indexer.shared.writer import Writer
 from indexer.shared.writer_state import Ask, Cause, Rest, State
+from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
@@ -51,7 +51,7 @@ RANKS = 2
 LEASE = 10_000.0
 """So long that the real server lets nothing expire by itself: the model says when."""
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
-EXAMPLES = int(os.environ.get("WARMPATH_EXAMPLES", "100"))
+EXAMPLES = examples(100)
 LATE = {"apply", "claim", "fence", "keep", "log", "publish", "renew"}
 LOST = UnreachableError("no answer")
 

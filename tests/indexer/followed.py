@@ -1,0 +1,26 @@
+"""Ranks that are followed without sockets, and what an index then shows of them."""
+
+from collections.abc import Callable
+
+from indexer.compiled.array_index import ArrayIndex
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.index import Index
+from indexer.ingest import Ingest
+from indexer.rank_ingest import RankIngest
+from indexer.rank_source import RankSource
+
+
+def new_ingest(index: Callable[[], Index] = ArrayIndex) -> Ingest:
+    return Ingest(index(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0)
+
+
+def source(pod: str = "p", **changes: object) -> RankSource:
+    fields = {
+        "rank": 0, "model": "m", "decode": vllm.decode, "has_replay": True, "dialect": "vllm",
+    } | changes  # fmt: skip
+    return RankSource(pod, **fields)  # type: ignore[arg-type]
+
+
+def held(rank: RankIngest, tier: Tier = Tier.GPU) -> set[int]:
+    return rank.state.held().get((tier, 0), set())

@@ -1,0 +1,41 @@
+"""A simulated worker with a publisher beside it, as processes."""
+
+import json
+from pathlib import Path
+
+import aiohttp
+
+from bench.cluster import MODEL, Process, Worker, WorkerSettings
+
+SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
+
+
+IDS = list(range(100, 260))
+
+
+FULL = (len(IDS) - 1) // 16 * 16
+
+
+class Pod:
+    """A worker and its publisher."""
+
+    def __init__(self, folder: Path) -> None:
+        self.worker = Worker("w", Process("worker", folder / "worker.log"))
+        self.publisher = Process("publisher", folder / "publisher.log")
+        self.address = "127.0.0.1:0"
+        self.epoch = ""
+
+    async def publish(self, *options: str) -> None:
+        line = await self.publisher.start(
+            "publisher", "--pod=p", f"--model={MODEL}", f"--events={self.worker.events}",
+            f"--replay={self.worker.replay}", f"--listen={self.address}", "--metrics-listen=", *options,
+        )  # fmt: skip
+        ready = json.loads(line)
+        self.address, self.epoch = ready["address"], ready["epoch"]
+
+    async def generate(self, ids: list[int]) -> int:
+        body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
+        url = f"http://{self.worker.address}/v1/completions"
+        async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
+            answer = await response.json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])

@@ -1,0 +1,24 @@
+"""A router that runs in the test's own process, on ports of its own, and a connection to it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+
+from router.assemble import Running, running
+from router.read_config import parse
+
+
+@asynccontextmanager
+async def running_router(
+    folder: Path, tables: str, *, top: str = "", metrics: str = "127.0.0.1:0"
+) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
+    """Run one of the configuration that ends with `tables`; its metrics are at `metrics`, host:port."""
+    server = f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\n'
+    config = parse(f"{top}\n{server}{tables}", "test")
+    async with (
+        running(config, folder) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+    ):
+        yield router, channel

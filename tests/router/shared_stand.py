@@ -1,0 +1,105 @@
+"""A router that follows pods through the shared index, a client of it, and who writes there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from bench.cluster import MODEL, Worker, WorkerSettings
+from indexer.token import pack_tokens
+from publisher.assemble import Settings
+from router.assemble import Running
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.running_router import running_router
+
+WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
+
+
+IDS = list(range(100, 260))
+
+
+OTHER = list(range(5000, 5100))
+
+
+LEASE = 1.0
+"""Seconds: an audit each tenth of it."""
+
+
+@dataclass
+class Router:
+    """A router and a client of it."""
+
+    running: Running
+    stub: router_pb2_grpc.RouterStub
+
+    async def score(self, ids: list[int] = IDS) -> dict[str, int]:
+        """Return the tokens that each pod is said to hold of a prompt."""
+        prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
+        answer = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=30)
+        return {one.pod: one.matched_tokens for one in answer.scores}
+
+    async def trust(self, pod: str = "w") -> pb.Trust:
+        pods = await self.stub.ListPods(pb.ListPodsRequest(), timeout=30)
+        [found] = [one for one in pods.pods if one.id == pod]
+        return found.ranks[0].trust
+
+    async def is_believed(self) -> bool:
+        return (await self.trust()).level == pb.Trust.EXACT
+
+
+async def until(ready: Callable[[], object]) -> None:
+    """Wait for something; the test's own timeout bounds it."""
+    while not await ready():  # type: ignore[misc]
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def router(
+    folder: Path, url: str, prefix: str, pod: str, more: str = ""
+) -> AsyncIterator[Router]:
+    tables = f"""
+        [probe]
+        interval-seconds = 0
+        [shared-index]
+        url = "{url}"
+        prefix = "{prefix}"
+        lease-seconds = {LEASE}
+        {more}
+        [[models]]
+        name = "{MODEL}"
+        {pod}
+        """
+    async with running_router(folder, tables) as (one, channel):
+        yield Router(one, router_pb2_grpc.RouterStub(channel))
+
+
+async def generate(worker: Worker, ids: list[int]) -> None:
+    body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
+    url = f"http://{worker.address}/v1/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
+        assert response.status == 200, await response.text()
+
+
+def seen(worker: Worker) -> str:
+    """Return a pod of which all is known through the shared index."""
+    return f'[[pods]]\nid = "w"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
+
+
+def publisher(worker: Worker, url: str, prefix: str, **changes: object) -> Settings:
+    fields = {
+        "pod": "w", "model": MODEL, "engine": "vllm", "events": worker.events,
+        "replay": worker.replay, "topic": "", "ranks": 1, "blocks": 0, "block_size": 16,
+        "hash_seed": "", "listen": "127.0.0.1:0", "metrics_listen": "", "journal_bytes": 1 << 20,
+        "max_watchers": 1, "redis": url, "redis_prefix": prefix, "redis_lease_seconds": LEASE,
+    }  # fmt: skip
+    return Settings(**(fields | changes))  # type: ignore[arg-type]
+
+
+async def page(one: Router) -> str:
+    url = f"http://{one.running.http_address}/metrics"
+    async with aiohttp.ClientSession() as http, http.get(url) as response:
+        return await response.text()
