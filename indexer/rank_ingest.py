@@ -17,7 +17,8 @@ from indexer.orphans import Orphans
 from indexer.rank_source import RankSource
 from indexer.rank_state import RankState
 from indexer.saved import SavedResolver
-from indexer.stream import Action, Apply, AskReplay, Doubt, Reset, SavedStream, Stream
+from indexer.stream import SavedStream, Stream
+from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.trust import DRIFTED, LOST_ROOM, Trust
 
 log = logging.getLogger(__name__)

@@ -40,6 +40,7 @@ import msgspec
 import xxhash
 
 from indexer.index import BrokenInvariantError
+from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.trust import Level, Trust
 
 DIGESTS = 1024
@@ -55,41 +56,6 @@ FIRST_PATIENCE = 3
 BACK_OFF = 0.1
 LONGEST_BACK_OFF = 5.0
 """Seconds before a replay that broke off is asked for again: after the first failure, and at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Apply this batch; it is next in order."""
-
-    sequence: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """A new life began: drop everything that was known of the rank."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class AskReplay:
-    """Ask the publisher, `delay` seconds from now, for every batch from `start` on.
-
-    Answers carry `ticket`. A later replay takes its place.
-    """
-
-    ticket: int
-    start: int
-    delay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Something was missed: what was known till here may be gone by now."""
-
-
-Action = Apply | Reset | AskReplay | Doubt
 
 
 class State(Enum):

@@ -15,7 +15,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from indexer.rank_ingest import RankIngest
-from indexer.stream import AskReplay
+from indexer.stream_action import AskReplay
 from indexer.tap import END, replay_frames
 
 log = logging.getLogger(__name__)

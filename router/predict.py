@@ -10,7 +10,7 @@ from indexer.embedded import embedded_index
 from indexer.engines import vllm
 from indexer.engines.event import Event, MalformedEventError, Stored
 from indexer.ingest import Ingest
-from indexer.stream import AskReplay
+from indexer.stream_action import AskReplay
 from indexer.trust import Level, Trust
 from router.cause import Case, Names, Said, cause
 from router.outcome import Mismatch, Outcome

@@ -23,7 +23,8 @@ from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest, SavedRank
 from indexer.resolver import Resolver
-from indexer.stream import FIRST_PATIENCE, AskReplay, State
+from indexer.stream import FIRST_PATIENCE, State
+from indexer.stream_action import AskReplay
 from indexer.trust import Level
 from tests.examples import examples
 from tests.indexer.followed import held, new_ingest, source

@@ -4,14 +4,10 @@ from indexer.stream import (
     FIRST_PATIENCE,
     LONGEST_BACK_OFF,
     PATIENCE,
-    Action,
-    Apply,
-    AskReplay,
-    Doubt,
-    Reset,
     State,
     Stream,
 )
+from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.trust import Level
 
 

@@ -25,7 +25,7 @@ from indexer.key import Keyspace, chain
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
-from indexer.stream import AskReplay
+from indexer.stream_action import AskReplay
 from indexer.token import pack_tokens
 from indexer.trust import Level
 

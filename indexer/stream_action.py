@@ -1,0 +1,38 @@
+"""What a stream asks whoever drives it to do."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply this batch; it is next in order."""
+
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A new life began: drop everything that was known of the rank."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskReplay:
+    """Ask the publisher, `delay` seconds from now, for every batch from `start` on.
+
+    Answers carry `ticket`. A later replay takes its place.
+    """
+
+    ticket: int
+    start: int
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something was missed: what was known till here may be gone by now."""
+
+
+Action = Apply | Reset | AskReplay | Doubt
