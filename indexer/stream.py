@@ -355,10 +355,7 @@ class Stream:
             if self._stray:
                 return self.replay_failed(ticket, self._stray, now)
             # The same life has at least the fence in its buffer.
-            held = list(self._pending)
-            actions: list[Action] = [self._new_life("its replay buffer is empty", now)]
-            self._pending.extend(held)
-            return [*actions, *self._follow(now)]
+            return [self._new_life("its replay buffer is empty", now), *self._follow(now)]
         self._failures = 0
         return self._follow(now)
 

@@ -422,6 +422,16 @@ def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
     driven.expect(0, life=1)
 
 
+def test_what_was_held_while_the_replay_of_a_new_life_came_back_empty_is_taken_once() -> None:
+    driven = reconnected()
+    driven.live(0, 1, life=1)
+    driven.answer()
+    assert driven.resets == 1
+    driven.expect(0, 1, life=1)
+    assert driven.stream.counts.duplicates == 0
+    assert driven.level() is Level.EXACT
+
+
 def test_a_reconnection_that_missed_nothing_is_exact_again() -> None:
     driven = reconnected()
     driven.answer(2)
