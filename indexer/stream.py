@@ -31,21 +31,18 @@ Without a replay endpoint a gap cannot be closed nor a life be proven after a lo
 is then degraded until the next clear, or until `turned_over` says that it no longer matters.
 """
 
-from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
-import xxhash
 
+from indexer.digests import Digests
+from indexer.held_batches import HeldBatches
 from indexer.index import BrokenInvariantError
 from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
+from indexer.stream_trust import StreamTrust
 from indexer.trust import Level, Trust
-
-DIGESTS = 1024
-"""Applied batches whose digest is kept, to tell a duplicate from a restart."""
-
 
 PATIENCE = 10
 """Failures in a row of a replay endpoint that has answered before, after which its batches are lost."""
@@ -108,21 +105,14 @@ class Stream:
         self.counts = StreamCounts()
         self._has_replay = has_replay
         self._is_queue = is_queue
-        self._pending_limit = pending_bytes
         self._stale_after = stale_after
         self._state = State.WAITING
-        self._trust = Trust(Level.COLD, "no event seen yet", now)
-        self._passing = False
-        """Whether the trust is degraded only until it shows that nothing is missing after all."""
-        self._heals_at = 0
-        """A clear in this batch or a later one makes good whatever degraded the trust."""
-        self._stale: Trust | None = None
+        self._trust = StreamTrust(now)
         self._disconnected_at: float | None = now
         self._next = 0
         """The sequence that is to be applied next."""
-        self._digests: OrderedDict[int, int] = OrderedDict()
-        self._pending: deque[tuple[int, bytes]] = deque()
-        self._pending_size = 0
+        self._digests = Digests()
+        self._held = HeldBatches(pending_bytes)
         self._ticket = 0
         self._fence: int | None = None
         """Sequence that the running replay must begin with; None where there is no fence."""
@@ -133,15 +123,11 @@ class Stream:
         """Replays that failed one after the other, none of which brought a batch."""
         self._answered = False
         """Whether any replay was ever answered."""
-        self._stray = ""
-        """Why a message was no batch, until it shows whether it was to be one."""
-        self._proof = 0
-        """The batch that shows it, where it comes in order."""
 
     @property
     def trust(self) -> Trust:
         """How far what was applied may be believed now."""
-        return self._stale or self._trust
+        return self._trust.now
 
     @property
     def sequence(self) -> int | None:
@@ -151,7 +137,7 @@ class Stream:
     @property
     def is_damaged(self) -> bool:
         """Whether the trust is degraded, and by nothing that may still show to be whole."""
-        return self._trust.level is Level.DEGRADED and not self._passing
+        return self._trust.is_damaged
 
     @property
     def can_heal(self) -> bool:
@@ -172,10 +158,10 @@ class Stream:
         """Take note that the live socket is connected, for the first time or again."""
         again = self._next > 0 or self._trust.level is not Level.COLD
         self._disconnected_at = None
-        self._stale = None
+        self._trust.connected()
         if self._has_replay:
             if self._trust.level is Level.EXACT:
-                self._set(Level.DEGRADED, "reconnected, replay asked", now, passing=True)
+                self._trust.set(Level.DEGRADED, "reconnected, replay asked", now, passing=True)
             return self._ask(now)
         self._state = State.FOLLOWING
         if again and not self._is_queue:
@@ -189,15 +175,14 @@ class Stream:
             self._disconnected_at = now
         self._ticket += 1
         self._state = State.WAITING
-        self._drop_pending()
+        self._held.drop()
 
     def tick(self, now: float) -> None:
         """Let time pass: a connection gone for too long makes the rank stale."""
         gone = self._disconnected_at
-        if gone is None or self._stale or now - gone < self._stale_after:
+        if gone is None or self._trust.is_stale or now - gone < self._stale_after:
             return
-        if self._trust.level is not Level.COLD:
-            self._stale = Trust(Level.STALE, "the event stream is disconnected", now)
+        self._trust.disconnected(now)
 
     def live(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take a batch from the live socket."""
@@ -208,7 +193,7 @@ class Stream:
             actions += self._accept(sequence, payload, now)
         elif sequence > self._next:
             actions += self._gap(sequence, payload, now)
-        elif self._digests.get(sequence) == xxhash.xxh3_64_intdigest(payload):
+        elif self._digests.has(sequence, payload):
             self.counts.duplicates += 1
         else:
             actions += self._restart(sequence, payload, now)
@@ -222,38 +207,17 @@ class Stream:
     def follow(self, payloads: Sequence[bytes], now: float) -> None:
         """Take the expected batches, which the caller then applies."""
         self._accept(self._next, payloads[0], now)
-        first = self._next
+        self._digests.add_all(self._next, payloads[1:])
         self._next += len(payloads) - 1
-        digest = xxhash.xxh3_64_intdigest
-        for sequence, payload in enumerate(payloads[1:], first):
-            self._digests[sequence] = digest(payload)
-        while len(self._digests) > DIGESTS:
-            self._digests.popitem(last=False)
 
     def _hold(self, sequence: int, payload: bytes) -> None:
-        if self._pending_size + len(payload) > self._pending_limit:
-            # What is let go here shows as a gap behind the replay and is asked for again.
-            self._drop_pending()
+        if not self._held.hold(sequence, payload):
             self.counts.overflows += 1
-        self._pending.append((sequence, payload))
-        self._pending_size += len(payload)
-
-    def _drop_pending(self) -> None:
-        self._pending.clear()
-        self._pending_size = 0
 
     def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        if self._stray and sequence >= self._proof:
-            self._stray = ""
-        if self._state is State.FOLLOWING and not self._stray:
-            if sequence == 0 and self._trust.level is not Level.EXACT:
-                self._set(Level.EXACT, "followed from the first batch", now)
-            elif self._passing:
-                self._set(Level.EXACT, "the next batch is in order: none was missed", now)
+        self._trust.in_order(sequence, now, is_following=self._state is State.FOLLOWING)
         self._next = sequence + 1
-        self._digests[sequence] = xxhash.xxh3_64_intdigest(payload)
-        if len(self._digests) > DIGESTS:
-            self._digests.popitem(last=False)
+        self._digests.add(sequence, payload)
         return [Apply(sequence, payload)]
 
     def _gap(self, sequence: int, payload: bytes, now: float) -> list[Action]:
@@ -266,7 +230,9 @@ class Stream:
             lost = self._degrade(f"{missing} are lost", sequence, now)
             return lost + self._accept(sequence, payload, now)
         if self._trust.level is not Level.DEGRADED:
-            self._set(Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True)
+            self._trust.set(
+                Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True
+            )
         self._unfillable = self._next
         actions = self._ask(now)
         self._hold(sequence, payload)
@@ -285,25 +251,23 @@ class Stream:
     def _new_life(self, reason: str, now: float) -> Reset:
         self.counts.restarts += 1
         self._next = 0
-        self._heals_at = 0
         self._unfillable = -1
-        self._stray = ""
         self._digests.clear()
-        self._set(Level.COLD, f"the engine restarted: {reason}", now)
+        self._trust.new_life(f"the engine restarted: {reason}", now)
         return Reset(reason)
 
     def _ask(self, now: float) -> list[Action]:
         if self._next == 0 and self._trust.level is not Level.COLD:
-            self._set(Level.COLD, "nothing applied yet, replay asked", now)
+            self._trust.set(Level.COLD, "nothing applied yet, replay asked", now)
         self._state = State.REPLAYING
-        self._drop_pending()
+        self._held.drop()
         return [self._request(0.0)]
 
     def _request(self, delay: float) -> AskReplay:
         self._ticket += 1
         self._replay_begun = False
         # What it brings was published before it is asked, and so before it is answered.
-        self._stray = ""
+        self._trust.stray = ""
         self.counts.replays += 1
         self._fence = self._next - 1 if self._next - 1 in self._digests else None
         return AskReplay(self._ticket, self._next if self._fence is None else self._fence, delay)
@@ -334,7 +298,7 @@ class Stream:
             # Not what was asked for; a publisher that ignores the start. Skip up to the fence.
             self._replay_begun = False
             return []
-        if self._digests[sequence] == xxhash.xxh3_64_intdigest(payload):
+        if self._digests.has(sequence, payload):
             return []
         reset = self._new_life(f"batch {sequence} is not the one that was seen", now)
         return [reset, *self._ask(now)]
@@ -352,8 +316,8 @@ class Stream:
             return []
         self._answered = True
         if not self._replay_begun and self._fence is not None:
-            if self._stray:
-                return self.replay_failed(ticket, self._stray, now)
+            if self._trust.stray:
+                return self.replay_failed(ticket, self._trust.stray, now)
             # The same life has at least the fence in its buffer.
             return [self._new_life("its replay buffer is empty", now), *self._follow(now)]
         self._failures = 0
@@ -365,28 +329,26 @@ class Stream:
             return []
         reason = f"replay failed: {reason}"
         self._failures += 1
-        if self._pending and self._failures >= (PATIENCE if self._answered else FIRST_PATIENCE):
+        if self._held and self._failures >= (PATIENCE if self._answered else FIRST_PATIENCE):
             doubt = self._degrade(f"{reason}, {self._failures} times in a row", self._next, now)
             self._unfillable = self._next
             return doubt + self._follow(now)
         if self._next == 0:
-            self._set(Level.COLD, f"{reason}; it is asked again", now)
+            self._trust.set(Level.COLD, f"{reason}; it is asked again", now)
         elif not self.is_damaged:
             said = f"{reason}; it is asked again from where it stopped"
-            self._set(Level.DEGRADED, said, now, passing=True)
+            self._trust.set(Level.DEGRADED, said, now, passing=True)
         doublings = min(self._failures - 1, 16)
         return [self._request(min(BACK_OFF * 2**doublings, LONGEST_BACK_OFF))]
 
     def _follow(self, now: float) -> list[Action]:
         """Go on with the live batches that were held."""
         self._state = State.FOLLOWING
-        held = self._pending
-        self._pending = deque()
-        self._pending_size = 0
+        held = self._held.take()
         if self._trust.level is Level.COLD and not (held and held[0][0] > self._next):
-            self._be_exact("followed from the first batch", now)
-        elif self._passing:
-            self._be_exact("the gap was closed by replay", now)
+            self._trust.be_exact("followed from the first batch", now)
+        elif self._trust.passing:
+            self._trust.be_exact("the gap was closed by replay", now)
         actions: list[Action] = []
         while held:
             sequence, payload = held.popleft()
@@ -394,7 +356,7 @@ class Stream:
                 actions += self._accept(sequence, payload, now)
             elif sequence > self._next:
                 actions += self._gap(sequence, payload, now)
-            elif self._is_other(sequence, payload):
+            elif self._digests.has_other(sequence, payload):
                 return [*actions, self._new_life(_back(self._next, sequence), now), *self._ask(now)]
             else:
                 self.counts.duplicates += 1
@@ -404,17 +366,6 @@ class Stream:
                     self._hold(*later)
                 break
         return actions
-
-    def _be_exact(self, reason: str, now: float) -> None:
-        if self._stray:
-            self._set(Level.DEGRADED, self._stray, now, passing=True)
-        else:
-            self._set(Level.EXACT, reason, now)
-
-    def _is_other(self, sequence: int, payload: bytes) -> bool:
-        """Whether a held batch is known not to be the one that was applied with its number."""
-        known = self._digests.get(sequence)
-        return known is not None and known != xxhash.xxh3_64_intdigest(payload)
 
     def malformed(self, reason: str, now: float) -> list[Action]:
         """Take note that the last applied batch could not be read: what it said is not known."""
@@ -426,16 +377,15 @@ class Stream:
 
     def lacks(self, reason: str, now: float) -> None:
         """Take note that blocks are missing from what is known, none of which is in doubt for it."""
-        self._heals_at = max(self._heals_at, self._next)
+        self._trust.heals_at = max(self._trust.heals_at, self._next)
         if not self.is_damaged:
-            self._set(Level.DEGRADED, reason, now)
+            self._trust.set(Level.DEGRADED, reason, now)
 
     def stray(self, reason: str, now: float) -> None:
         """Take note of a message that is no batch."""
-        held = self._pending[-1][0] + 1 if self._pending else 0
-        self._stray, self._proof = reason, max(self._next, held)
+        self._trust.strayed(reason, max(self._next, self._held.last + 1))
         if self._state is not State.REPLAYING and not self.is_damaged:
-            self._set(Level.DEGRADED, reason, now, passing=True)
+            self._trust.set(Level.DEGRADED, reason, now, passing=True)
 
     def suspect(self, reason: str, now: float) -> list[Action]:
         """Take note that the engine is said to have restarted: ask, or doubt, whether this is so."""
@@ -444,7 +394,7 @@ class Stream:
         if not self._has_replay:
             return self.missed(reason, now)
         if not self.is_damaged:
-            self._set(Level.DEGRADED, f"{reason}, replay asked", now, passing=True)
+            self._trust.set(Level.DEGRADED, f"{reason}, replay asked", now, passing=True)
         # A replay that runs may have begun before: the new one takes its place.
         return self._ask(now)
 
@@ -452,62 +402,50 @@ class Stream:
         """Take note that nothing is left of what was cached when something was missed."""
         if self.can_heal:
             reason = "as much was stored since something was missed as the cache holds"
-            self._set(Level.EXACT, reason, now)
+            self._trust.set(Level.EXACT, reason, now)
 
     def cleared(self, sequence: int, now: float) -> None:
         """Take note that an applied batch cleared the whole cache: what was missed before is moot."""
-        if self._trust.level is not Level.DEGRADED or sequence < self._heals_at:
+        if self._trust.level is not Level.DEGRADED or sequence < self._trust.heals_at:
             return
         if self._state is State.REPLAYING:
             reason = "cleared by the engine, replay not over"
-            self._set(Level.DEGRADED, reason, now, passing=True)
+            self._trust.set(Level.DEGRADED, reason, now, passing=True)
         else:
-            self._set(Level.EXACT, "cleared by the engine", now)
+            self._trust.set(Level.EXACT, "cleared by the engine", now)
 
     def _degrade(self, reason: str, heals_at: int, now: float) -> list[Action]:
-        self._heals_at = max(self._heals_at, heals_at)
-        if self._trust.level is not Level.DEGRADED or self._passing:
-            self._set(Level.DEGRADED, reason, now)
+        self._trust.degrade(reason, heals_at, now)
         return [Doubt()]
-
-    def _set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
-        if (level, reason) != (self._trust.level, self._trust.reason):
-            self._trust = Trust(level, reason, now)
-        self._passing = passing
 
     def save(self) -> "SavedStream":
         """Return what a later process needs to go on from here."""
         return SavedStream(
             next=self._next,
-            digests=dict(self._digests),
+            digests=self._digests.save(),
             level=self._trust.level,
             reason=self._trust.reason,
-            passing=self._passing,
-            heals_at=self._heals_at,
+            passing=self._trust.passing,
+            heals_at=self._trust.heals_at,
         )
 
     def restore(self, saved: "SavedStream", now: float) -> None:
         """Go on from what another process saved; nothing may have been taken before."""
         self._next = saved.next
-        self._digests = OrderedDict(sorted(saved.digests.items()))
-        self._trust = Trust(saved.level, saved.reason, now)
-        self._passing = saved.passing
-        self._heals_at = saved.heals_at
-        self._stale = Trust(Level.STALE, "restored from a file, not connected yet", now)
+        self._digests.restore(saved.digests)
+        self._trust.restore(
+            saved.level, saved.reason, now, passing=saved.passing, heals_at=saved.heals_at
+        )
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the machine contradicts itself."""
-        if self._pending and self._state is not State.REPLAYING:
+        if self._held and self._state is not State.REPLAYING:
             raise BrokenInvariantError("batches are held although no replay runs")
-        if self._pending_size != sum(len(payload) for _, payload in self._pending):
-            raise BrokenInvariantError("the held bytes do not add up")
+        self._held.check()
         if self._state is State.REPLAYING and self._trust.level is Level.EXACT:
             raise BrokenInvariantError("exact while a replay is not over")
-        if self._stray and self._trust.level is Level.EXACT:
-            raise BrokenInvariantError(
-                "exact while a batch may have come as a message that is none"
-            )
-        if any(sequence >= self._next for sequence in self._digests):
+        self._trust.check()
+        if not self._digests.are_below(self._next):
             raise BrokenInvariantError("a batch that is not applied has a digest")
 
 

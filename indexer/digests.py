@@ -1,0 +1,61 @@
+"""Digests of the batches that were applied last, which tell a duplicate from a restart."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import xxhash
+
+KEPT = 1024
+"""Applied batches whose digest is kept."""
+
+
+class Digests:
+    """The digests of the last batches, by their sequences."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[int, int] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._digests
+
+    def add(self, sequence: int, payload: bytes) -> None:
+        """Keep the digest of a batch that is applied."""
+        self._digests[sequence] = xxhash.xxh3_64_intdigest(payload)
+        if len(self._digests) > KEPT:
+            self._digests.popitem(last=False)
+
+    def add_all(self, first: int, payloads: Sequence[bytes]) -> None:
+        """Keep those of batches in a row, the first of which has the sequence `first`."""
+        digest = xxhash.xxh3_64_intdigest
+        for sequence, payload in enumerate(payloads, first):
+            self._digests[sequence] = digest(payload)
+        while len(self._digests) > KEPT:
+            self._digests.popitem(last=False)
+
+    def has(self, sequence: int, payload: bytes) -> bool:
+        """Whether this batch is known to be the one that was applied with its sequence."""
+        return self._digests.get(sequence) == xxhash.xxh3_64_intdigest(payload)
+
+    def has_other(self, sequence: int, payload: bytes) -> bool:
+        """Whether this batch is known not to be the one that was applied with its sequence."""
+        known = self._digests.get(sequence)
+        return known is not None and known != xxhash.xxh3_64_intdigest(payload)
+
+    def clear(self) -> None:
+        """Forget all: a new life numbers from 0 again."""
+        self._digests.clear()
+
+    def save(self) -> dict[int, int]:
+        """Return all of them, for `restore`."""
+        return dict(self._digests)
+
+    def restore(self, saved: Mapping[int, int]) -> None:
+        """Take the place of all by those that were saved."""
+        self._digests = OrderedDict(sorted(saved.items()))
+
+    def are_below(self, sequence: int) -> bool:
+        """Whether all are of batches before this sequence."""
+        return all(known < sequence for known in self._digests)
