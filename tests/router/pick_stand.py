@@ -17,6 +17,8 @@ from tests.router.running_router import running_router
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 """No pod is looked at: nobody serves their addresses."""
+UNENDING = "[pick]\nprefill-base-seconds = 60\n"
+"""No prefill is reckoned to be over while a test runs, however busy the machine is."""
 
 
 @dataclass

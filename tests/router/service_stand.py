@@ -63,6 +63,8 @@ async def standing(
     worker = Worker("pod-1", Process("worker", folder / "worker.log"))
     await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned", *options)
     tables = f"""
+        [pick]
+        prefill-base-seconds = 60  # none is reckoned to be over while a test runs
         [limits]
         max-prompt-bytes = 4000
         max-prompt-tokens = 1000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from pick_stand import QUIET, Stand, by_pod, pod, prompt, standing, until
+from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -19,7 +19,15 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
         yield stand
 
 
-async def test_pick_ranks_all_candidates_and_books_the_first(stand: Stand) -> None:
+@pytest.fixture
+async def unending(tmp_path: Path) -> AsyncIterator[Stand]:
+    """Return one whose pods have to do until it is reported what they did."""
+    async with standing(tmp_path, THREE + UNENDING) as stand:
+        yield stand
+
+
+async def test_pick_ranks_all_candidates_and_books_the_first(unending: Stand) -> None:
+    stand = unending
     first = await stand.pick(prompt())
     assert sorted(by_pod(first.candidates)) == ["a", "b", "c"]
     assert [one.cost for one in first.candidates] == sorted(one.cost for one in first.candidates)
@@ -27,14 +35,20 @@ async def test_pick_ranks_all_candidates_and_books_the_first(stand: Stand) -> No
     assert best.address == f"{best.pod}:80"
     assert first.prompt_tokens == 100
     assert best.outstanding_tokens == 0
-    assert best.predicted_ttft == pytest.approx(0.020 + 100 * 70e-6, rel=1e-3)
+    assert best.predicted_ttft == pytest.approx(60 + 100 * 70e-6)
     assert not best.HasField("details")
     second = await stand.pick(prompt(first=900))
     assert by_pod(second.candidates)[best.pod].outstanding_tokens == 100
     assert second.candidates[0].pod != best.pod
 
 
-async def test_a_burst_of_new_prompts_spreads_evenly(stand: Stand) -> None:
+async def test_a_prefill_takes_what_the_constants_say(stand: Stand) -> None:
+    picked = await stand.pick(prompt())
+    assert picked.candidates[0].predicted_ttft == pytest.approx(0.020 + 100 * 70e-6, rel=1e-3)
+
+
+async def test_a_burst_of_new_prompts_spreads_evenly(unending: Stand) -> None:
+    stand = unending
     picked = [(await stand.pick(prompt(first=1000 * one))).candidates[0].pod for one in range(30)]
     assert sorted(picked.count(name) for name in "abc") == [10, 10, 10]
 
@@ -50,7 +64,8 @@ async def test_of_idle_pods_each_is_picked_and_never_by_their_order(stand: Stand
     assert picked != sorted(picked)
 
 
-async def test_reports_move_release_and_end_a_booking(stand: Stand) -> None:
+async def test_reports_move_release_and_end_a_booking(unending: Stand) -> None:
+    stand = unending
     answer = await stand.pick(prompt())
     name, best, other = answer.booking_id, answer.candidates[0].pod, answer.candidates[1].pod
 

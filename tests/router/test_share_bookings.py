@@ -12,7 +12,7 @@ from random import Random
 import aiohttp
 import grpc
 import pytest
-from pick_stand import QUIET, Stand, by_pod, pod, prompt, standing, until
+from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 
 from indexer.shared.command import Redis, Reply
 from indexer.shared.connect import RedisSettings, connect
@@ -182,9 +182,7 @@ async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
 # Whole routers
 
 PODS = "abcdefgh"
-SLOW = "[pick]\nprefill-token-seconds = 1.0\n"
-"""No prefill ends while a test runs, however busy the machine."""
-EIGHT = QUIET + SLOW + "".join(pod(name) for name in PODS)
+EIGHT = QUIET + UNENDING + "".join(pod(name) for name in PODS)
 ROUND = 10
 """Picks that each router gets before the two are let tell each other."""
 

@@ -1,9 +1,10 @@
 """Who sweeps, when, and how fast."""
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -128,14 +129,7 @@ async def test_the_lease_is_renewed_for_as_long_as_a_pass_takes(
     redis: Watched, redis_server: RedisServer, names: Names
 ) -> None:
     dead_claim(redis_server, names)
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 1.0
-        return now
-
-    one = Sweeper(redis, names, owner="a", clock=clock, lease=6.0, sleep=_at_once)
+    one = Sweeper(redis, names, owner="a", clock=_ticking(10.0), lease=60.0, sleep=_at_once)
     await one.sweep()
     # Once more than renewals: the pause.
     assert redis.asked.count("hold") > 4
@@ -146,7 +140,7 @@ async def test_a_sweeper_that_lost_its_lease_stops(
     redis: Watched, redis_server: RedisServer, names: Names
 ) -> None:
     redis.before["HSCAN"] = lambda: redis_server.ask("SET", names.sweeper, "other")
-    one = sweeper(redis, names, lease=1e-3)
+    one = Sweeper(redis, names, owner="a", clock=_ticking(15.0), lease=60.0, sleep=_at_once)
     with pytest.raises(LeaseLostError):
         await one.sweep()
     assert one.counts.failed == 1
@@ -283,6 +277,12 @@ async def test_it_sweeps_from_the_start_on(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert left(redis_server, names) == 0
+
+
+def _ticking(seconds: float) -> Callable[[], float]:
+    """Return a clock that goes so far whenever it is looked at."""
+    times = itertools.count(0.0, seconds)
+    return lambda: next(times)
 
 
 async def _at_once(seconds: float) -> None:
