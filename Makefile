@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
+COMPILE = $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fleet run test test-vllm test-tensors check bench soak fuzz proto lock
@@ -23,7 +24,7 @@ $(STAMP): constraints.txt pyproject.toml
 	  $(PYTHON) -m venv --clear $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
+	@$(COMPILE)
 	@touch $@
 
 demo: setup ## a local cluster of simulated workers, the router, real traffic
@@ -43,10 +44,14 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
+# What is compiled is compiled before the tests: no test's time limit is there for that.
 test: setup $(TOKENIZERS) ## the test-suite, and what is compiled once more with its bounds checked
+	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) tests/indexer/test_scan.py tests/conformance/test_index.py \
-	  tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py
+	NUMBA_BOUNDSCHECK=1 $(COMPILE)
+	NUMBA_BOUNDSCHECK=1 WARMPATH_EXAMPLES=40 $(BIN)/python -m pytest --numprocesses $(JOBS) tests/indexer/test_scan.py \
+	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py \
+	  tests/indexer/test_forms_agree.py tests/indexer/test_odd_names.py tests/indexer/test_hostile_frames.py
 
 TENSORS = $(VENV)/tensors/.done
 $(TENSORS): constraints-tensors.txt $(STAMP)
