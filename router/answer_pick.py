@@ -4,11 +4,13 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Literal
 
 from google.protobuf.message import DecodeError
 
 from indexer.ingest import Ingest
+from router import booking_id
 from router.attribution import Attribution
 from router.body import BadPromptError
 from router.candidate_message import candidate_message, source_message
@@ -25,6 +27,7 @@ from router.pods import PodTable
 from router.prompt import PromptReader
 from router.time_left import TimeLeft
 from router.token_prompt import TokenPrompt
+from router.underway import Underway
 from router.weigh import Ask, Choice, Traits
 from router.window import Chosen, GroupWindow
 from scorer.policy import UnknownPolicyError
@@ -74,6 +77,7 @@ class PickAnswerer:
         self._attribution = attribution
         self._ingest = ingest
         self._window = window
+        self._underway = Underway()
         self._clock = clock
         self._wall_offset = wall_offset
 
@@ -84,18 +88,25 @@ class PickAnswerer:
         """Answer Pick and book the work. Raises NoPodError where there is none to choose from.
 
         The caller writes the answer in the context. Where that ends in an error, cancelled for one, the
-        pick is withdrawn: nobody could report it. Text is tokenised for at most `timeout` seconds;
-        looking things up ends by `patience`. What cannot be tokenised counts by its length.
+        pick is withdrawn. Text is tokenised for at most `timeout` seconds; looking things up ends by
+        `patience`. What cannot be tokenised counts by its length. Raises PickEndedError where the end of
+        the pick is reported before it is made, or another pick takes its name.
         """
+        name = request.booking_id
+        _check_name(name)
+        if booking_id.router_of(name):
+            raise BadPromptError("booking_id", "has the form of the router's own names")
         self._observe(request.loads)
-        ask = await self._ask(request, timeout, patience, shadow=request.shadow)
-        booking_id, choice = await self._choose(ask)
+        with self._underway.pick(name):
+            ask = await self._ask(request, timeout, patience)
+            ask = replace(ask, shadow=request.shadow, booking_id=name)
+            placed, choice = await self._choose(ask)
         try:
-            yield self._response(ask, booking_id, choice)
+            yield self._response(ask, placed.booking_id, choice)
         except BaseException:
-            self._picker.withdraw(booking_id, self._clock())
+            self._picker.withdraw(placed, self._clock())
             raise
-        self._picker.settle(booking_id, self._clock())
+        self._picker.settle(placed, self._clock())
 
     async def _choose(self, ask: Ask) -> Chosen:
         try:
@@ -106,9 +117,9 @@ class PickAnswerer:
         except UnknownPolicyError as error:
             raise BadPromptError("policy", str(error)) from error
 
-    def _response(self, ask: Ask, booking_id: str, choice: Choice) -> pb.PickResponse:
+    def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
         response = pb.PickResponse(
-            booking_id=booking_id,
+            booking_id=name,
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
@@ -157,10 +168,19 @@ class PickAnswerer:
         """Answer Report."""
         if not request.booking_id:
             raise BadPromptError("booking_id", "is missing")
+        _check_name(request.booking_id)
         self._observe(request.loads)
         self._check_report(request)
         now = self._clock()
-        known = self._reported(request, now) or self._hand_on(request, now)
+        known = self._reported(request, now)
+        if not known:
+            known = self._hand_on(request, now)
+        elif request.event in ENDS and not booking_id.router_of(request.booking_id):
+            # An earlier pick of the name, whose answer nobody read, may be booked at another router.
+            released = pb.ReportRequest(
+                booking_id=request.booking_id, event=pb.ReportRequest.FAILED
+            )
+            self._hand_on(released, now)
         return pb.ReportResponse(known=known)
 
     def handed_on(self, report: bytes) -> None:
@@ -192,8 +212,10 @@ class PickAnswerer:
 
     def _reported(self, request: pb.ReportRequest, now: float) -> bool:
         name, event = request.booking_id, request.event
-        # Who reports it has the answer, though to write it may not have ended yet.
-        self._picker.settle(name, now)
+        placed = self._picker.get(name)
+        if placed is not None:
+            # Who reports it has the answer, though to write it may not have ended yet.
+            self._picker.settle(placed, now)
         if event == pb.ReportRequest.STARTED:
             where = (request.pod, request.rank) if request.pod else None
             return self._picker.started(name, now, where)
@@ -202,7 +224,9 @@ class PickAnswerer:
             self._picker.told(name, request.cached_tokens, tokens)
         if event == pb.ReportRequest.FIRST_TOKEN:
             return self._picker.first_token(name, now)
-        return self._picker.ended(name, ENDS[event], now, output_tokens=request.output_tokens)
+        was_underway = self._underway.end(name)
+        ended = self._picker.ended(name, ENDS[event], now, output_tokens=request.output_tokens)
+        return ended or was_underway
 
     def _check_report(self, request: pb.ReportRequest) -> None:
         if request.event not in EVENTS:
@@ -245,8 +269,6 @@ class PickAnswerer:
         request: pb.PickRequest | pb.ExplainRequest,
         timeout: float,
         patience: float,
-        *,
-        shadow: bool = False,
     ) -> Ask:
         left = TimeLeft(patience)
         if len(request.session_id.encode()) > MOST_SESSION_BYTES:
@@ -260,7 +282,6 @@ class PickAnswerer:
             eligible(self._pods, prompt.model, request.pods, prompt.lora),
             policy=request.policy,
             session=request.session_id,
-            shadow=shadow,
             disaggregated=request.disaggregated,
             traits=_traits(request.prompt, prompt),
             unread=read.unread,
@@ -278,6 +299,11 @@ class PickAnswerer:
             if self._ingest.rank(one.pod, one.rank) is not None:
                 seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
                 self._loads.observe(one.pod, one.rank, seen, "gateway")
+
+
+def _check_name(name: str) -> None:
+    if problem := booking_id.problem_of(name):
+        raise BadPromptError("booking_id", problem)
 
 
 def _check_load(one: pb.PodLoad, field: str) -> None:

@@ -48,7 +48,7 @@ class Decisions:
     def __init__(self, most: int = 256, *, wall_offset: float = 0.0) -> None:
         self._most = most
         self._wall_offset = wall_offset
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[int, Kept] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -66,7 +66,7 @@ class Decisions:
             return
         if len(self._kept) >= self._most:
             self._kept.popitem(last=False)
-        self._kept[placed.booking_id] = Kept(
+        self._kept[placed.number] = Kept(
             placed.booking_id,
             placed.model,
             choice.policy,
@@ -82,7 +82,7 @@ class Decisions:
     def started(self, placed: Placed, now: float) -> None:
         """Take note of where it went."""
         del now
-        kept = self._kept.get(placed.booking_id)
+        kept = self._kept.get(placed.number)
         if kept is not None:
             kept.went = placed.went
             if kept.state == pb.Decision.PICKED:
@@ -90,7 +90,7 @@ class Decisions:
 
     def first_token(self, placed: Placed, now: float) -> None:
         """Take note of its first token."""
-        kept = self._kept.get(placed.booking_id)
+        kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = pb.Decision.FIRST_TOKEN
             kept.ttft = now - placed.at
@@ -98,14 +98,14 @@ class Decisions:
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Take note of what the engine found cached."""
         del prompt_tokens
-        kept = self._kept.get(placed.booking_id)
+        kept = self._kept.get(placed.number)
         if kept is not None:
             kept.cached = cached
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
         """Take note of its end."""
         del now
-        kept = self._kept.get(placed.booking_id)
+        kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = ENDS[end]
 
@@ -146,6 +146,6 @@ class Decisions:
         """Raise BrokenInvariantError where more is kept than may be, or a decision chose nothing."""
         if len(self._kept) > self._most:
             raise BrokenInvariantError(f"{len(self._kept)} decisions; at most {self._most}")
-        for name, kept in self._kept.items():
-            if name != kept.booking_id or not 0 < len(kept.candidates) <= MOST_CANDIDATES:
-                raise BrokenInvariantError(f"decision {name} is not what it should be")
+        for number, kept in self._kept.items():
+            if not 0 < len(kept.candidates) <= MOST_CANDIDATES:
+                raise BrokenInvariantError(f"decision {number} is not what it should be")

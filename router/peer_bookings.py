@@ -137,8 +137,14 @@ class PeerBookings:
         ]
 
     def hand_on(self, booking: str, report: bytes, now: float) -> bool:
-        """Hand a report on to the router that has the booking; False where none that lives has."""
+        """Hand a report on to the router that has the booking; False where none that lives may have it.
+
+        Of a name that a caller chose any may have it: all are told.
+        """
         router = router_of(booking)
+        if not router:
+            handed_on = [self.relay.add(one, report) for one in self.told.alive(now)]
+            return any(handed_on)
         return self.told.is_alive(router, now) and self.relay.add(router, report)
 
     def check(self) -> None:

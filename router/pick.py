@@ -99,6 +99,7 @@ class Picker:
             confirm_seconds=settings.confirm_seconds,
         )
         self._placed: OrderedDict[str, Placed] = OrderedDict()
+        self._picks = 0
         self._expectations = 0
         """What was predicted of how many candidates, over all picks that are not over."""
         self.withdrawn = 0
@@ -126,24 +127,28 @@ class Picker:
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
         """Choose for a request that goes out; return what reports call it. Raises as `weigh`."""
-        chosen = self.reserve(ask, now)
-        self.settle(chosen[0], now)
-        return chosen
+        placed, choice = self.reserve(ask, now)
+        self.settle(placed, now)
+        return placed.booking_id, choice
 
-    def reserve(self, ask: Ask, now: float) -> tuple[str, Choice]:
-        """Choose for a caller that has no answer yet; return what reports call it. Raises as `weigh`.
+    def reserve(self, ask: Ask, now: float) -> tuple[Placed, Choice]:
+        """Choose for a caller that has no answer yet. Raises as `weigh`.
 
         Unless in shadow it is booked, and its blocks are believed to arrive, so that the next pick sees
-        it. Once it is known whether the answer went out, `settle` or `withdraw` it.
+        it. Once it is known whether the answer went out, `settle` or `withdraw` it. What an earlier pick
+        of the same name booked is released.
         """
         self.expire(now)
+        self._release(ask.booking_id, now)
         choice = self._weigher.weigh(ask, now)
         self._weigher.see(ask.prompt.model, choice.busy, now)
         best = choice.options[0]
         where = best.pod.id, best.rank.number
         kept = choice.options if ask.shadow else choice.options[:MOST_FALLBACKS]
+        self._picks += 1
         placed = Placed(
-            self._new_id(),
+            self._picks,
+            ask.booking_id or self._new_id(),
             ask.prompt.model,
             ask.traits,
             choice.prompt_tokens,
@@ -164,12 +169,11 @@ class Picker:
         self._keep(placed, now)
         if not ask.shadow:
             self._assigner.assign(placed, now, choice.decode[0] if choice.decode else None)
-        return placed.booking_id, choice
+        return placed, choice
 
-    def settle(self, booking_id: str, now: float) -> None:
-        """Take note that a pick's answer went out; one that is settled or unknown is passed over."""
-        placed = self._placed.get(booking_id)
-        if placed is None or placed.choice is None:
+    def settle(self, placed: Placed, now: float) -> None:
+        """Take note that a pick's answer went out; one that is settled or over is passed over."""
+        if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
             return
         choice, placed.choice = placed.choice, None
         if self._assigner.settle(placed, now):
@@ -177,19 +181,25 @@ class Picker:
         for witness in self._witnesses:
             witness.picked(placed, choice)
 
-    def withdraw(self, booking_id: str, now: float) -> None:
-        """Take back a pick whose answer reached nobody; one that is settled or unknown is passed over.
+    def withdraw(self, placed: Placed, now: float) -> None:
+        """Take back a pick whose answer reached nobody; one that is settled or over is passed over.
 
         Nothing is booked or believed for it any more.
         """
-        placed = self._placed.get(booking_id)
-        if placed is None or placed.choice is None:
+        if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
             return
         self._let_go(placed)
         self._assigner.ended(placed, "failed", now)
         self.withdrawn += 1
         for witness in self._witnesses:
             witness.withdrawn(placed, placed.choice)
+
+    def _release(self, booking_id: str, now: float) -> None:
+        """Release what a pick has booked whose name another takes; it may be unknown."""
+        if booking_id in self._placed:
+            self.withdraw(self._placed[booking_id], now)
+        if booking_id in self._placed:
+            self._end(self._placed[booking_id], "failed", now)
 
     def _keep(self, placed: Placed, now: float) -> None:
         """Remember a pick; where there are too many the oldest is over."""
@@ -271,7 +281,7 @@ class Picker:
         self._expectations -= len(placed.predicted)
 
     def _end(self, placed: Placed, end: End, now: float) -> None:
-        self.settle(placed.booking_id, now)
+        self.settle(placed, now)
         self._let_go(placed)
         # Only now is it known what the engine found cached.
         is_timed = placed.first_token_at is not None and end == "finished"

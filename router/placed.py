@@ -34,6 +34,8 @@ class Predicted(NamedTuple):
 class Placed:
     """A pick that is not over: what reports are compared with."""
 
+    number: int
+    """Of all picks of a picker; a name may be given twice."""
     booking_id: str
     model: str
     traits: Traits

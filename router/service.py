@@ -25,6 +25,7 @@ from router.body import BadPromptError, NoTokenizerError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.underway import PickEndedError
 from router.weigh import NoPodError
 from router.wire import parse, parse_request, stream_reply
 
@@ -35,6 +36,7 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     NoTokenizerError: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
     NoPodError: grpc.StatusCode.UNAVAILABLE,
+    PickEndedError: grpc.StatusCode.ABORTED,
     PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     PoolClosedError: grpc.StatusCode.UNAVAILABLE,
     TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,

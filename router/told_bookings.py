@@ -128,6 +128,10 @@ class ToldBookings:
         peer = self._peers.get(router)
         return peer is not None and _is_fresh(peer, now)
 
+    def alive(self, now: float) -> list[str]:
+        """Return the other routers that were heard lately."""
+        return [router for router, peer in self._peers.items() if _is_fresh(peer, now)]
+
     def check(self) -> None:
         """Raise BrokenInvariantError where sums are not those of what was told, or too much is kept."""
         for name, kept in self._together.items():

@@ -56,6 +56,8 @@ class Ask:
     session: str = ""
     shadow: bool = False
     disaggregated: bool = False
+    booking_id: str = ""
+    """The name that its caller gave the pick; empty: none."""
     traits: Traits = Traits()
     unread: int = 0
     """Tokens, as reckoned, that the prompt has besides: of a text that was not tokenised."""

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from indexer.index import BrokenInvariantError
 from router.pick import Picker
+from router.placed import Placed
 from router.weigh import Ask, Choice
 
-Chosen = tuple[str, Choice]
-"""What reports call a pick, and the choice."""
+Chosen = tuple[Placed, Choice]
+"""A pick, and the choice."""
 
 
 @dataclass(slots=True, eq=False)

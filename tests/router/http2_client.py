@@ -12,9 +12,10 @@ CANCEL = 8
 
 
 class Http2Client:
-    """A connection on whose streams the server may send no byte of data (RFC 9113, 6.9.2)."""
+    """A connection on whose streams the server may send `window` bytes of data (RFC 9113, 6.9.2)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, window: int = 0) -> None:
+        self._window = window
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._stream = -1
@@ -22,7 +23,7 @@ class Http2Client:
     async def __aenter__(self) -> Self:
         reader, self._writer = await asyncio.open_connection(self._host, self._port)
         self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        self._send(frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)))
+        self._send(frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, self._window)))
         self._reading = asyncio.create_task(self._read(reader))
         return self
 

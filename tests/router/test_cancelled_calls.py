@@ -104,10 +104,38 @@ async def test_picks_that_are_cancelled_in_their_group_leave_nothing(tmp_path: P
         for one in answered:
             assert await stand.report(one.booking_id, "FAILED")
         assert len(answered) < 100
-        # An answer that was written and never read stays booked; nobody can tell it from one that was.
+        # An answer that was written and never read stays booked: the router gave it its name.
         unread = [one for one in await stand.decisions() if one.state == pb.Decision.PICKED]
         await counts(stand, bookings=len(unread))
         await until(lambda: _is_over(tasks))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.0005])
+async def test_callers_that_name_their_picks_can_end_them_whenever_they_are_cancelled(
+    stand: Stand, pause: float
+) -> None:
+    calls = []
+    for number in range(100):
+        request = pb.PickRequest(prompt=prompt(), booking_id=f"call-{number}")
+        calls.append(stand.stub.Pick(request))
+        asyncio.get_running_loop().call_later(pause * number, calls[-1].cancel)
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert any(not isinstance(one, pb.PickResponse) for one in ends)
+    for number in range(100):
+        await stand.report(f"call-{number}", "FAILED")
+    await counts(stand, bookings=0)
+
+
+async def test_an_answer_that_was_sent_and_never_read_is_freed_by_its_callers_name(
+    stand: Stand,
+) -> None:
+    request = pb.PickRequest(prompt=prompt(), booking_id="x").SerializeToString()
+    async with Http2Client(stand.address, window=1 << 16) as client:
+        call = client.call("Pick", request)
+        await counts(stand, bookings=1, **ended("Pick", "OK", 1))
+        client.cancel(call)
+        assert await stand.report("x", "FAILED")
+    await counts(stand, bookings=0)
 
 
 async def _is_over(tasks: "set[asyncio.Task[object]]") -> bool:

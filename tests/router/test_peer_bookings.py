@@ -39,8 +39,10 @@ class Router:
         self.bookings = Bookings(
             expire_after=600.0,
             most=1000,
-            new_id=lambda: f"{self.name}-{next(numbers):016x}",
+            new_id=lambda: self.caller_says or f"{self.name}-{next(numbers):016x}",
         )
+        self.caller_says = ""
+        """What the next booking is called; empty: the router names it."""
         self.peers = PeerBookings(self.name, NAMES, self.bookings)
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.told)
         self.ended: list[str] = []
@@ -49,8 +51,13 @@ class Router:
     def now(self) -> float:
         return self.store.now + self.clock_ahead
 
-    def book(self, prefill: float = 1.0, pod: str = "p", tokens: int = 100) -> str:
-        return self.bookings.book(Work("m", pod, 0, tokens, 28, prefill), self.now).id
+    def book(
+        self, prefill: float = 1.0, pod: str = "p", tokens: int = 100, *, name: str = ""
+    ) -> str:
+        self.caller_says = name
+        booking = self.bookings.book(Work("m", pod, 0, tokens, 28, prefill), self.now).id
+        self.caller_says = ""
+        return booking
 
     def finish(self, name: str) -> bool:
         """Take a report of an end, of whosever booking; return whether it is known."""
@@ -278,13 +285,32 @@ def test_a_report_that_reaches_another_router_ends_the_booking_once(
     assert other.load() == one.load() == Load(last_pick=1) or other.load() == Load()
 
 
+def test_a_report_by_a_callers_name_reaches_whichever_router_has_it(store: FakeStore) -> None:
+    three = [Router(store) for _ in range(3)]
+    meet(three)
+    three[0].book(name="x")
+    three[1].book(name="y")
+    rounds(three)
+    assert three[2].finish("x")
+    rounds(three)
+    assert three[0].ended == ["x"]
+    assert not three[1].ended
+    assert [router.load().in_flight for router in three] == [1, 1, 1]
+    assert three[2].peers.relay.handed_on == 2, "whose it is nobody knew"
+
+
+def test_a_callers_name_is_not_known_where_there_is_no_other_router(store: FakeStore) -> None:
+    alone = Router(store)
+    rounds([alone])
+    assert not alone.finish("x")
+
+
 def test_reports_of_nobodys_bookings_are_not_known(
     two: tuple[Router, Router], store: FakeStore
 ) -> None:
     one, other = two
     name = one.book()
-    for unknown in ("x", "", name + "0", f"{999:012x}-{0:016x}", other.name):
-        assert not other.finish(unknown)
+    assert not other.finish(f"{999:012x}-{0:016x}")
     store.now += EXPIRE_SECONDS
     assert not other.finish(name), "nothing was heard of its router"
 
@@ -497,10 +523,12 @@ class AnyFleet(RuleBasedStateMachine):
         pod=st.sampled_from("pq"),
         prefill=st.floats(0, 9),
         tokens=st.integers(28, 99),
+        has_name=st.booleans(),
     )
-    def book(self, which: int, pod: str, prefill: float, tokens: int) -> None:
+    def book(self, which: int, pod: str, prefill: float, tokens: int, has_name: bool) -> None:
         router = self.routers[which]
-        self.booked.append((router, router.book(prefill, pod, tokens)))
+        name = f"call-{next(NUMBERS)}" if has_name else ""
+        self.booked.append((router, router.book(prefill, pod, tokens, name=name)))
 
     @rule(which=st.integers(0, 9), what=st.sampled_from(["started", "first token"]))
     def its_own_router_hears(self, which: int, what: str) -> None:
@@ -516,7 +544,9 @@ class AnyFleet(RuleBasedStateMachine):
         if self.booked:
             owner, name = self.booked.pop(-1 - which % len(self.booked))
             told = self.routers[to]
-            if told.finish(name) and not self.store.is_away:
+            # Of a caller's name it is known only that some router has the report.
+            hears = told is owner or told.peers.told.is_alive(owner.name, told.now)
+            if told.finish(name) and hears and not self.store.is_away:
                 self.reported[name] = owner, told
 
     @rule(which=st.integers(0, 2), pod=st.sampled_from("pq"))

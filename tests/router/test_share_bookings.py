@@ -327,3 +327,31 @@ async def test_reports_may_go_to_either_router(
         assert await metric(one, "reports_received_total") == 3
         assert not await one.report(name, "FINISHED")
         assert not await other.report("0" * 12 + "-" + "0" * 16, "FINISHED")
+
+
+async def test_a_callers_name_ends_its_picks_at_every_router(
+    tmp_path: Path, redis_server: RedisServer, prefix: str
+) -> None:
+    async with two_routers(tmp_path, redis_server.url, prefix) as (one, other):
+
+        async def booked(count: int) -> None:
+            async def is_so() -> bool:
+                told = [sum((await in_flight(stand)).values()) for stand in (one, other)]
+                return told == [count, count]
+
+            await until(is_so)
+
+        answer = await one.pick(prompt(), booking_id="call-1")
+        assert answer.booking_id == "call-1"
+        await booked(1)
+        assert await other.report("call-1", "FAILED"), "of a pick whose answer its caller never saw"
+        await booked(0)
+        await one.pick(prompt(), booking_id="call-2")
+        await other.pick(prompt(), booking_id="call-2")
+        await booked(2)
+        assert await other.report("call-2", "FINISHED", cached_tokens=0, prompt_tokens=100)
+        await booked(0)
+        states = [decision.state for decision in await one.decisions()]
+        assert states == [pb.Decision.FAILED, pb.Decision.FAILED]
+        [decision] = await other.decisions()
+        assert decision.state == pb.Decision.FINISHED

@@ -13,8 +13,8 @@ from indexer.token import pack_tokens
 from router.decisions import Decisions
 from router.pods import Pod
 from router.token_prompt import TokenPrompt
-from router.weigh import Ask, Choice, NoPodError
-from router.window import GroupWindow
+from router.weigh import Ask, NoPodError
+from router.window import Chosen, GroupWindow
 from scorer.policy import UnknownPolicyError
 from tests.router.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 
@@ -75,11 +75,11 @@ class Stand:
                 timer.call()
         await turns()
 
-    def ask(self, prompt: object = PROMPT, **fields: Any) -> "asyncio.Task[tuple[str, Choice]]":
+    def ask(self, prompt: object = PROMPT, **fields: Any) -> "asyncio.Task[Chosen]":
         ask = self.parts.ask(prompt, **fields)  # type: ignore[arg-type]
         return asyncio.create_task(self._answered(ask))
 
-    async def _answered(self, ask: Ask) -> tuple[str, Choice]:
+    async def _answered(self, ask: Ask) -> Chosen:
         chosen = await self.window.choose(ask)
         self.parts.picker.settle(chosen[0], self.parts.now)
         return chosen
@@ -95,7 +95,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def pods_of(*tasks: "asyncio.Task[tuple[str, Choice]]") -> list[str]:
+def pods_of(*tasks: "asyncio.Task[Chosen]") -> list[str]:
     return [first(task.result()[1]) for task in tasks]
 
 
@@ -131,13 +131,13 @@ async def test_each_is_booked_as_a_pick_of_its_own_and_only_the_first_as_cold(
     samples = [stand.ask() for _ in range(5)]
     await turns()
     await stand.pass_time(SECONDS)
-    assert len({task.result()[0] for task in samples}) == 5
+    assert len({task.result()[0].booking_id for task in samples}) == 5
     assert len(stand.parts.bookings) == 5
     held = [task.result()[1].options[0].match.matched_tokens for task in samples]
     assert held == [0, *[100 * BLOCK] * 4]
     for task in samples:
         assert len(task.result()[1].options) == 3, "each has its fall-backs"
-        assert stand.parts.picker.ended(task.result()[0], "finished", stand.parts.now)
+        assert stand.parts.picker.ended(task.result()[0].booking_id, "finished", stand.parts.now)
     assert len(stand.parts.bookings) == 0
 
 
@@ -256,11 +256,11 @@ async def test_a_caller_that_goes_away_as_it_is_placed_leaves_no_booking(
     assert stand.parts.seen == ["withdrawn", "picked"]
 
 
-def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., tuple[str, Choice]]:
+def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., Chosen]:
     """Let something happen as soon as the first choice is made and told."""
     reserve = stand.parts.picker.reserve
 
-    def reserved(ask: Ask, now: float) -> tuple[str, Choice]:
+    def reserved(ask: Ask, now: float) -> Chosen:
         if len(stand.parts.bookings) == 1:
             then()
         return reserve(ask, now)
@@ -355,8 +355,8 @@ def test_every_caller_is_answered_once_and_nothing_stays(
     async def run(monkeypatch: pytest.MonkeyPatch) -> None:
         stand = Stand(monkeypatch, size=size)
         prompts = [PROMPT, OTHER, SHARED]
-        asked: list[asyncio.Task[tuple[str, Choice]]] = []
-        groups: list[list[asyncio.Task[tuple[str, Choice]]]] = [[], [], []]
+        asked: list[asyncio.Task[Chosen]] = []
+        groups: list[list[asyncio.Task[Chosen]]] = [[], [], []]
         for step, number, session in steps:
             if step == "ask":
                 asked.append(stand.ask(prompts[number], session=session))
@@ -375,7 +375,7 @@ def test_every_caller_is_answered_once_and_nothing_stays(
         assert not stand.is_due
         answered = [task for task in asked if not task.cancelled()]
         assert all(task.done() for task in answered)
-        assert len({task.result()[0] for task in answered}) == len(answered)
+        assert len({task.result()[0].booking_id for task in answered}) == len(answered)
         assert len(stand.parts.bookings) == len(answered)
 
     with pytest.MonkeyPatch.context() as monkeypatch:

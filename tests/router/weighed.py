@@ -80,8 +80,10 @@ def placed(
         work = Work(model, *where, made.prompt_tokens, 0, 1.0)
         booking = Booking("b", 1, work, at, at + 600, since=at, late_at=at)
     held = [one.match.matched_tokens for one in made.options]
+    number = next(NUMBERS)
     return Placed(
-        f"pick-{next(NUMBERS)}",
+        number,
+        f"pick-{number}",
         model,
         traits,
         made.prompt_tokens,

@@ -507,6 +507,7 @@ class PickRequest(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
     DISAGGREGATED_FIELD_NUMBER: _builtins.int
+    BOOKING_ID_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy's name; empty: the configured one."""
     session_id: _builtins.str
@@ -519,6 +520,18 @@ class PickRequest(_message.Message):
     """
     disaggregated: _builtins.bool
     """One pod for the prefill and one for decoding, by the pods' roles."""
+    booking_id: _builtins.str
+    """The name that reports are to give the pick; empty: the router chooses one. A caller that chooses it
+    can report a pick whose answer it never saw. 1 to 128 printable ASCII characters without spaces, in
+    another form than the router's own (12 hexadecimal digits, a hyphen, 16 more).
+
+    A name is one request's, among all callers of all routers that share bookings: a gateway's request id
+    with the number of the attempt, say. Of two picks with one name the later one holds, be it a retry or
+    another caller's: the booking that the earlier one left is released as with FAILED, and where the earlier
+    one has no answer yet, its status is ABORTED. At another router the earlier booking is released when an
+    end is reported. A name whose end was reported is spent: the next pick needs another, or it may end with
+    a repetition of that report.
+    """
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -539,10 +552,11 @@ class PickRequest(_message.Message):
         loads: _abc.Iterable[Global___PodLoad] | None = ...,
         shadow: _builtins.bool = ...,
         disaggregated: _builtins.bool = ...,
+        booking_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "prompt", b"prompt", "session_id", b"session_id", "shadow", b"shadow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "prompt", b"prompt", "session_id", b"session_id", "shadow", b"shadow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -600,7 +614,7 @@ class PickResponse(_message.Message):
     RECKONED_TOKENS_FIELD_NUMBER: _builtins.int
     RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
-    """Names the booking in Report."""
+    """Names the booking in Report: what the request said, if it said any."""
     prompt_tokens: _builtins.int
     reckoned_tokens: _builtins.int
     """Of `prompt_tokens`, those that are reckoned from the length of what was not tokenised. They count as
@@ -875,6 +889,7 @@ class ReportRequest(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
+    """As the pick's request or its answer says."""
     event: Global___ReportRequest.Event.ValueType
     cached_tokens: _builtins.int
     """What the engine said it had cached (usage.prompt_tokens_details.cached_tokens), where known."""
@@ -926,7 +941,10 @@ class ReportResponse(_message.Message):
 
     KNOWN_FIELD_NUMBER: _builtins.int
     known: _builtins.bool
-    """False where the booking is unknown: finished, expired, or of a router that shares none."""
+    """False where the booking is unknown: finished, expired, or of a router that shares none. True also where
+    the report was handed on: to the router that the name tells, or, of a name that a caller chose and this
+    router does not know, to all others.
+    """
     def __init__(
         self,
         *,
