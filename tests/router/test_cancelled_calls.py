@@ -104,10 +104,10 @@ async def test_picks_that_are_cancelled_in_their_group_leave_nothing(tmp_path: P
         for one in answered:
             assert await stand.report(one.booking_id, "FAILED")
         assert len(answered) < 100
+        await until(lambda: _is_over(tasks))
         # An answer that was written and never read stays booked: the router gave it its name.
         unread = [one for one in await stand.decisions() if one.state == pb.Decision.PICKED]
         await counts(stand, bookings=len(unread))
-        await until(lambda: _is_over(tasks))
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.0005])
@@ -142,7 +142,8 @@ async def _is_over(tasks: "set[asyncio.Task[object]]") -> bool:
     return not [
         task
         for task in asyncio.all_tasks() - tasks
-        if task is not asyncio.current_task() and "HandleExceptions" in task.get_name()
+        if task is not asyncio.current_task()
+        and any(kind in task.get_name() for kind in ("HandleExceptions", "rpc_task"))
     ]
 
 
