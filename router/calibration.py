@@ -10,14 +10,22 @@ Such an average is uncertain, and the least cost wins however little it is less:
 one would get all cold prompts for a difference of chance. So a rank has the factor that is usual for its
 model, the median of its ranks', and of its own difference from that as much as stands out from what is
 not known for sure: of d, d x (1 - (doubt / d)^2), nothing below the doubt (the non-negative garrote,
-Breiman 1995). A rank that was not measured yet has the usual factor. One that looks slow is sent nothing
-on a quiet fleet, so it is forgotten after others were measured often, and is tried again.
+Breiman 1995).
+
+That is so where little else tells ranks apart. On a full fleet what is taken for chance is mostly none:
+prefills take longer where much is decoded beside them, and whoever got too much of the work has a queue
+that sends the next elsewhere. So the doubt shrinks with what is idle. Neither makes a rank slow in
+itself: its slowness is what stands out from the whole doubt.
+
+A rank that was not measured yet has the usual factor. One that looks slow is sent nothing on a quiet
+fleet, so it is forgotten after others were measured often, and is tried again.
 """
 
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from indexer.index import BrokenInvariantError
 from router.rank_book import Booking
@@ -70,6 +78,20 @@ class Average:
         return self.variance * max(WEIGHT / (2 - WEIGHT), 1 / max(1, self.ratios))
 
 
+class _Difference(NamedTuple):
+    """How a rank differs from what is usual, as logarithms."""
+
+    usual: float
+    apart: float
+    doubt: float
+    """Squared."""
+
+    def standing_out(self, share: float) -> float:
+        """Return what of the difference stands out from a share of the doubt."""
+        apart, doubt = self.apart, share**2 * self.doubt
+        return apart * (1 - doubt / apart**2) if apart**2 > doubt else 0.0
+
+
 @dataclass(slots=True)
 class _Model:
     """What the ranks of one model have in common."""
@@ -78,7 +100,7 @@ class _Model:
     """That were compared, of all of them."""
     known: list[float] = field(default_factory=list)
     """The logarithms of the factors of those that are known, sorted."""
-    factors: dict[tuple[str, int], float] = field(default_factory=dict)
+    differences: dict[tuple[str, int], _Difference] = field(default_factory=dict)
     """As they were asked for since the last ratio."""
     compared: OrderedDict[tuple[str, int], int] = field(default_factory=OrderedDict)
     """How many ratios there were when a rank was last compared, the one longest ago first."""
@@ -90,6 +112,10 @@ class _Model:
         if not known:
             return 0.0
         return known[half] if len(known) % 2 else (known[half - 1] + known[half]) / 2
+
+
+NO_DIFFERENCE = _Difference(0.0, 0.0, 0.0)
+"""Of ranks of a model that nothing was measured of."""
 
 
 class Calibration:
@@ -133,46 +159,57 @@ class Calibration:
             model.ratios += 1
             model.compared[name] = model.ratios
             model.compared.move_to_end(name)
-            model.factors.clear()
+            model.differences.clear()
             oldest, at = next(iter(model.compared.items()))
             if model.ratios - at > ROUNDS * len(model.compared):
                 self.forget(*oldest)
 
-    def factor(self, model: str, pod: str, rank: int) -> float:
-        """Return what a rank's predicted seconds are to be multiplied by."""
-        known = self._models.get(model)
-        if known is None:
-            return 1.0
-        found = known.factors.get((pod, rank))
-        if found is None:
-            found = known.factors[pod, rank] = self._factor(known, (pod, rank))
-        return found
+    def factor(self, model: str, pod: str, rank: int, utilisation: float = 0.0) -> float:
+        """Return what a rank's predicted seconds are to be multiplied by.
+
+        `utilisation` is the share of the model's ranks that have a prefill to do, 0 to 1.
+        """
+        found = self._difference(model, pod, rank)
+        return math.exp(found.usual + found.standing_out(1 - utilisation))
+
+    def slowness(self, model: str, pod: str, rank: int) -> float:
+        """Return how many times as long prefills take on a rank as on a typical one of its model.
+
+        1 where it may be chance, however full the fleet is.
+        """
+        return math.exp(self._difference(model, pod, rank).standing_out(1.0))
 
     def usual(self, model: str) -> float:
         """Return the factor that a model's typical rank has."""
         known = self._models.get(model)
         return math.exp(known.usual) if known else 1.0
 
-    def _factor(self, model: _Model, name: tuple[str, int]) -> float:
+    def _difference(self, of: str, pod: str, rank: int) -> _Difference:
+        model = self._models.get(of)
+        if model is None:
+            return NO_DIFFERENCE
+        found = model.differences.get((pod, rank))
+        if found is None:
+            found = model.differences[pod, rank] = self._differing(model, (pod, rank))
+        return found
+
+    def _differing(self, model: _Model, name: tuple[str, int]) -> _Difference:
         usual, average = model.usual, self._averages.get(name)
         if average is None or not average.is_known:
-            return math.exp(usual)
+            return _Difference(usual, 0.0, 0.0)
         doubt = ALIKE**2 + SURE**2 * average.error
-        apart = average.log_factor - usual
-        if apart**2 <= doubt:
-            return math.exp(usual)
-        return math.exp(usual + apart * (1 - doubt / apart**2))
+        return _Difference(usual, average.log_factor - usual, doubt)
 
     def forget(self, pod: str, rank: int) -> None:
         """Forget a rank that is gone."""
         for model in self._models.values():
-            model.factors.pop((pod, rank), None)
+            model.differences.pop((pod, rank), None)
             model.compared.pop((pod, rank), None)
         average = self._averages.pop((pod, rank), None)
         if average is not None and average.is_known:
             model = self._models[average.model]
             _take(model.known, average.log_factor)
-            model.factors.clear()
+            model.differences.clear()
 
     def check(self) -> None:
         """Raise BrokenInvariantError where a factor is out of bounds or sums are of too many."""
@@ -189,8 +226,9 @@ class Calibration:
                 raise BrokenInvariantError(f"what is known of {of} is not what its ranks have")
             if any(self._averages[rank].model != of for rank in model.compared):
                 raise BrokenInvariantError(f"a rank that was forgotten is remembered of {of}")
-            if any(kept != self._factor(model, rank) for rank, kept in model.factors.items()):
-                raise BrokenInvariantError(f"a factor of {of} is out of date")
+            kept = model.differences.items()
+            if any(one != self._differing(model, rank) for rank, one in kept):
+                raise BrokenInvariantError(f"a difference of {of} is out of date")
 
 
 def _take(known: list[float], value: float) -> None:

@@ -20,7 +20,7 @@ from router.pods import Pod
 from router.score import NOTHING, Prompt, Scorer
 from router.sessions import Sessions
 from router.utilisation import Utilisation
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Candidate, Load, Ranked, Request
 from scorer.decode import rank_decode
 from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
@@ -161,12 +161,15 @@ class Weigher:
         if not prefilling or (ask.disaggregated and not decoding):
             missing = "decode" if prefilling else "prefill"
             raise NoPodError(f"no pod of {ask.prompt.model!r} has the role {missing}")
+        pod_of = {rank: pod for pod, rank in [*prefilling, *decoding]}
+        names = [(pod.id, rank.number) for rank, pod in pod_of.items()]
+        loads = dict(zip(pod_of, self._loads.loads(names, now), strict=True))
+        busy = sum(loads[rank].waiting > 0 for _, rank in prefilling) / len(prefilling)
+        utilisation = self._utilisation(ask.prompt.model).after(busy, now)
         needs_known = getattr(policy, "needs_known_tokens", False)
-        weighed = self._weighed(ask, [*prefilling, *decoding], now, needs_known=needs_known)
+        weighed = self._weighed(ask, pod_of, loads, utilisation, now, needs_known=needs_known)
         first = [weighed[rank] for _, rank in prefilling]
         second = [weighed[rank] for _, rank in decoding]
-        busy = sum(one.candidate.load.waiting > 0 for one in first) / len(first)
-        utilisation = self._utilisation(ask.prompt.model).after(busy, now)
         request = Request(ask.tokens, utilisation, ask.session)
         options = _ordered(first, policy.rank(request, _candidates(first), self._rng))
         best = options[0]
@@ -200,10 +203,16 @@ class Weigher:
         return found
 
     def _weighed(
-        self, ask: Ask, ranks: Sequence[tuple[Pod, Rank]], now: float, *, needs_known: bool
+        self,
+        ask: Ask,
+        pod_of: Mapping[Rank, Pod],
+        loads: Mapping[Rank, Load],
+        utilisation: float,
+        now: float,
+        *,
+        needs_known: bool,
     ) -> dict[Rank, Option]:
-        tokens, prefill = ask.tokens, self._prefill
-        pod_of = {rank: pod for pod, rank in ranks}
+        model, tokens, prefill = ask.prompt.model, ask.tokens, self._prefill
         matches = self._scorer.matches(
             ask.prompt,
             list(pod_of),
@@ -211,13 +220,11 @@ class Weigher:
             stale_since=now - self._assumed_seconds,
         )
         last = self._sessions.get(ask.session, now) if ask.session else None
-        loads = self._loads.loads([(pod.id, rank.number) for rank, pod in pod_of.items()], now)
-        factor_of = self._calibration.factor
-        usual = self._calibration.usual(ask.prompt.model)
+        factor_of, slowness_of = self._calibration.factor, self._calibration.slowness
         # Many ranks hold the same of a prompt: nothing, mostly.
         warm_of: dict[tuple[Match, Level], Warmth] = {}
         options: dict[Rank, Option] = {}
-        for (rank, pod), load in zip(pod_of.items(), loads, strict=True):
+        for rank, pod in pod_of.items():
             name, number = pod.id, rank.number
             trust = rank.trust
             match = matches.get(rank, NOTHING)
@@ -225,16 +232,16 @@ class Weigher:
             if warm is None:
                 warm = warmth(match, trust.level, tokens, prefill)
                 warm_of[match, trust.level] = warm
-            factor = factor_of(ask.prompt.model, name, number)
+            factor = factor_of(model, name, number, utilisation)
             candidate = Candidate(
                 name,
                 number,
                 warm.cached,
                 warm.prefill * factor,
-                load,
-                self._scorer.held_tokens(ask.prompt.model, rank) if needs_known else 0,
+                loads[rank],
+                self._scorer.held_tokens(model, rank) if needs_known else 0,
                 last == (name, number),
-                factor / usual,
+                slowness_of(model, name, number),
                 warm.arriving * factor,
             )
             options[rank] = Option(pod, rank, match, trust, candidate, 0.0, (), factor)

@@ -7,6 +7,7 @@ from indexer.trust import Level
 from indexer.watched import WatchedRank
 from router.engine_load import Observed
 from router.pods import Pod, Status
+from router.weigh import Option
 from scorer.policy import UnknownPolicyError
 
 
@@ -86,3 +87,50 @@ def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model()
     parts.choose(prompt=SizedPrompt(641), pods=[blind])
     [told] = parts.weigh(policy="sglang", pods=[blind]).options
     assert told.candidate.known_tokens == 640
+
+
+def of_busy_pods(slow: float, busy: bool) -> tuple[Option, Option]:
+    """Return two pods as they are weighed for a cold prompt, the second `slow` times as slow.
+
+    Both have learned that. They have nothing to do, or one prefill each for a minute.
+    """
+    parts = Parts(pods=2)
+    for number in range(80):
+        prompt = KeyedPrompt(range(100 * number + 1, 100 * number + 101))
+        pods = parts.pods[number % 2 : number % 2 + 1]
+        name, choice = parts.choose(prompt=prompt, pods=pods)
+        seconds = choice.options[0].candidate.prefill / choice.options[0].calibration
+        parts.now += seconds * (slow if number % 2 else 1.0)
+        parts.picker.first_token(name, parts.now)
+        parts.picker.ended(name, "finished", parts.now)
+    waiting: list[str] = []
+    for _ in range(60 if busy else 0):
+        parts.now += 1.0
+        short = KeyedPrompt(range(20_001, 20_003))
+        before, waiting = waiting, [parts.choose(prompt=short, pods=[pod])[0] for pod in parts.pods]
+        for name in before:
+            parts.picker.ended(name, "failed", parts.now)
+    prompt = KeyedPrompt(range(10_001, 10_101))
+    first, second = sorted(parts.weigh(prompt=prompt).options, key=lambda one: one.pod.id)
+    return first, second
+
+
+def others(option: Option) -> float:
+    return dict(option.terms)["others"]
+
+
+def test_on_a_quiet_fleet_a_small_difference_of_speed_counts_nothing() -> None:
+    usual, slower = of_busy_pods(1.07, busy=False)
+    assert slower.candidate.prefill == pytest.approx(usual.candidate.prefill)
+
+
+def test_on_a_full_fleet_a_small_difference_of_speed_counts_with_all_that_it_costs() -> None:
+    usual, slower = of_busy_pods(1.07, busy=True)
+    assert slower.candidate.prefill == pytest.approx(1.07 * usual.candidate.prefill, rel=0.01)
+    assert others(slower) == pytest.approx(1.07 * others(usual), rel=0.01)
+
+
+def test_a_slow_pod_of_a_full_fleet_takes_its_time_and_costs_others_little_more() -> None:
+    usual, slow = of_busy_pods(3.0, busy=True)
+    assert slow.candidate.prefill == pytest.approx(3.0 * usual.candidate.prefill, rel=0.05)
+    assert others(slow) == pytest.approx(others(usual), rel=0.1)
