@@ -90,6 +90,19 @@ class Layout:
         """Whether a prompt's blocks must be held from the first on."""
         return bool(self.prefix) or not self.groups
 
+    def ends(self, blocks: int) -> dict[int, set[int]]:
+        """Return how many of a prompt's `blocks` end with the last block of which groups.
+
+        Only of groups that reuse needs, and that have a block of it.
+        """
+        found: dict[int, set[int]] = {}
+        for number, group in self.groups.items():
+            if number in self.prefix or number == self.only or group.needed:
+                step = max(1, group.block_size // self.block_size)
+                found.setdefault(blocks // step * step, set()).add(number)
+        found.pop(0, None)
+        return found
+
     def way(self, number: int, group: Group) -> Way:
         """Return how blocks of a group that come with their tokens get their keys."""
         if group.kind in WINDOW_KINDS:

@@ -1,5 +1,6 @@
 """Assigns a pick to its rank: books the work there, and believes the blocks there that it brings."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from indexer.believed import Believed
@@ -10,12 +11,15 @@ from router.score import Form
 from router.weigh import Option
 from scorer.prefill import PrefillModel
 
+LOOKS = 4
+"""Prompts of requests that are over, looked for among what events have told, at each `expire`."""
+
 
 class Assigner:
     """Keeps bookings and beliefs in step with picks. `now` is the ingest's clock, seconds.
 
     `form` says in which form a model's rank, by pod and number, has blocks (`Scorer.form`), `has_told`
-    whether its events have told of all blocks of these keys (`Scorer.has_told`). A prompt is
+    whether events of a pod's rank have told of all blocks of these keys (`Scorer.has_told`). A prompt is
     believed to be on its way until `arriving_seconds` past its predicted first token, and its blocks to
     be there for `confirm_seconds` after it.
     """
@@ -26,7 +30,7 @@ class Assigner:
         believed: Believed,
         *,
         form: Callable[[str, str, int], Form],
-        has_told: Callable[[str, str, int, bytes], bool],
+        has_told: Callable[[str, int, bytes], bool],
         prefill: PrefillModel,
         arriving_seconds: float,
         confirm_seconds: float,
@@ -38,6 +42,9 @@ class Assigner:
         self._prefill = prefill
         self._arriving_seconds = arriving_seconds
         self._confirm_seconds = confirm_seconds
+        self._untold: deque[tuple[int, tuple[str, int]]] = deque()
+        """Tickets of requests that were over before events told, and their ranks; also of some that have
+        ended since."""
 
     def assign(self, placed: Placed, now: float, decode: Option | None = None) -> None:
         """Assign a pick to where it goes; its decoding to another rank, if it is told one.
@@ -110,13 +117,16 @@ class Assigner:
             self.settle(placed, now)
 
     def first_token(self, placed: Placed, now: float) -> None:
-        """Take note of a pick's first token: its prefill is over, and events will tell of its blocks."""
+        """Take note of a pick's first token: its prefill is over, and events will tell of its blocks.
+
+        An engine keeps them while their request runs: so long it does no harm to believe them besides.
+        """
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
             if placed.decoding is not None:
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
-            self._confirm(placed, placed.ticket, now)
+            self._believed.confirm(placed.ticket, now + self._confirm_seconds)
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
         """Take note of a pick's end: no rank has work of it any more."""
@@ -130,25 +140,29 @@ class Assigner:
         if placed.ticket is not None:
             if end == "failed" and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)
-            else:
-                self._confirm(placed, placed.ticket, now)
+            elif not self._withdraw_told(placed.ticket, placed.went):
+                self._believed.confirm(placed.ticket, now + self._confirm_seconds)
+                self._untold.append((placed.ticket, placed.went))
 
-    def _confirm(self, placed: Placed, ticket: int, now: float) -> None:
-        """Believe a prompt's blocks to be there until events tell of them, not after.
+    def _withdraw_told(self, ticket: int, went: tuple[str, int]) -> bool:
+        """End a ticket of whose blocks events have told; False where they have not, and it goes on.
 
-        An engine keeps them while their request runs. So where events have told, they are there when it
-        ends, and what becomes of them later events tell too.
+        Events tell what becomes of them later, too.
         """
         keys = self._believed.arriving(ticket)
-        if keys and self._has_told(placed.model, *placed.went, keys):
-            self._believed.withdraw(ticket)
-        else:
-            self._believed.confirm(ticket, now + self._confirm_seconds)
+        if keys and not self._has_told(*went, keys):
+            return False
+        self._believed.withdraw(ticket)
+        return True
 
     def expire(self, now: float) -> None:
         """Let go of bookings and beliefs whose time has come."""
         self._bookings.expire(now)
         self._believed.expire(now)
+        for _ in range(min(LOOKS, len(self._untold))):
+            untold = self._untold.popleft()
+            if not self._withdraw_told(*untold):
+                self._untold.append(untold)
 
     def emptied(self, pod: str, rank: int) -> None:
         """Take note that a rank holds nothing of what was sent there before."""

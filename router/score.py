@@ -153,22 +153,29 @@ class Scorer:
             for size, lookahead in forms
         }
 
-    def has_told(self, model: str, pod: str, rank: int, keys: bytes) -> bool:
+    def has_told(self, pod: str, rank: int, keys: bytes) -> bool:
         """Whether a rank's events have told that it holds all blocks of a prompt, by packed keys.
 
-        False where that is not known at once: of hybrid caches, and of ranks that lie in Redis.
+        Engines store a prompt's blocks in order, so the last one of each cache tells of those before it.
+        False of ranks that lie in Redis: what is held there is not known at once.
         """
         known = self._ingest.rank(pod, rank)
-        if known is None or isinstance(known, RemoteRank) or known.layout.only is None:
+        if known is None or isinstance(known, RemoteRank) or known.trust.level is not Level.EXACT:
             return False
-        if known.trust.level is not Level.EXACT:
-            return False
-        blocks = len(keys) // WORD_BYTES
-        chain = Chain(0, b"", self._form(model, known.layout.form)[0], blocks, (), keys)
-        return any(
-            (place.pod, place.rank, start) == (pod, rank, 0) and stop >= blocks
-            for place, start, stop in self._ingest.match(chain, leading=True)
+        ends = known.layout.ends(len(keys) // WORD_BYTES)
+        return bool(ends) and all(
+            groups <= self._holding(pod, rank, keys[(end - 1) * WORD_BYTES : end * WORD_BYTES])
+            for end, groups in ends.items()
         )
+
+    def _holding(self, pod: str, rank: int, key: bytes) -> set[int]:
+        """Return the groups of a rank's cache in which it holds a block, by its packed key."""
+        chain = Chain(0, b"", 1, 1, (), key)
+        return {
+            place.group
+            for place, _, _ in self._ingest.match(chain)
+            if (place.pod, place.rank) == (pod, rank)
+        }
 
     def form(self, model: str, pod: str, rank: int) -> Form:
         """Return in which form a rank has prompts' blocks, or is assumed to."""

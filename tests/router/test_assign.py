@@ -99,6 +99,46 @@ def test_what_events_told_of_is_not_believed_any_more_when_they_tell_that_it_is_
     parts.believed.check()
 
 
+def store(parts: Parts, group: int, *keys: int) -> None:
+    """Let the first pod, of a full-attention cache and a window in blocks twice as large, hold blocks."""
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    groups = [
+        pb.Group(number=0, kind="full_attention", block_size=16),
+        pb.Group(number=1, kind="sliding_window", block_size=32, window=100),
+    ]
+    state = pb.RankState(trust="exact", reason="told", groups=groups)
+    added = pb.Keys(tier="gpu", group=group, keys=pack_words(keys))
+    rank.take_delta(pb.Delta(changes=[pb.Change(added=added)], state=state))
+
+
+def test_of_a_hybrid_cache_events_have_told_when_they_told_of_the_last_block_of_each() -> None:
+    parts = Parts(pods=1)
+    store(parts, 0)
+    prompt = KeyedPrompt(range(1, 102))
+    booking_id, _ = parts.choose(prompt=prompt)
+    store(parts, 0, *range(1, 102))
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.weigh(prompt=prompt).options[0].match.arriving_tokens == 1616
+    # The window's own last block ends before the prompt's last.
+    store(parts, 1, *range(94, 102, 2))
+    parts.picker.expire(parts.now)
+    match = parts.weigh(prompt=prompt).options[0].match
+    assert (match.known_tokens, match.arriving_tokens) == (1600, 0)
+
+
+def test_what_events_tell_of_after_the_end_is_not_believed_any_more_either() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.weigh().options[0].match.arriving_tokens == 1600
+    parts.warm(0, 100)
+    parts.picker.expire(parts.now)
+    assert parts.weigh().options[0].match.arriving_tokens == 0
+
+
 def test_the_first_token_releases_the_prefill_and_the_end_the_rest() -> None:
     parts = Parts(pods=1)
     booking_id, _ = parts.choose()
