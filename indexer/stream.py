@@ -22,7 +22,7 @@ A connection's batches never arrive after it is gone: `indexer.subscribe` uses a
 
 A replay that breaks off is asked for again from where it stopped, fence included, at growing intervals;
 live batches are held meanwhile. That ends when the publisher says that its buffer no longer goes back
-that far, or when batches wait and it has not answered `PATIENCE` times in a row.
+that far, or when batches wait and it has not answered `replay_call.PATIENCE` times in a row.
 
 A message that is no batch has no sequence. Whether it was to be one shows with the next batch: nothing
 is missing before one that is next in order.
@@ -40,19 +40,10 @@ import msgspec
 from indexer.digests import Digests
 from indexer.held_batches import HeldBatches
 from indexer.index import BrokenInvariantError
+from indexer.replay_call import ReplayCall
 from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream_trust import StreamTrust
 from indexer.trust import Level, Trust
-
-PATIENCE = 10
-"""Failures in a row of a replay endpoint that has answered before, after which its batches are lost."""
-
-FIRST_PATIENCE = 3
-"""The same where it has never answered: perhaps there is none."""
-
-BACK_OFF = 0.1
-LONGEST_BACK_OFF = 5.0
-"""Seconds before a replay that broke off is asked for again: after the first failure, and at most."""
 
 
 class State(Enum):
@@ -113,16 +104,7 @@ class Stream:
         """The sequence that is to be applied next."""
         self._digests = Digests()
         self._held = HeldBatches(pending_bytes)
-        self._ticket = 0
-        self._fence: int | None = None
-        """Sequence that the running replay must begin with; None where there is no fence."""
-        self._replay_begun = False
-        self._unfillable = -1
-        """The missing sequence that the last replay did not bring either."""
-        self._failures = 0
-        """Replays that failed one after the other, none of which brought a batch."""
-        self._answered = False
-        """Whether any replay was ever answered."""
+        self._replay = ReplayCall()
 
     @property
     def trust(self) -> Trust:
@@ -173,7 +155,7 @@ class Stream:
         """Take note that the live socket is gone."""
         if self._disconnected_at is None:
             self._disconnected_at = now
-        self._ticket += 1
+        self._replay.drop()
         self._state = State.WAITING
         self._held.drop()
 
@@ -226,14 +208,14 @@ class Stream:
             late = self._degrade(f"joined late: {missing} were before", sequence, now)
             return late + self._accept(sequence, payload, now)
         self.counts.gaps += 1
-        if not self._has_replay or self._unfillable == self._next:
+        if not self._has_replay or self._replay.unfillable == self._next:
             lost = self._degrade(f"{missing} are lost", sequence, now)
             return lost + self._accept(sequence, payload, now)
         if self._trust.level is not Level.DEGRADED:
             self._trust.set(
                 Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True
             )
-        self._unfillable = self._next
+        self._replay.unfillable = self._next
         actions = self._ask(now)
         self._hold(sequence, payload)
         return actions
@@ -251,7 +233,7 @@ class Stream:
     def _new_life(self, reason: str, now: float) -> Reset:
         self.counts.restarts += 1
         self._next = 0
-        self._unfillable = -1
+        self._replay.unfillable = -1
         self._digests.clear()
         self._trust.new_life(f"the engine restarted: {reason}", now)
         return Reset(reason)
@@ -264,39 +246,40 @@ class Stream:
         return [self._request(0.0)]
 
     def _request(self, delay: float) -> AskReplay:
-        self._ticket += 1
-        self._replay_begun = False
         # What it brings was published before it is asked, and so before it is answered.
         self._trust.stray = ""
         self.counts.replays += 1
-        self._fence = self._next - 1 if self._next - 1 in self._digests else None
-        return AskReplay(self._ticket, self._next if self._fence is None else self._fence, delay)
+        has_fence = self._next - 1 in self._digests
+        return self._replay.ask(self._next, has_fence=has_fence, delay=delay)
+
+    def _is_running(self, ticket: int) -> bool:
+        return self._state is State.REPLAYING and self._replay.is_current(ticket)
 
     def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take one batch of a replay's answer."""
-        if ticket != self._ticket or self._state is not State.REPLAYING:
+        if not self._is_running(ticket):
             return []
         actions: list[Action] = []
-        self._answered = True
-        begun, self._replay_begun = self._replay_begun, True
-        if not begun and self._fence is not None and sequence <= self._fence:
+        self._replay.answered()
+        begun, self._replay.begun = self._replay.begun, True
+        if not begun and self._replay.fence is not None and sequence <= self._replay.fence:
             return self._pass_fence(sequence, payload, now)
-        if not begun and self._fence is not None:
+        if not begun and self._replay.fence is not None:
             reason = f"the replay buffer begins at {sequence}, after the last batch seen"
-            actions = self._degrade(f"{reason} ({self._fence})", sequence, now)
+            actions = self._degrade(f"{reason} ({self._replay.fence})", sequence, now)
         if sequence < self._next:
             self.counts.duplicates += 1
             return actions
         if sequence > self._next:
             actions += self._lose(sequence, now)
-        self._failures = 0
+        self._replay.succeeded()
         return actions + self._accept(sequence, payload, now)
 
     def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Compare the replay's first batch with the fence."""
-        if sequence != self._fence:
+        if sequence != self._replay.fence:
             # Not what was asked for; a publisher that ignores the start. Skip up to the fence.
-            self._replay_begun = False
+            self._replay.begun = False
             return []
         if self._digests.has(sequence, payload):
             return []
@@ -312,34 +295,35 @@ class Stream:
 
     def replay_ended(self, ticket: int, now: float) -> list[Action]:
         """Take the end of a replay's answer."""
-        if ticket != self._ticket or self._state is not State.REPLAYING:
+        if not self._is_running(ticket):
             return []
-        self._answered = True
-        if not self._replay_begun and self._fence is not None:
+        self._replay.answered()
+        if not self._replay.begun and self._replay.fence is not None:
             if self._trust.stray:
                 return self.replay_failed(ticket, self._trust.stray, now)
             # The same life has at least the fence in its buffer.
             return [self._new_life("its replay buffer is empty", now), *self._follow(now)]
-        self._failures = 0
+        self._replay.succeeded()
         return self._follow(now)
 
     def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
         """Take note that a replay's answer did not come, or not to its end: it is resumed."""
-        if ticket != self._ticket or self._state is not State.REPLAYING:
+        if not self._is_running(ticket):
             return []
         reason = f"replay failed: {reason}"
-        self._failures += 1
-        if self._held and self._failures >= (PATIENCE if self._answered else FIRST_PATIENCE):
-            doubt = self._degrade(f"{reason}, {self._failures} times in a row", self._next, now)
-            self._unfillable = self._next
+        self._replay.failed()
+        if self._held and self._replay.is_hopeless:
+            doubt = self._degrade(
+                f"{reason}, {self._replay.failures} times in a row", self._next, now
+            )
+            self._replay.unfillable = self._next
             return doubt + self._follow(now)
         if self._next == 0:
             self._trust.set(Level.COLD, f"{reason}; it is asked again", now)
         elif not self.is_damaged:
             said = f"{reason}; it is asked again from where it stopped"
             self._trust.set(Level.DEGRADED, said, now, passing=True)
-        doublings = min(self._failures - 1, 16)
-        return [self._request(min(BACK_OFF * 2**doublings, LONGEST_BACK_OFF))]
+        return [self._request(self._replay.back_off)]
 
     def _follow(self, now: float) -> list[Action]:
         """Go on with the live batches that were held."""

@@ -22,8 +22,9 @@ from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest, SavedRank
+from indexer.replay_call import FIRST_PATIENCE
 from indexer.resolver import Resolver
-from indexer.stream import FIRST_PATIENCE, State
+from indexer.stream import State
 from indexer.stream_action import AskReplay
 from indexer.trust import Level
 from tests.examples import examples

@@ -1,12 +1,7 @@
 """The stream machine: order, gaps, replays, restarts, and what they do to trust."""
 
-from indexer.stream import (
-    FIRST_PATIENCE,
-    LONGEST_BACK_OFF,
-    PATIENCE,
-    State,
-    Stream,
-)
+from indexer.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
+from indexer.stream import State, Stream
 from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.trust import Level
 

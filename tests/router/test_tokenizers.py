@@ -237,7 +237,9 @@ async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_
 
     hub.answer = slow
     tables = (
-        "[limits]\ntokenize-seconds = 0.05\n[pick]\ngroup-seconds = 0.2\n"
+        "[limits]\ntokenize-seconds = 0.05\n"
+        # No prefill is reckoned to be over before the other text is placed.
+        "[pick]\ngroup-seconds = 0.2\nprefill-base-seconds = 60\n"
         "[probe]\ninterval-seconds = 0\n"
     )
     pods = "".join(f'[[pods]]\nid = "{one}"\nmodel = "m"\naddress = "{one}:80"\n' for one in "ab")
