@@ -15,18 +15,29 @@ FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attent
 WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
 """Groups that need only the last blocks before the point of reuse."""
 
+MOST_BLOCK_SIZE = 1 << 20
+"""Tokens of a block."""
+MOST_NUMBER = (1 << 31) - 1
+"""Of a group, and of a window's tokens."""
+
 TRTLLM_WINDOW = "trtllm_window"
 """TensorRT-LLM's attention windows, all alike; the largest one decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cache group of a rank. Sizes in tokens."""
+    """One cache group of a rank. Sizes in tokens. Raises ValueError for one that cannot be."""
 
     kind: str
     block_size: int
     window: int = 0
     """The sliding window; 0 where there is none."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block_size <= MOST_BLOCK_SIZE:
+            raise ValueError(f"a block size is {self.block_size}; it is 1 to {MOST_BLOCK_SIZE}")
+        if not 0 <= self.window <= MOST_NUMBER:
+            raise ValueError(f"a window is {self.window}; it is 0 to {MOST_NUMBER}")
 
     @property
     def is_chained(self) -> bool:

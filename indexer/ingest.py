@@ -1,5 +1,6 @@
 """Every rank's ingestion into one index: ranks by (pod, number), and the slots they hold."""
 
+import logging
 from collections.abc import Iterator
 
 from indexer.blind import BlindRank
@@ -14,6 +15,8 @@ from indexer.shared.remote import RemoteIndex
 from indexer.shared.remote_rank import RemoteRank
 from indexer.slot import Place, SlotTable
 from indexer.watched import WatchedRank
+
+log = logging.getLogger(__name__)
 
 
 class Ingest:
@@ -139,8 +142,16 @@ class Ingest:
         return pod, rank
 
     def save(self) -> list[SavedRank]:
-        """Return every rank that is followed from its engine's own events."""
-        return [rank.save() for rank in self._ranks.values() if isinstance(rank, RankIngest)]
+        """Return every rank that is followed from its engine's own events, as far as it can be saved."""
+        saved = []
+        for rank in self._ranks.values():
+            if not isinstance(rank, RankIngest):
+                continue
+            try:
+                saved.append(rank.save())
+            except Exception:
+                log.exception("pod %s rank %d is not saved: a bug of ours", rank.pod, rank.number)
+        return saved
 
     def remove(self, pod: str, rank: int) -> None:
         """Stop following a rank; it holds nothing from here on."""

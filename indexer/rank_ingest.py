@@ -246,9 +246,9 @@ class RankIngest:
 
     def restore(self, saved: SavedRank) -> None:
         """Go on from what another process saved; nothing may have been taken before."""
-        self.capacity = self.capacity or saved.capacity
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
+        self.capacity = self.capacity or saved.capacity
         self._limits.set(BEFORE, saved.limit)
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:

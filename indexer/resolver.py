@@ -187,7 +187,7 @@ class Resolver:
 
     def _store(self, event: Stored) -> list[Change]:
         layout = self.layout
-        group = layout.groups.get(event.group, Group(event.kind, event.block_size))
+        group = layout.groups.get(event.group, Group(event.kind, event.block_size or 1))
         spot = (event.tier, event.group)
         way = layout.way(event.group, group)
         if way is Way.LEFT_OUT:

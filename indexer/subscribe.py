@@ -152,13 +152,14 @@ class Subscriber:
     def _take(self, messages: list[list[bytes]]) -> None:
         frames = []
         for message in messages:
-            if len(message) == 3 and len(message[1]) == 8:
+            if len(message) == 3 and len(message[1]) == 8 and message[1][0] < 0x80:
                 topic, sequence, payload = message
                 frames.append((topic.decode("utf-8", "replace"), _number(sequence), payload))
                 continue
             self._ask_all(frames)
             frames = []
-            self._rank.frame_malformed("a message is topic, 8-byte sequence, payload")
+            problem = "a message is topic, 8-byte sequence below 2^63, payload"
+            self._rank.frame_malformed(problem)
         self._ask_all(frames)
 
     def _ask_all(self, frames: list[tuple[str, int, bytes]]) -> None:

@@ -1,6 +1,7 @@
 """Following pods: what runs for each, from when it is known until it goes."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import grpc
@@ -10,13 +11,15 @@ from indexer.connect import Engine, Patience, connections
 from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.rank import Rank
-from indexer.rank_ingest import SavedRank
+from indexer.rank_ingest import RankIngest, SavedRank
 from indexer.tasks import Work, cancel, kept
 from indexer.watch import Watcher
 from router import config
 from router.pods import Pod, PodTable
 from router.probe import Prober, Sink
 from router.shared_index import SharedPods
+
+log = logging.getLogger(__name__)
 
 
 class Follower:
@@ -117,7 +120,7 @@ class Follower:
         for rank in ranks:
             saved = self._saved.pop((spec.id, rank.number, spec.model), None)
             if saved is not None:
-                rank.restore(saved)
+                _restore(rank, saved)
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
     def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
@@ -147,6 +150,19 @@ class Follower:
         for tasks in self._tasks.values():
             await cancel(tasks)
         self._context.destroy(linger=0)
+
+
+def _restore(rank: RankIngest, saved: SavedRank) -> None:
+    """Let a rank go on from what was saved, or begin cold where that cannot be."""
+    try:
+        rank.restore(saved)
+    except Exception as error:  # noqa: BLE001  whatever the file says, the router starts
+        # What it says may be anything, and whose error it is does not matter to the rank.
+        kind = type(error).__name__
+        log.warning(
+            "index.state-file: pod %s rank %d: %s: starting cold", rank.pod, rank.number, kind
+        )
+        rank.state.forget()
 
 
 def _engine(spec: config.Pod) -> Engine:

@@ -1,5 +1,6 @@
 """From a prompt's tokens to what every rank holds of it, and to scores."""
 
+import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,11 @@ from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy
 
+log = logging.getLogger(__name__)
+
 NOTHING = Match((), 0)
+
+UNMATCHED = "it cannot be matched with prompts: a bug of ours"
 
 MOST_LIVES = 100_000
 """Ranks of which the life is remembered, those that are gone among them."""
@@ -241,7 +246,14 @@ class Scorer:
             is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
             match = alike.get(pieces[0]) if is_simple else None
             if match is None:
-                match = _match(pieces, layout, sought.blocks)
+                try:
+                    match = _match(pieces, layout, sought.blocks)
+                except Exception:
+                    # What one pod says of itself must not cost the answer about the others.
+                    if UNMATCHED not in rank.trust.reason:
+                        log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
+                    rank.limit(UNMATCHED, UNMATCHED)
+                    continue
                 if is_simple:
                     alike[pieces[0]] = match
             matches[rank] = match

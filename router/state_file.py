@@ -10,6 +10,7 @@ names beside it, `.new` and `.unusable`. A link is followed: what it leads to is
 """
 
 import hashlib
+import logging
 import os
 import stat
 from pathlib import Path
@@ -18,6 +19,8 @@ import msgspec
 
 from indexer.key import fingerprint
 from indexer.rank_ingest import SavedRank
+
+log = logging.getLogger(__name__)
 
 FORMAT = b"warmpath-state "
 HEADING = FORMAT + b"3\n"
@@ -90,16 +93,32 @@ def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
     """
     _refuse_foreign(path)
     file_at, aside, _ = _places(path)
-    payload = msgspec.msgpack.encode(State(fingerprint("", hash_seed), ranks))
+    saved = [_encoded(rank) for rank in ranks]
+    whole = {"hash_seed": fingerprint("", hash_seed), "ranks": [one for one in saved if one]}
+    payload = msgspec.msgpack.encode(whole)
     digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
     aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(HEADING + digest + payload)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(file_at)
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(HEADING + digest + payload)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(file_at)
+    except OSError:
+        # A full disk is not to be kept full.
+        aside.unlink(missing_ok=True)
+        raise
     return len(HEADING) + DIGEST_BYTES + len(payload)
+
+
+def _encoded(rank: SavedRank) -> msgspec.Raw | None:
+    """Return a rank as it is written; None where it holds what no file can."""
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(rank))
+    except (msgspec.MsgspecError, OverflowError, ValueError) as error:
+        log.error("pod %s rank %d is not saved: %s", rank.pod, rank.rank, error)  # noqa: TRY400
+        return None
 
 
 def put_aside(path: Path) -> None:

@@ -30,8 +30,10 @@ from indexer.engines.wire import (
     name_of,
     names_of,
     read_batch,
+    within,
 )
 from indexer.extra import next_token
+from indexer.group import MOST_BLOCK_SIZE
 from indexer.token import pack_tokens
 
 
@@ -92,8 +94,7 @@ def _neutral(event: WireEvent) -> Event:
 
 
 def _stored(event: BlockStored) -> Stored:
-    if event.block_size < 1:
-        raise MalformedEventError(f"block_size is {event.block_size}; it is 1 or more")
+    within("block_size", event.block_size, 1, MOST_BLOCK_SIZE)
     hashes = names_of(event.block_hashes)
     if len(event.token_ids) != len(hashes) * event.block_size:
         raise MalformedEventError(

@@ -28,9 +28,9 @@ from indexer.engines.event import (
     Tier,
     Unread,
 )
-from indexer.engines.wire import LONGEST_KIND, name_of
+from indexer.engines.wire import LONGEST_KIND, name_of, within
 from indexer.extra import pack_extra
-from indexer.group import TRTLLM_WINDOW
+from indexer.group import MOST_NUMBER, TRTLLM_WINDOW
 from indexer.token import pack_tokens
 
 MOST_NAME_BYTES = 64
@@ -147,9 +147,8 @@ def address(event: bytes) -> tuple[int, int]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedEventError(str(error)) from error
     rank = found.attention_dp_rank or 0
-    if found.event_id < 0 or rank < 0:
-        raise MalformedEventError("event_id and attention_dp_rank are 0 or more")
-    return rank, found.event_id
+    within("attention_dp_rank", rank, 0, MOST_NUMBER)
+    return rank, within("event_id", found.event_id, 0, (1 << 63) - 1)
 
 
 class Codec:
@@ -170,10 +169,11 @@ class Codec:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise MalformedEventError(str(error)) from error
         rank, group = envelope.attention_dp_rank, envelope.window_size
-        if group < 0:
-            raise MalformedEventError(f"window_size is {group}; it is 0 or more")
+        within("window_size", group, 0, MOST_NUMBER)
         if isinstance(data, Created):
             capacity = data.num_blocks_per_cache_level
+            for blocks in capacity:
+                within("num_blocks_per_cache_level", blocks, 0, MOST_NUMBER)
             # The first of its life: whatever was known before is of another one.
             return Batch(0.0, (Cleared(),), rank, capacity=capacity[0] if capacity else 0)
         if isinstance(data, StoredData):

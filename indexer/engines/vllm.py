@@ -26,8 +26,10 @@ from indexer.engines.wire import (
     name_of,
     names_of,
     read_batch,
+    within,
 )
 from indexer.extra import pack_extra
+from indexer.group import MOST_BLOCK_SIZE, MOST_NUMBER
 from indexer.token import pack_tokens
 
 
@@ -92,8 +94,7 @@ def _neutral(event: WireEvent) -> Event:
 
 
 def _stored(event: BlockStored) -> Stored:
-    if event.block_size < 0:
-        raise MalformedEventError(f"block_size is {event.block_size}; it is 0 or more")
+    within("block_size", event.block_size, 0, MOST_BLOCK_SIZE)
     hashes = names_of(event.block_hashes)
     # Placeholders of offload tiers have no tokens; groups that skip blocks have more tokens than
     # their hashes cover (section 2.8, 7), so that no slice belongs to a hash.
@@ -109,6 +110,7 @@ def _stored(event: BlockStored) -> Stored:
                 f"extra_keys has {len(event.extra_keys)} entries for {len(hashes)} blocks"
             )
         salt, extras = _extras(event)
+    window = max(0, event.kv_cache_spec_sliding_window or 0)
     return Stored(
         hashes=hashes,
         parent=None if event.parent_block_hash is None else name_of(event.parent_block_hash),
@@ -120,7 +122,7 @@ def _stored(event: BlockStored) -> Stored:
         extras=extras,
         group=group_of(event.group_idx),
         kind=event.kv_cache_spec_kind or "",
-        window=max(0, event.kv_cache_spec_sliding_window or 0),
+        window=within("kv_cache_spec_sliding_window", window, 0, MOST_NUMBER),
     )
 
 

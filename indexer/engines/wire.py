@@ -13,6 +13,7 @@ import msgspec
 import xxhash
 
 from indexer.engines.event import Batch, Cleared, EngineHash, Event, MalformedEventError, Unread
+from indexer.group import MOST_NUMBER
 
 UINT64 = (1 << 64) - 1
 
@@ -101,9 +102,16 @@ def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]
 
 def group_of(number: int | None) -> int:
     """Return a cache group's number; none said means 0. Raises MalformedEventError."""
-    if number is not None and number < 0:
-        raise MalformedEventError(f"group_idx is {number}; it is 0 or more")
-    return number or 0
+    return within("group_idx", number or 0, 0, MOST_NUMBER)
+
+
+def within(field: str, value: int, least: int, most: int) -> int:
+    """Return what a field says, if it is no less and no more. Raises MalformedEventError."""
+    if value < least:
+        raise MalformedEventError(f"{field} is {value}; it is {least} or more")
+    if value > most:
+        raise MalformedEventError(f"{field} is {value}; it is {most} or less")
+    return value
 
 
 def lora_of(name: str | None, number: int | None) -> str:

@@ -15,25 +15,35 @@ The record is a hash under a lease: its publisher renews it, and where it is gon
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from indexer.engines.event import Tier
+from indexer.group import MOST_NUMBER
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.message import read_message
 from indexer.trust import Level
+from indexer.watched import layout_of
 
 SLOTS_OF_A_CLAIM = 1 << 16
 """A slot is the claim's base x this + the number of its place."""
+
+MOST_RANKS = 1024
+MOST_COUNT = 1 << 53
+"""Of batches, claims and blocks: Lua in Redis counts in floats, which are whole up to here."""
+
+Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 
 
 class SpotOf(msgspec.Struct, frozen=True, array_like=True):
     """What a slot stands for: a rank's tier and cache group."""
 
-    rank: int
+    rank: Rank
     tier: Tier
-    group: int
+    group: Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -41,14 +51,14 @@ class Claim(msgspec.Struct, frozen=True):
 
     owner: str
     """Random: one life of one writer."""
-    base: int
+    base: Annotated[int, Meta(ge=0, lt=1 << 47)]
     """Random, 47 bits: the slots of this claim are base * SLOTS_OF_A_CLAIM + n."""
-    places: list[SpotOf | None]
+    places: Annotated[list[SpotOf | None], Meta(max_length=SLOTS_OF_A_CLAIM)]
     """What each of its slots stands for; None for one that was dropped."""
     keyspace: str
     """Fingerprint of model and hash seed (`indexer.key.fingerprint`)."""
     model: str
-    ranks: int
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
     watch: str = ""
     """host:port at which the publisher serves CacheWatch; empty: nowhere."""
 
@@ -99,20 +109,29 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
     for name, value in fields.items():
         kind, _, number = name.partition(b":")
         if kind == b"state":
-            state = states[int(number)] = read_message(pb.RankState, value)
+            state = states[_count(number, MOST_RANKS)] = read_message(pb.RankState, value)
             Level(state.trust)
+            layout_of(state)
         elif kind == b"blocks":
-            blocks[int(number)] = msgspec.json.decode(value, type=dict[Tier, int])
+            held = msgspec.json.decode(value, type=dict[Tier, Count])
+            blocks[_count(number, MOST_RANKS)] = held
     claim: Any = fields.get(b"claim")
     return Record(
-        token=int(fields[b"token"]),
+        token=_count(fields[b"token"]),
         claim=msgspec.json.decode(claim, type=Claim) if claim else None,
-        applied=int(fields.get(b"applied", b"0")),
-        audits=int(fields.get(b"audits", b"0")),
+        applied=_count(fields.get(b"applied", b"0")),
+        audits=_count(fields.get(b"audits", b"0")),
         sound=b"sound" in fields,
         reason=fields.get(b"reason", b"").decode(),
         states=states,
         blocks=blocks,
         owner=fields.get(b"owner", b"").decode(),
-        building=int(fields.get(b"building", b"0")),
+        building=_count(fields.get(b"building", b"0")),
     )
+
+
+def _count(digits: bytes, most: int = MOST_COUNT) -> int:
+    """Return a number. Raises ValueError for one that nobody counts up to."""
+    if not digits.isdigit() or len(digits) > len(str(most)) or int(digits) > most:
+        raise ValueError(f"{digits[:40]!r} is no number from 0 to {most}")
+    return int(digits)
