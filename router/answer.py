@@ -8,6 +8,7 @@ from typing import NamedTuple
 from indexer.rank import Rank
 from indexer.trust import Trust
 from router.body import BadPromptError
+from router.bounds import MOST_PODS, check_name, check_number
 from router.candidate_message import trust_message
 from router.namespaces import set_apart
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -80,6 +81,7 @@ class Answerer:
         """Answer Score; text is tokenised for at most `timeout` seconds, all waits end by `patience`."""
         left = TimeLeft(patience) if self._scorer.remote else None
         strategy = _strategy(request.strategy)
+        check_number("pods", request.pods, MOST_PODS)
         trace = Trace(self._clock) if request.explain else None
         read = await self._reader.read(request.prompt, timeout, trace)
         pods, unknown = self._named(read.prompt.model, request.pods)
@@ -113,6 +115,7 @@ class Answerer:
                     most = max(most, match.matched_tokens)
                 parts.append(score_entry(entry.fixed, part))
         for pod_id in unknown:
+            check_name("pods", pod_id)
             said = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
             parts.append(score_entry(pb.PodScore(pod=pod_id, trust=said).SerializeToString()))
         parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))

@@ -19,6 +19,7 @@ from router.body import (
     parse_chat,
     parse_completions,
 )
+from router.bounds import check_name
 from router.items import read_items
 from router.models import Model
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -144,7 +145,7 @@ class PromptReader:
                 memo=found.memo,
             ),
             found.covered_chars,
-            lora_path=body.lora_path if body else "",
+            lora_path=_lora_path(body),
             unread=found.unread,
             unread_because=because,
         )
@@ -175,6 +176,8 @@ class PromptReader:
         name = message.model or in_body
         if not name:
             raise BadPromptError("prompt.model", "is missing")
+        check_name("prompt.model", name)
+        check_name("prompt.lora", message.lora)
         model, lora = self._models.resolve(name)
         if lora and message.lora and message.lora != lora:
             raise BadPromptError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
@@ -248,10 +251,17 @@ def _text(message: AnyPrompt, body: Body | None) -> str:
     return body.content.prompt if isinstance(body.content.prompt, str) else ""
 
 
+def _lora_path(body: Body | None) -> str:
+    path = body.lora_path if body else ""
+    check_name("prompt.lora_path", path)
+    return path
+
+
 def _either(message: AnyPrompt, body: Body | None, name: Literal["cache_salt", "extra_key"]) -> str:
     """Return a field of the prompt or of its body. Raises BadPromptError where the two differ."""
     given: str = getattr(message, name)
     in_body: str = getattr(body, name) if body else ""
     if given and in_body and given != in_body:
         raise BadPromptError(f"prompt.{name}", f"differs from the body's {name}")
+    check_name(f"prompt.{name}", given or in_body)
     return given or in_body

@@ -64,7 +64,10 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         anew = 2 if lookahead else 1
         blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
         apart = self.lora, self.cache_salt, self.extra_key
-        root = _root(self.model, block_size, apart, hash_seed)
+        alone = bool(self.cache_salt or self.extra_key)
+        # Those that set requests apart come once or twice each.
+        find = _root.__wrapped__ if alone else _root
+        root = find(self.model, block_size, apart, hash_seed)
         extras: Sequence[bytes | None] = ()
         if lookahead:
             ids = unpack_tokens(self.ids)

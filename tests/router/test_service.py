@@ -113,10 +113,17 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
         ("unknown model", pb.Prompt(model="x", text="a"), "", grpc.StatusCode.NOT_FOUND, "'x'; known: demo"),
         (
             "a long name",
-            pb.Prompt(model="x" * 1_000_000, text="a"),
+            pb.Prompt(model="x" * 1024, text="a"),
             "",
             grpc.StatusCode.NOT_FOUND,
             "known: demo",
+        ),
+        (
+            "a name past all measure",
+            pb.Prompt(model="x" * 1_000_000, text="a"),
+            "",
+            INVALID,
+            "prompt.model: is longer than 1024 bytes",
         ),
         ("no model", pb.Prompt(text="a"), "", INVALID, "prompt.model: is missing"),
         ("no form", pb.Prompt(model="demo"), "", INVALID, "prompt: is missing"),
@@ -195,6 +202,23 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
         ),
         ("text for ids only", pb.Prompt(model="ids-only", text="a"), "", INVALID, "no tokenizer configured"),
         ("two prompts", pb.Prompt(completions_body=b'{"model": "demo", "prompt": ["a", "b"]}'), "", INVALID, "holds 2"),
+        ("long salt", packed(cache_salt="s" * 1025), "", INVALID, "prompt.cache_salt: is longer than 1024 bytes"),
+        ("long key", packed(extra_key="é" * 513), "", INVALID, "prompt.extra_key: is longer than 1024 bytes"),
+        ("long adapter", packed(lora="a" * 1025), "", INVALID, "prompt.lora: is longer than 1024 bytes"),
+        (
+            "long item",
+            packed(multimodal=[pb.MultimodalItem(hash="h" * 1025, length=1)]),
+            "",
+            INVALID,
+            "prompt.multimodal[0].hash: is longer than 1024 bytes",
+        ),
+        (
+            "many items",
+            packed(multimodal=[pb.MultimodalItem(hash="h", length=1)] * 4097),
+            "",
+            INVALID,
+            "prompt.multimodal: has 4097 entries, of at most 4096",
+        ),
         (
             "item past the end",
             packed(multimodal=[pb.MultimodalItem(hash="h", offset=90, length=20)]),
@@ -213,6 +237,31 @@ async def test_bad_input_gets_a_status_that_names_the_field_and_the_limit(stand:
         assert raised.value.code() is code, name
         assert message in (raised.value.details() or ""), name
     assert (await stand.score(packed())).prompt_tokens == 100, "and nothing is lost"
+
+
+async def test_a_request_that_names_too_much_is_refused(stand: Stand) -> None:
+    pods = [str(number) for number in range(4097)]
+    loads = [pb.PodLoad(pod="p")] * 4097
+    refused = {
+        "pods: has 4097 entries, of at most 4096": [
+            stand.stub.Score(pb.ScoreRequest(prompt=packed(), pods=pods)),
+            stand.stub.Pick(pb.PickRequest(prompt=packed(), pods=pods)),
+            stand.stub.Explain(pb.ExplainRequest(prompt=packed(), pods=pods)),
+        ],
+        "pods: is longer than 1024 bytes": [
+            stand.stub.Score(pb.ScoreRequest(prompt=packed(), pods=["p" * 1025])),
+        ],
+        "loads: has 4097 entries, of at most 4096": [
+            stand.stub.Pick(pb.PickRequest(prompt=packed(), loads=loads)),
+            stand.stub.Report(pb.ReportRequest(booking_id="b", loads=loads)),
+        ],
+    }
+    for message, calls in refused.items():
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call
+            assert raised.value.code() is INVALID
+            assert message in (raised.value.details() or "")
 
 
 async def test_a_stream_answers_each_request_by_its_id_and_outlives_bad_ones(stand: Stand) -> None:
