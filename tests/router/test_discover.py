@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router import read_config
 from router.config import Model, Pod, PodSet
@@ -72,6 +74,60 @@ async def test_one_source_does_not_touch_what_another_found(
     await reconciler.reconcile("two", {})
     assert follower.calls == ["+a@h:1"]
     assert "one has it already" in caplog.text
+
+
+async def test_a_pod_that_its_first_source_drops_is_followed_as_another_one_says() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("one", {"a": found("a")})
+    await reconciler.reconcile("two", {"a": found("a", "h:9")})
+    await reconciler.reconcile("one", {})
+    assert follower.calls == ["+a@h:1", "-a", "+a@h:9"]
+
+
+async def test_a_pod_that_cannot_be_followed_costs_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Picky(Follower):
+        def follow(self, spec: Pod) -> None:
+            if spec.id == "a":
+                raise ValueError("not this one")
+            super().follow(spec)
+
+    follower = Picky()
+    await Reconciler(follower).reconcile("s", {"a": found("a"), "b": found("b")})
+    assert follower.calls == ["+b@h:1"]
+    assert "pod a of s cannot be followed" in caplog.text
+
+
+SETS = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["h:1", "h:2"]))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["one", "two", "three"]), SETS), max_size=12))
+def test_whatever_sources_say_every_pod_is_followed_once_as_one_of_them_says(
+    history: list[tuple[str, dict[str, str]]],
+) -> None:
+    async def run() -> None:
+        follower = Follower()
+        reconciler = Reconciler(follower)
+        said: dict[str, dict[str, str]] = {}
+        at: dict[str, str] = {}
+        for source, pods in history:
+            follower.calls.clear()
+            said[source] = pods
+            await reconciler.reconcile(source, {one: found(one, pods[one]) for one in pods})
+            for call in follower.calls:
+                pod_id, _, address = call[1:].partition("@")
+                if call.startswith("+"):
+                    assert pod_id not in at
+                    at[pod_id] = address
+                else:
+                    del at[pod_id]
+            assert at.keys() == {one for each in said.values() for one in each}
+            for pod_id, address in at.items():
+                assert address in {each.get(pod_id) for each in said.values()}
+
+    asyncio.run(run())
 
 
 PODS = '[[pods]]\nid = "{id}"\nmodel = "m"\naddress = "h:1"\nevents = "tcp://{host}:2"\n'
