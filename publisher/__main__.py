@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import zmq
 
+from indexer.end_signals import on_signals
 from indexer.endpoint import endpoint_problem
 from publisher.assemble import Settings, publishing
 
@@ -149,8 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _publish(settings: Settings, bound_to: int | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, ended.set)
+    on_signals(loop, ended.set)
     async with publishing(settings) as running:
         ready = {"ready": True, "address": running.address, "epoch": running.epoch}
         print(json.dumps(ready), flush=True)  # noqa: T201  what starters wait for

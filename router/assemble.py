@@ -34,6 +34,7 @@ from router.discover import Found, PodSource, Reconciler
 from router.discover_dns import DnsSource
 from router.discover_file import FileSource
 from router.discover_kubernetes import KubernetesSource
+from router.drain import Drain
 from router.expose import http_app
 from router.follow import Follower
 from router.health import Component, Health, fitness_of
@@ -57,6 +58,8 @@ T = TypeVar("T")
 
 TICK_SECONDS = 0.1
 EXPIRE_SECONDS = 1.0
+STOP_SECONDS = 0.5
+"""For answers that were given and are not written yet; it ends who watches the health, too."""
 SWEEP_BUDGET = 20_000
 """Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
 
@@ -182,11 +185,12 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                     rng=Random(secrets.randbits(64)),  # noqa: S311  spreads rounds, guards nothing
                 )
             )
+        drain = Drain(time.monotonic)
         service = RouterService(
-            answerer, picks, metrics, tokenize_seconds=config.limits.tokenize_seconds
+            answerer, picks, metrics, drain, tokenize_seconds=config.limits.tokenize_seconds
         )
         http_address = await _serve_http(config, registry, health, stack)
-        address = await _serve_grpc(config, service, health, stack)
+        address = await _serve_grpc(config, service, health, drain, stack)
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
 
@@ -307,7 +311,7 @@ async def _serve_http(
 
 
 async def _serve_grpc(
-    config: Config, service: RouterService, health: Health, stack: AsyncExitStack
+    config: Config, service: RouterService, health: Health, drain: Drain, stack: AsyncExitStack
 ) -> str:
     # A prompt past its limit is to be refused by name, so the transport takes somewhat more.
     limits = config.limits
@@ -335,7 +339,8 @@ async def _serve_grpc(
     async def stop() -> None:
         telling.cancel()
         await checks.enter_graceful_shutdown()
-        await server.stop(config.server.drain_seconds)
+        await drain.run(config.server.drain_seconds)
+        await server.stop(STOP_SECONDS)
 
     stack.push_async_callback(stop)
     return f"{config.server.listen.rpartition(':')[0]}:{port}"

@@ -3,13 +3,13 @@
 import argparse
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp.http_exceptions import HttpProcessingError
 
+from indexer.end_signals import on_signals
 from router.assemble import running
 from router.config import Config
 from router.loop import new_loop
@@ -67,8 +67,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
         drain_seconds=server.drain_seconds,
     )
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, processes.end)
+    on_signals(loop, processes.end)
 
     def ready() -> None:
         http = f", HTTP from {server.metrics_listen} on" if server.metrics_listen else ""
@@ -83,8 +82,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
 async def _serve(config: Config, folder: Path, *, is_child: bool) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, ended.set)
+    on_signals(loop, ended.set)
     if is_child:
         # Nothing is ever written to it: it can be read when whoever started this is gone.
         loop.add_reader(sys.stdin.fileno(), ended.set)

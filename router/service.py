@@ -22,6 +22,7 @@ from prefixstore.tokenizer import TokenizerUnavailableError
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer
 from router.body import BadPromptError, NoTokenizerError
+from router.drain import Drain, EndingError
 from router.models import UnknownModelError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -37,6 +38,7 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
     NoPodError: grpc.StatusCode.UNAVAILABLE,
     PickEndedError: grpc.StatusCode.ABORTED,
+    EndingError: grpc.StatusCode.UNAVAILABLE,
     PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     PoolClosedError: grpc.StatusCode.UNAVAILABLE,
     TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,
@@ -73,15 +75,23 @@ class Meter(Protocol):
 class RouterService:
     """Serves `warmpath.v1.Router`.
 
-    `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not.
+    `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not. `drain`
+    says when no more calls are taken.
     """
 
     def __init__(
-        self, answerer: Answerer, picks: PickAnswerer, meter: Meter, *, tokenize_seconds: float
+        self,
+        answerer: Answerer,
+        picks: PickAnswerer,
+        meter: Meter,
+        drain: Drain,
+        *,
+        tokenize_seconds: float,
     ) -> None:
         self._answerer = answerer
         self._picks = picks
         self._meter = meter
+        self._drain = drain
         self._tokenize_seconds = tokenize_seconds
 
     async def Score(  # noqa: N802  the contract's name
@@ -98,7 +108,7 @@ class RouterService:
             left = _left(context)
             return await self._score(parsed, min(self._tokenize_seconds, left), left)
 
-        return await self._answer("Score", answer(), context)
+        return await self._answer("Score", answer, context)
 
     async def ScoreStream(  # noqa: N802  the contract's name
         self,
@@ -119,18 +129,24 @@ class RouterService:
             finally:
                 width.release()
 
+        ending: EndingError | None = None
         async with asyncio.TaskGroup() as tasks:
-            async for raw in request_iterator:
-                try:
-                    request = parse_request(raw)
-                except BadPromptError as error:
-                    await write(self._refusal(0, error, 0.0))
-                    continue
-                if self._answerer.waits(request):
-                    await width.acquire()
-                    tasks.create_task(reply_later(request))
-                else:
-                    await write(await self._stream_reply(request))
+            try:
+                async for raw in self._drain.each(request_iterator):
+                    try:
+                        request = parse_request(raw)
+                    except BadPromptError as error:
+                        await write(self._refusal(0, error, 0.0))
+                        continue
+                    if self._answerer.waits(request):
+                        await width.acquire()
+                        tasks.create_task(reply_later(request))
+                    else:
+                        await write(await self._stream_reply(request))
+            except EndingError as error:
+                ending = error
+        if ending is not None:
+            await context.abort(STATUSES[EndingError], str(ending))
 
     async def Pick(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
@@ -147,7 +163,7 @@ class RouterService:
             async with self._picks.pick(parse(pb.PickRequest, request), timeout, left) as response:
                 await _write(context, response.SerializeToString())
 
-        await self._answer("Pick", answer(), context)
+        await self._answer("Pick", answer, context)
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
@@ -181,7 +197,7 @@ class RouterService:
                 told = answer(parse(asked, request), min(self._tokenize_seconds, left), left)
                 return (told if isinstance(told, Message) else await told).SerializeToString()
 
-            return await self._answer(name, reply(), context)
+            return await self._answer(name, reply, context)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -195,12 +211,13 @@ class RouterService:
     async def _answer(
         self,
         method: str,
-        answer: Awaitable[Reply],
+        answer: Callable[[], Awaitable[Reply]],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> Reply:
         begun = time.perf_counter()
         try:
-            reply = await answer
+            with self._drain.answering():
+                reply = await answer()
         except asyncio.CancelledError:
             cancelled = grpc.StatusCode.CANCELLED.name
             self._meter.answered(method, cancelled, time.perf_counter() - begun)

@@ -15,6 +15,7 @@ from indexer.token import pack_tokens
 from router.answer_pick import PickAnswerer
 from router.attribution import Attribution
 from router.decisions import Decisions
+from router.drain import Drain
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick import Picker
 from router.pods import Pod, PodTable
@@ -190,7 +191,13 @@ class Calls:
             wall_offset=0.0,
         )
         self.meter = Codes()
-        self.service = RouterService(None, self.picks, self.meter, tokenize_seconds=1.0)  # type: ignore[arg-type]
+        self.service = RouterService(
+            None,  # type: ignore[arg-type]
+            self.picks,
+            self.meter,
+            Drain(lambda: 0.0),
+            tokenize_seconds=1.0,
+        )
         self.running: list[asyncio.Task[None]] = []
         self.answered: list[tuple[pb.PickRequest, pb.PickResponse]] = []
         """In the order in which they were."""
