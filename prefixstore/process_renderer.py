@@ -16,6 +16,7 @@ from prefixstore.chat import Chat, ModelTemplate
 from prefixstore.render_frame import Begin, Render, frame
 from prefixstore.render_worker import START_SECONDS, RenderWorker
 from prefixstore.renderer import (
+    BrokenTemplateError,
     RenderCrashedError,
     RendererClosedError,
     RendererFullError,
@@ -112,7 +113,7 @@ class ProcessRenderer:
                 # Here the process's own limit of its work is the one that counts.
                 await self._load(worker, name, template, START_SECONDS)
             except TemplateError as error:
-                if type(error) is not TemplateError:
+                if _leaves_unknown(error):
                     await worker.stop()
                     worker = self._workers[slot] = await RenderWorker.start(self._begin)
 
@@ -184,8 +185,7 @@ class ProcessRenderer:
                 text = await worker.call(job.request, self._limits.seconds)
             except Exception as error:  # noqa: BLE001  it is the caller's, who awaits it
                 self._fail(job, error)
-                # A plain refusal is an answer; after all else the process is in no known state.
-                if type(error) is not TemplateError:
+                if _leaves_unknown(error):
                     await self._replace(slot)
             except asyncio.CancelledError:
                 self._fail(job, RendererClosedError("the renderer was closed"))
@@ -204,7 +204,7 @@ class ProcessRenderer:
         """Let a process have a template; remember one that cannot be compiled."""
         broken = self._broken.get(template_id)
         if broken and broken[0] is template:
-            raise TemplateError(broken[1])
+            raise BrokenTemplateError(broken[1])
         try:
             await worker.load(template_id, template, seconds)
         except RenderCrashedError:
@@ -212,7 +212,7 @@ class ProcessRenderer:
         except TemplateError as error:
             self._broken[template_id] = template, str(error)
             log.error("model %r: %s", template_id, error)  # noqa: TRY400  says all
-            raise
+            raise BrokenTemplateError(str(error)) from error
 
     async def _worker(self, slot: int) -> RenderWorker:
         """Return a process that runs."""
@@ -257,6 +257,12 @@ class ProcessRenderer:
         self._jobs.clear()
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
+
+
+def _leaves_unknown(error: Exception) -> bool:
+    """Whether an error leaves a process in no known state: not so a plain refusal, an answer."""
+    said = error.__cause__ if isinstance(error, BrokenTemplateError) else error
+    return said is not None and type(said) is not TemplateError
 
 
 def _request(template_id: str, chat: Chat) -> bytes:

@@ -20,6 +20,10 @@ class RendererClosedError(Exception):
     """The renderer takes nothing any more."""
 
 
+class BrokenTemplateError(TemplateError):
+    """A template cannot be compiled: no chat can be rendered with it."""
+
+
 class RenderTimeoutError(TemplateError):
     """A rendering was not ready in time."""
 

@@ -9,7 +9,12 @@ from indexer.token import TOKEN_BYTES
 from prefixstore.memo import KeyMemo
 from prefixstore.pool import TokenizerPool, Tokens
 from prefixstore.remote import ChatEncoder, chat_text
-from prefixstore.renderer import RenderCrashedError, Renderer, RenderTimeoutError
+from prefixstore.renderer import (
+    BrokenTemplateError,
+    RenderCrashedError,
+    Renderer,
+    RenderTimeoutError,
+)
 from prefixstore.template import TemplateError
 from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from prefixstore.tokenizer_cache import TokenizerCache
@@ -159,6 +164,9 @@ class Tokeniser:
             ) from error
         except (RenderCrashedError, RenderTimeoutError):
             raise
+        except BrokenTemplateError as error:
+            # Whatever is in the chat.
+            raise NoTokenizerError("prompt.chat_body.messages", error.problem) from error
         except TemplateError as error:
             field = f"prompt.chat_body.{error.field or 'messages'}"
             raise BadPromptError(field, error.problem) from error

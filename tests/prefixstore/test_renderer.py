@@ -13,6 +13,7 @@ from prefixstore.chat import Chat, ModelTemplate
 from prefixstore.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.render_frame import Begin, Render, frame
 from prefixstore.renderer import (
+    BrokenTemplateError,
     InlineRenderer,
     RenderCrashedError,
     Renderer,
@@ -174,6 +175,19 @@ async def test_a_template_that_is_broken_harms_no_other(renderer: Renderer) -> N
     with pytest.raises(TemplateError, match="broken"):
         await use()
     assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_a_template_that_is_broken_is_told_from_a_chat_that_it_refuses(start: Start) -> None:
+    renderer = await start(limits())
+    renderer.register("broken", ModelTemplate("{% for %}"))
+    renderer.register("picky", ModelTemplate("{{ raise_exception('no') }}"))
+    for _ in range(2):
+        with pytest.raises(BrokenTemplateError):
+            await renderer.render("broken", HI, None)
+        with pytest.raises(TemplateError) as refused:
+            await renderer.render("picky", HI, None)
+        assert not isinstance(refused.value, BrokenTemplateError)
+    assert not renderer.stats.replaced
 
 
 # What only processes can do.

@@ -99,6 +99,26 @@ async def test_a_chat_that_cannot_be_rendered_in_time_is_picked_for_by_length(
         assert "takes longer" in picked.reckoned_because
 
 
+async def test_a_chat_whose_template_cannot_be_compiled_is_picked_for_by_length(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chat_template.jinja").write_text("{% broken", encoding="utf-8")
+    problem = "the chat template is broken: "
+    async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
+        chat = FORMS["chat"]("demo")
+        for _ in range(3):
+            picked = await stand.pick(chat)
+            assert picked.reckoned_tokens == picked.prompt_tokens >= 3000
+            assert problem in picked.reckoned_because
+        code, said = await stand.refused(scored(stand, chat))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert said.startswith("prompt.chat_body")
+        assert problem in said
+        text = await stand.pick(FORMS["text"]("demo"))
+        assert not text.reckoned_because
+
+
 @pytest.mark.parametrize(
     "prompt",
     [
