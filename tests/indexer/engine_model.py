@@ -40,6 +40,8 @@ class EngineModel:
         self.cpu: list[Block] = []
         self.sequence = -1
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_steps)
+        self.misspelt: set[int] = set()
+        """Sequences of batches in which an event cannot be understood."""
         self.snapshots: dict[int, dict[Tier, set[int]]] = {-1: self.truth()}
 
     def restart(self) -> None:
@@ -187,7 +189,12 @@ class EngineModel:
         event |= {"type": kind or event["type"]} | fields
         odd = msgspec.msgpack.encode([timestamp, events, rank])
         self.buffer.append((sequence, odd))
+        self.misspelt.add(sequence)
         return odd
+
+    def can_replay_all(self) -> bool:
+        """Return whether every event in the buffer can be understood."""
+        return all(sequence not in self.misspelt for sequence, _ in self.buffer)
 
     def clear(self) -> tuple[int, bytes]:
         self.gpu.clear()
