@@ -25,8 +25,8 @@ IDS = list(range(100, 260))
 OTHER = list(range(5000, 5100))
 
 
-LEASE = 1.0
-"""Seconds: an audit each tenth of it."""
+LEASE = 5.0
+"""Seconds: an audit each tenth of it; longer than a busy machine lets a publisher wait for its turn."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, un
 from indexer.shared.command import Redis, Reply
 from indexer.shared.connect import RedisSettings, connect
 from indexer.shared.names import Names
-from router import booking_id
+from router import booking_id, share_bookings
 from router.book import Bookings, Work
 from router.load import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -83,7 +83,11 @@ def url(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
-async def test_three_routers_tell_each_other_and_hand_reports_on(url: str, prefix: str) -> None:
+async def test_three_routers_tell_each_other_and_hand_reports_on(
+    url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A server that is late on a busy machine is no failure here.
+    monkeypatch.setattr(share_bookings, "TIMEOUT_SECONDS", 60.0)
     routers = [Sharer(prefix) for _ in range(3)]
     async with AsyncExitStack() as stack:
         for router in routers:

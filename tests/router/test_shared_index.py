@@ -88,7 +88,7 @@ async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
     url = redis_server.url
     async with router(tmp_path, url, prefix, seen(worker), f'mode = "{mode}"') as one:
         assert not await one.is_believed()
-        async with publishing(publisher(worker, url, prefix)):
+        async with publishing(publisher(worker, url, prefix, redis_lease_seconds=1.0)):
             await generate(worker, IDS)
             await until(one.is_believed)
             while await one.score() != {"w": 144}:
