@@ -70,6 +70,14 @@ def test_traffic_that_nothing_was_tuned_on_waits_less() -> None:
     assert statistics.geometric_mean(ratios.values()) <= 0.9, ratios
 
 
+def test_two_equal_engines_that_are_faster_than_was_said_hold_as_much_as_with_equal_load() -> None:
+    cell = Cell(TRACE, DEFAULT, pods=2, blocks_per_pod=400, load=0.1, requests=200, engine="vllm")
+    found = outcome(replace(cell, estimate_factor=10.0))
+    even = outcome(replace(cell, policy="load-band"))
+    assert found.token_hit_ratio >= 0.95 * even.token_hit_ratio
+    assert found.ttft_p90_s <= 1.05 * even.ttft_p90_s
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("cell", [SLICES[1], generated("docs")], ids=["slice", "docs"])
 def test_wrong_inputs_do_not_break_it(cell: Cell, wrong: str) -> None:
