@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 import zmq.asyncio
 from aiohttp import web
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health_pb2_grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from indexer.connect import Engine, Patience, connections
@@ -29,6 +28,7 @@ from indexer.shared.sweeper import sweep_forever
 from indexer.shared.write import News, random_base, write
 from indexer.shared.writer import BUCKET_LIFE, Writer
 from indexer.tasks import Work, cancel, kept, watched
+from publisher.health_service import HealthService
 from publisher.metrics import PublisherCollector
 from publisher.watch_server import WatchServer
 
@@ -110,7 +110,8 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
-        address = await _serve(settings, server, stack)
+        health = HealthService(cache)
+        address = await _serve(settings, server, health, stack)
         writer = _writer(settings, cache, keyspace, address) if redis else None
         collector = PublisherCollector(cache, server, writer, time.monotonic)
         await _serve_metrics(settings.metrics_listen, collector, stack)
@@ -121,6 +122,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             Work(
                 "collecting changes", partial(collect_forever, cache, tell, pause=COLLECT_SECONDS)
             ),
+            Work("telling who watches the health", health.keep_telling),
         ]
         if redis and writer:
             timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
@@ -222,11 +224,12 @@ async def _serve_metrics(listen: str, collector: PublisherCollector, stack: Asyn
         raise OSError(f"--metrics-listen: cannot bind {listen}: {error.strerror}") from error
 
 
-async def _serve(settings: Settings, watch: WatchServer, stack: AsyncExitStack) -> str:
+async def _serve(
+    settings: Settings, watch: WatchServer, health: HealthService, stack: AsyncExitStack
+) -> str:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     cache_watch_pb2_grpc.add_CacheWatchServicer_to_server(watch, server)
-    checks = HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
     try:
         credentials = _credentials(settings)
         if credentials is None:
@@ -238,8 +241,8 @@ async def _serve(settings: Settings, watch: WatchServer, stack: AsyncExitStack) 
         if settings.tls_cert is not None:
             problem += ", or --tls-cert and --tls-key are no certificate and its key in PEM"
         raise OSError(problem) from error
+    await health.tell()
     await server.start()
-    await checks.set("", health_pb2.HealthCheckResponse.SERVING)
     stack.push_async_callback(server.stop, 0)
     return f"{settings.listen.rpartition(':')[0]}:{port}"
 

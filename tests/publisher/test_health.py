@@ -1,0 +1,65 @@
+"""A publisher's health: one state, whether it follows every rank of its engine now."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+import zmq
+import zmq.asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from publisher.assemble import Settings, publishing
+
+Status = health_pb2.HealthCheckResponse
+
+
+def settings(port: int) -> Settings:
+    return Settings(
+        pod="p", model="m", engine="vllm", events=f"tcp://127.0.0.1:{port}", replay="", topic="",
+        ranks=2, blocks=0, block_size=16, hash_seed="", listen="127.0.0.1:0", metrics_listen="",
+        journal_bytes=1 << 20, max_watchers=4,
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def health(free_ports: int) -> AsyncIterator[tuple[int, health_pb2_grpc.HealthStub]]:
+    async with (
+        publishing(settings(free_ports)) as publisher,
+        grpc.aio.insecure_channel(publisher.address) as channel,
+    ):
+        yield free_ports, health_pb2_grpc.HealthStub(channel)
+
+
+@pytest.fixture
+def free_ports(free_port: int) -> int:
+    """Return the first of two ports, those of the ranks."""
+    return free_port if free_port < 65535 else free_port - 1
+
+
+async def asked(stub: health_pb2_grpc.HealthStub) -> int:
+    return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)).status
+
+
+async def until(stub: health_pb2_grpc.HealthStub, status: int) -> None:
+    while await asked(stub) != status:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_publisher_serves_while_it_follows_every_rank_of_its_engine(
+    health: tuple[int, health_pb2_grpc.HealthStub],
+) -> None:
+    port, stub = health
+    assert await asked(stub) == Status.NOT_SERVING, "there is no engine yet"
+    told = aiter(stub.Watch(health_pb2.HealthCheckRequest()))
+    assert (await anext(told)).status == Status.NOT_SERVING
+    with zmq.asyncio.Context() as context:
+        ranks = [context.socket(zmq.PUB) for _ in range(2)]
+        ranks[0].bind(f"tcp://127.0.0.1:{port}")
+        ranks[1].bind(f"tcp://127.0.0.1:{port + 1}")
+        await until(stub, Status.SERVING)
+        assert (await anext(told)).status == Status.SERVING
+        ranks[1].close(linger=0)
+        await until(stub, Status.NOT_SERVING)
+        assert (await anext(told)).status == Status.NOT_SERVING
+        ranks[0].close(linger=0)
