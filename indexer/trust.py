@@ -17,6 +17,9 @@ class Level(StrEnum):
     """The event stream is gone; nothing can be said of now."""
 
 
+MOST_REASON = 400
+"""Characters of a reason that somebody else gives."""
+
 LOST_ROOM = "index.max-bytes is reached: part was given up"
 """The reason where the index had to let go of something to make room."""
 

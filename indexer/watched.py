@@ -15,7 +15,8 @@ from indexer.limits import Limits
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Added, Change, Emptied, Gone, Spot
-from indexer.trust import LOST_ROOM, Level, Trust
+from indexer.shortened import shortened
+from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust
 from indexer.word import unpack_words
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class WatchedRank:
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
         self.capacity, self._copies = state.capacity, copies_of(state)
-        self._say(level, state.reason)
+        self._say(level, shortened(state.reason, MOST_REASON))
 
     def lost_room(self) -> None:
         """Take note that the index gave up keys of the rank for want of room."""

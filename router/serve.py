@@ -4,12 +4,14 @@ import argparse
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp.http_exceptions import HttpProcessingError
 
 from indexer.end_signals import on_signals
+from indexer.log_limit import limited_handler
 from router.assemble import running
 from router.config import Config
 from router.loop import new_loop
@@ -28,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     name = "" if args.process is None else f"[{args.process}] "
     logging.basicConfig(
+        handlers=[limited_handler(time.monotonic)],
         level=args.log_level.upper(),
         format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )

@@ -11,6 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from indexer.shortened import shortened
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.renderer import (
     RenderCrashedError,
@@ -179,7 +180,7 @@ class RouterService:
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
         code = STATUSES[type(error)]
         self._meter.answered("ScoreStream", code.name, seconds)
-        refused = pb.RequestError(code=code.value[0], message=_said(error))
+        refused = pb.RequestError(code=code.value[0], message=shortened(str(error), MOST_SAID))
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     def _unary(
@@ -228,7 +229,7 @@ class RouterService:
             self._meter.answered(method, name, time.perf_counter() - begun)
             if code is None:
                 raise
-            await context.abort(code, _said(error))
+            await context.abort(code, shortened(str(error), MOST_SAID))
         else:
             self._meter.answered(method, "OK", time.perf_counter() - begun)
             return reply
@@ -251,15 +252,6 @@ class RouterService:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
-
-
-def _said(error: Exception) -> str:
-    """Return an error's text: of a long one both ends, for they hold the field and the limit."""
-    text = str(error)
-    if len(text) <= MOST_SAID:
-        return text
-    kept = MOST_SAID // 2 - 1
-    return f"{text[:kept]} … {text[-kept:]}"
 
 
 async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:

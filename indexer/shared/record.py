@@ -24,7 +24,8 @@ from indexer.engines.event import Tier
 from indexer.group import MOST_NUMBER
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.message import read_message
-from indexer.trust import Level
+from indexer.shortened import shortened
+from indexer.trust import MOST_REASON, Level
 from indexer.watched import layout_of
 
 SLOTS_OF_A_CLAIM = 1 << 16
@@ -122,7 +123,7 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
         applied=_count(fields.get(b"applied", b"0")),
         audits=_count(fields.get(b"audits", b"0")),
         sound=b"sound" in fields,
-        reason=fields.get(b"reason", b"").decode(),
+        reason=shortened(fields.get(b"reason", b"").decode(), MOST_REASON),
         states=states,
         blocks=blocks,
         owner=fields.get(b"owner", b"").decode(),

@@ -13,7 +13,8 @@ from indexer.shared.doubt import Doubt
 from indexer.shared.names import Names
 from indexer.shared.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.schema import SchemaError, fits
-from indexer.trust import Level, Trust
+from indexer.shortened import shortened
+from indexer.trust import MOST_REASON, Level, Trust
 from indexer.watched import copies_of, layout_of
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class Registry:
         level = Level(state.trust)
         if level is Level.EXACT and (limit := self.limit(pod)):
             return Level.DEGRADED, limit
-        return level, state.reason
+        return level, shortened(state.reason, MOST_REASON)
 
     def forget(self, pod: str) -> None:
         """Forget a pod."""
