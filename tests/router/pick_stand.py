@@ -37,6 +37,11 @@ class Stand:
         request = pb.PickRequest(prompt=prompt, **fields)
         return await self.stub.Pick(request, timeout=30, wait_for_ready=wait)
 
+    def score(self, text: str) -> "grpc.aio.UnaryUnaryCall[Any, pb.ScoreResponse]":
+        """Begin to score a text."""
+        prompt = pb.Prompt(model="demo", text=text)
+        return self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=30)  # type: ignore[return-value]
+
     async def explain(self, prompt: pb.Prompt, **fields: Any) -> pb.ExplainResponse:
         return await self.stub.Explain(pb.ExplainRequest(prompt=prompt, **fields), timeout=30)
 

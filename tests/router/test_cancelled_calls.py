@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+from fake_engine import FakeEngine, tokenized
+from fake_http import Answer, Asked
 from http2_client import Http2Client
 from pick_stand import QUIET, Stand, pod, prompt, standing, until
 
@@ -19,6 +21,12 @@ TWO = QUIET + pod("a") + pod("b")
 async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
     async with standing(tmp_path, TWO, metrics="127.0.0.1:0") as stand:
         yield stand
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with FakeEngine() as engine:
+        yield engine
 
 
 async def figures(stand: Stand) -> dict[str, float]:
@@ -136,6 +144,38 @@ async def test_an_answer_that_was_sent_and_never_read_is_freed_by_its_callers_na
         client.cancel(call)
         assert await stand.report("x", "FAILED")
     await counts(stand, bookings=0)
+
+
+async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
+    tmp_path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(asked: Asked) -> Answer:
+        engine.gate.wait()
+        return tokenized(asked)
+
+    models = f'tokenizer-urls = ["{engine.url}"]'
+    tables = f"{TWO}[prefix-store]\nworkers = 1\n"
+    async with standing(tmp_path, tables, models=models, metrics="127.0.0.1:0") as stand:
+        await stand.score("so that the tokenizer is loaded")
+        loaded = len(engine.asked)
+        engine.answer = answer
+        tasks = asyncio.all_tasks()
+        texts = [f"{number} " * 40 for number in range(10)]
+        calls = [stand.score(text) for text in texts]
+        # One is with the engine, the others wait for their turn.
+        await counts(stand, tokenizer_waiting_prompts=10)
+        for call in calls[:-1]:
+            call.cancel()
+        ends = await asyncio.gather(*calls[:-1], return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ends)
+        await counts(stand, **ended("Score", "CANCELLED", 9))
+        engine.gate.set()
+        answer = await calls[-1]
+        assert answer.covered_chars == len(texts[-1]), "it is not cancelled with the others"
+        await counts(stand, tokenizer_waiting_prompts=0, tokenizer_waiting_bytes=0)
+        await until(lambda: _is_over(tasks))
+        assert len(engine.asked) <= loaded + 10
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def _is_over(tasks: "set[asyncio.Task[object]]") -> bool:
