@@ -11,6 +11,8 @@ from router.discover import Found
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+MOST_BYTES = 16 << 20
+"""Of the file: fifty thousand pods."""
 
 
 class FileSource:
@@ -30,7 +32,7 @@ class FileSource:
         problem = ""
         while True:
             try:
-                raw = await asyncio.to_thread(self._path.read_bytes)
+                raw = await asyncio.to_thread(_read, self._path)
                 if raw != before:
                     before = raw
                     pods = read_config.parse_pods(raw, self.name, self._models)
@@ -43,3 +45,12 @@ class FileSource:
                     problem = str(error)
                     log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
             await asyncio.sleep(self._look_seconds)
+
+
+def _read(path: Path) -> bytes:
+    """Return a file. Raises OSError where it cannot be read or is too long to list pods."""
+    with path.open("rb") as file:
+        raw = file.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise OSError(f"{path} has more than {MOST_BYTES} bytes")
+    return raw

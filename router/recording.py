@@ -11,11 +11,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from indexer.extra import Item
 from indexer.token import pack_tokens
 from router.body import reads_cache
+
+MOST_LINE = 64 << 20
+"""Characters of a line: a request of ten million tokens."""
+MOST_CHARACTERS = 4 << 30
+"""Of a file, unpacked. A packed one may be a thousandth as long."""
 
 
 class BadRecordingError(Exception):
@@ -123,7 +128,7 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rt") if packed else path.open() as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(_bounded(lines), 1):
                 try:
                     value = json.loads(line)
                 except ValueError:
@@ -141,6 +146,18 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
         raise BadRecordingError(f"is no recording: after line {number}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise BadRecordingError(f"is no recording: line {number} is no JSON: {error}") from error
+
+
+def _bounded(file: TextIO) -> Iterator[str]:
+    """Yield a file's lines. Raises BadRecordingError for what is longer than a recording is."""
+    left = MOST_CHARACTERS
+    while line := file.readline(MOST_LINE + 1):
+        if len(line) > MOST_LINE:
+            raise BadRecordingError(f"has a line of more than {MOST_LINE} characters")
+        left -= len(line)
+        if left < 0:
+            raise BadRecordingError(f"has more than {MOST_CHARACTERS} characters, unpacked")
+        yield line
 
 
 def _take(recording: Recording, raw: dict[str, Any]) -> None:

@@ -30,7 +30,10 @@ FOLLOWING = ("start_at", "drop", "no_replay", "pure")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare what warmpath predicts with what a recorded engine did; 0 whatever comes out."""
+    """Compare what warmpath predicts with what a recorded engine did.
+
+    Return 0 whatever comes out, and 1 where the recording is not whole.
+    """
     parser = argparse.ArgumentParser(prog="warmpath verify", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
@@ -74,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath verify: {args.recording}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
-    return 0
+    return 1 if outcome.cut_after else 0
 
 
 def _verify_operations(path: Path, *, as_json: bool) -> int:

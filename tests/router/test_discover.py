@@ -12,7 +12,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import read_config
+from router import discover_file, read_config
 from router.config import Model, Pod, PodSet
 from router.discover import Found, Reconciler
 from router.discover_dns import DnsSource
@@ -145,6 +145,10 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
     while "the pods stay as they were" not in caplog.text:
         await asyncio.sleep(0.005)
     assert f"{path}:2: pods[0]" in caplog.text
+    with path.open("wb") as file:
+        file.truncate(discover_file.MOST_BYTES + 1)
+    while "has more than 16777216 bytes; the pods stay as they were" not in caplog.text:
+        await asyncio.sleep(0.005)
     path.unlink()
     path.write_text(PODS.format(id="a", host="x") + PODS.format(id="b", host="y"))
     assert list(await waiting) == ["a", "b"]

@@ -14,7 +14,7 @@ from indexer.engines.event import Stored
 from indexer.index import Index
 from indexer.key import Keyspace, chain
 from indexer.trust import Level
-from router import predict
+from router import predict, recording
 from router.predict import Conditions, verify
 from router.recording import Frame, Life, read_recording
 from router.verify import main
@@ -262,8 +262,28 @@ def test_a_recording_that_was_cut_off_counts_up_to_there(
     whole = (shared / "vllm-cpu" / "trace.jsonl.gz").read_bytes()
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    outcome = run(path, capsys)
+    assert main([str(path), "--json"]) == 1, "it is not whole"
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["cut_after"]
     assert 0 < outcome["requests"] < 260
+
+
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [("MOST_LINE", "a line of more than 99 characters"), ("MOST_CHARACTERS", "more than 99 char")],
+)
+def test_a_packed_file_without_end_is_refused(
+    limit: str,
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, limit, 99)
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"kind": "other"}\n' * 9 + b" " * (1 << 20)))
+    assert main([str(path)]) == 1
+    assert problem in capsys.readouterr().err
 
 
 def test_in_a_recorded_life_our_keys_and_the_engines_own_hashes_name_the_same_blocks() -> None:
