@@ -9,10 +9,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import msgspec
 
+from indexer.rank import Rank
 from router.engine_load import NAMES, Observed, parse
 from router.namespaces import limit_known
 from router.pods import Pod, Status
@@ -50,6 +52,8 @@ class ServedModel(msgspec.Struct, frozen=True):
     """One entry of /v1/models."""
 
     id: str
+    parent: Any = None
+    """Of an adapter: the model that it is of."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -97,6 +101,12 @@ class Prober:
         self._has_ended = False
         self._started = 0.0
         """When the engine's process began, as it says; 0: it has not said."""
+        self._bases: frozenset[str] = frozenset()
+        """The names that it served last and that are no adapters'."""
+        self._was_well = False
+        self._away: list[tuple[Rank, int]] | None = None
+        """Of an engine that was well and has ended: its ranks, and how many restarts of each events had
+        told of by then."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -119,15 +129,20 @@ class Prober:
             problem = "" if status == 200 else f"/health answers {status}"
             self._has_ended = self._has_ended or status == REFUSES
         self._failures = self._failures + 1 if problem else 0
+        if self._has_ended and self._was_well and self._away is None:
+            self._away = [(rank, _restarts(rank)) for rank in self._ranks]
         if not problem:
             self._is_well()
             page = await self._load(session)
-            self._note_start(page)
+            is_dated = self._note_start(page)
+            if not is_dated:
+                self._doubt_return()
+            self._was_well, self._away = True, None
             well = before if before.healthy else self._learn(page)
             if not before.healthy or not self._looks % LOOKS:
                 well = replace(
                     well,
-                    models=await self._models(session) or before.models,
+                    models=await self._models(session, is_dated=is_dated) or before.models,
                     version=await self._version(session) or before.version,
                 )
             self._looks = self._looks + 1 if before.healthy else 1
@@ -153,16 +168,38 @@ class Prober:
             if self._ended is not None:
                 self._ended(self._pod)
 
-    def _note_start(self, metrics: bytes) -> None:
-        """Take note when the engine began; where that is later than before, it has restarted."""
-        before, self._started = self._started, max([self._started, *_starts(metrics)])
-        if not before or self._started <= before + LATER_SECONDS:
-            return
-        reason = f"the engine's process began {self._started - before:.1f} s after the one before"
+    @property
+    def _ranks(self) -> Sequence[Rank]:
+        """The ranks that are followed of the engine, by us or by somebody who tells us."""
+        return self._pod.followed or self._pod.ranks
+
+    def _note_start(self, metrics: bytes) -> bool:
+        """Take note when the engine began; where that is later than before, it has restarted.
+
+        Return whether that is known of before and of now: then nothing else need be a sign.
+        """
+        starts = [*_starts(metrics)]
+        before, self._started = self._started, max([self._started, *starts])
+        if before and self._started > before + LATER_SECONDS:
+            seconds = self._started - before
+            reason = f"the engine's process began {seconds:.1f} s after the one before"
+            self._restarted(reason)
+        return bool(before and starts)
+
+    def _doubt_return(self) -> None:
+        """Doubt the ranks of an engine that was away, but for those whose events told of a restart."""
+        silent = [rank for rank, count in self._away or () if _restarts(rank) == count]
+        if silent:
+            self._doubt("the engine took no requests, and takes them again", silent)
+
+    def _doubt(self, reason: str, ranks: Sequence[Rank]) -> None:
         log.info("pod %s: restarted: %s", self._pod.id, reason)
-        self._looks = 0
-        for rank in self._pod.followed or self._pod.ranks:
+        for rank in ranks:
             rank.engine_restarted(reason)
+
+    def _restarted(self, reason: str) -> None:
+        self._looks = 0
+        self._doubt(reason, self._ranks)
         if self._ended is not None:
             self._ended(self._pod)
 
@@ -184,16 +221,21 @@ class Prober:
         """Learn the size of the cache of an engine that has come up."""
         found = CAPACITY.search(metrics)
         if found:
-            for rank in self._pod.followed or self._pod.ranks:
+            for rank in self._ranks:
                 # One is the null block, which is never cached.
                 rank.learn_capacity(int(found[1]) - 1)
         return Status(healthy=True, reason="/health answers")
 
-    async def _models(self, session: aiohttp.ClientSession) -> Sequence[str]:
+    async def _models(self, session: aiohttp.ClientSession, *, is_dated: bool) -> Sequence[str]:
         try:
             listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=Listed)
         except msgspec.MsgspecError:
             return ()
+        before = self._bases
+        self._bases = frozenset(one.id for one in listed.data if one.parent is None)
+        if before - self._bases and not is_dated:
+            # Adapters come and go while an engine runs; what it was started with does not.
+            self._restarted("it serves a model no longer that it did")
         return tuple(one.id for one in listed.data)
 
     async def _version(self, session: aiohttp.ClientSession) -> str:
@@ -222,6 +264,11 @@ class Prober:
                 if len(answer) > MOST_BYTES:
                     return response.status, b""
             return response.status, bytes(answer)
+
+
+def _restarts(rank: Rank) -> int:
+    """Return how many restarts a rank's events have told of."""
+    return rank.counts().get("restarts", 0)
 
 
 def _starts(metrics: bytes) -> Iterator[float]:

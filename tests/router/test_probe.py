@@ -332,6 +332,91 @@ async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
         await asyncio.gather(following, return_exceptions=True)
 
 
+@pytest.mark.parametrize("problem", ["refuses", "is not there"])
+async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted(
+    engine: tuple[Engine, Pod, RankIngest], problem: str, free_port: int
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    rank.live("", *EngineModel().store((0, 1)))
+    await look(prober, 2)
+    address = pod.address
+    if problem == "refuses":
+        server.health = 503
+    else:
+        pod.address = f"127.0.0.1:{free_port}"
+    await look(prober)
+    pod.address, server.health = address, 200
+    assert rank.trust.level is Level.EXACT
+    await look(prober)
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.trust.reason.startswith("restarted: the engine took no requests, and takes them")
+
+
+async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    rank.live("", *EngineModel().store((0, 1)))
+    server.metrics = b"process_start_time_seconds 100.5\n"
+    await look(prober)
+    for health in (503, 200, 500, 500, 200):
+        server.health = health
+        await look(prober)
+    assert rank.trust.level is Level.EXACT
+    server.models = b'{"data":[{"id":"other"}]}'
+    await look(prober, LOOKS)
+    assert rank.trust.level is Level.EXACT
+
+
+async def test_an_engine_that_was_slow_or_never_well_is_not_doubted(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    rank.live("", *EngineModel().store((0, 1)))
+    for health in (503, 200, 500, 500, 200):
+        server.health = health
+        await look(prober)
+    assert rank.trust.level is Level.EXACT, "its first life has told all"
+
+
+async def test_an_engine_whose_events_have_told_of_its_new_life_is_not_doubted(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    old, new = EngineModel(), EngineModel()
+    rank.live("", *old.store((0, 1)))
+    rank.live("", *old.store((1, 2)))
+    await look(prober)
+    server.health = 503
+    await look(prober)
+    rank.live("", *new.store((0, 3)))
+    assert rank.stream.counts.restarts == 1
+    trust = rank.trust
+    server.health = 200
+    await look(prober)
+    assert rank.trust == trust
+
+
+async def test_an_engine_that_serves_another_model_is_doubted_and_adapters_come_and_go(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    rank.live("", *EngineModel().store((0, 1)))
+    for listed in (b'{"id":"m"},{"id":"a","parent":"m"}', b'{"id":"m"}', b'{"id":"m"},{"id":"b"}'):
+        server.models = b'{"data":[' + listed + b"]}"
+        await look(prober, LOOKS)
+        assert rank.trust.level is Level.EXACT
+    server.models = b'{"data":[{"id":"n"},{"id":"b"}]}'
+    await look(prober, LOOKS)
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.trust.reason.startswith("restarted: it serves a model no longer")
+
+
 async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_replayed(
     engine: tuple[Engine, Pod, RankIngest],
 ) -> None:
