@@ -3,8 +3,7 @@
 A place is a tier and a cache group of a rank.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from indexer.engines.event import EngineHash
 from indexer.index import BrokenInvariantError
@@ -16,8 +15,10 @@ class Holding:
     def __init__(self) -> None:
         self.copies: dict[EngineHash, int] = {}
         """How often each live name is held."""
-        self.names: dict[int, int] = {}
-        """How many live names stand for each key."""
+        self.names: dict[int, EngineHash] = {}
+        """A live name of each key."""
+        self._more: dict[int, list[EngineHash]] = {}
+        """The others, of keys that several stand for."""
         self.doubted: set[EngineHash] = set()
         """Names of which nothing is certain since something was missed."""
         self.thinned: set[EngineHash] = set()
@@ -29,6 +30,10 @@ class Holding:
     def certain_names(self) -> int:
         """How many names are held, but for those in doubt."""
         return len(self.copies) - len(self.doubted)
+
+    def sole(self, key: int) -> EngineHash | None:
+        """Return the name that stands for a key; None where none does, or several do."""
+        return None if key in self._more else self.names.get(key)
 
     def hold(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
         """Hold one copy more of a name; return the keys that are new here."""
@@ -43,13 +48,15 @@ class Holding:
             self.copies[name] = count + 1
             return []
         self.copies[name] = 1
-        fresh = []
-        for key in keys:
-            standing = self.names.get(key, 0)
-            self.names[key] = standing + 1
-            if not standing:
-                fresh.append(key)
-        return fresh
+        return [key for key in keys if self._stand(name, key)]
+
+    def _stand(self, name: EngineHash, key: int) -> bool:
+        """Let a name stand for a key; return whether it is the first one."""
+        if key in self.names:
+            self._more.setdefault(key, []).append(name)
+            return False
+        self.names[key] = name
+        return True
 
     def release(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
         """Let one copy of a held name go; return the keys that are gone from here."""
@@ -69,13 +76,21 @@ class Holding:
             self.certain -= copies
         self.doubted.discard(name)
         self.thinned.discard(name)
-        gone = []
-        for key in keys:
-            self.names[key] -= 1
-            if not self.names[key]:
-                del self.names[key]
-                gone.append(key)
-        return gone
+        return [key for key in keys if self._leave(name, key)]
+
+    def _leave(self, name: EngineHash, key: int) -> bool:
+        """Let a name stand for a key no longer; return whether it was the last one."""
+        more = self._more.get(key)
+        if more is None:
+            del self.names[key]
+            return True
+        if self.names[key] == name:
+            self.names[key] = more.pop()
+        else:
+            more.remove(name)
+        if not more:
+            del self._more[key]
+        return False
 
     def take(self, name: EngineHash, key: int, *, in_doubt: bool) -> None:
         """Hold one copy of a name that was held elsewhere."""
@@ -89,14 +104,19 @@ class Holding:
         copies: dict[EngineHash, int],
         doubted: Iterable[EngineHash],
         thinned: Iterable[EngineHash],
-        keys: Iterable[int],
+        last: Mapping[EngineHash, int],
+        earlier: Mapping[EngineHash, Iterable[int]],
     ) -> None:
-        """Hold what another process held; `keys` are those of every name."""
+        """Hold what another process held, given the last key of every name, and the keys before it."""
         self.copies = copies
         self.doubted = set(doubted)
         self.thinned = set(thinned)
         self.certain = sum(copies.values()) - sum(map(copies.__getitem__, self.doubted))
-        self.names = dict(Counter(keys))
+        for name in copies:
+            self._stand(name, last[name])
+        for name in earlier.keys() & copies.keys():
+            for key in earlier[name]:
+                self._stand(name, key)
 
     def doubt(self) -> None:
         """Take note that any name may be gone."""
@@ -131,9 +151,8 @@ class Holding:
         certain = (count for name, count in self.copies.items() if name not in self.doubted)
         if self.certain != sum(certain):
             raise BrokenInvariantError("the copies do not add up")
-        names: dict[int, int] = {}
-        for name in self.copies:
-            for key in keys[name]:
-                names[key] = names.get(key, 0) + 1
-        if names != self.names:
+        standing = {(key, name) for name in self.copies for key in keys[name]}
+        known = [*self.names.items()]
+        known += ((key, name) for key, names in self._more.items() for name in names)
+        if standing != set(known) or len(standing) != len(known) or not all(self._more.values()):
             raise BrokenInvariantError("the names of the keys do not add up")

@@ -307,9 +307,12 @@ class RankIngest:
         self.stream.lacks(reason, now)
 
     def _apply_scanned(self, now: float) -> None:
-        parentless = self.state.counts.parentless
-        self.state.apply_scanned()
-        self._judge(parentless, now)
+        is_left = True
+        while is_left:
+            parentless = self.state.counts.parentless
+            heals = self.stream.can_heal
+            is_left = self.state.apply_scanned(self.capacity, heals=heals)
+            self._judge(parentless, now)
 
     def _judge(self, parentless: int, now: float) -> None:
         """Draw what follows for the trust, given how many blocks had no known parent before."""

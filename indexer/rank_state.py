@@ -50,8 +50,11 @@ class RankState(Protocol):
     def scan(self, payloads: Sequence[bytes]) -> int:
         """Return how many batches, from the first one on, can be followed without being decoded."""
 
-    def apply_scanned(self) -> None:
-        """Follow those."""
+    def apply_scanned(self, capacity: int, *, heals: bool) -> bool:
+        """Follow those, up to one that may change the trust; return whether any are left.
+
+        `capacity` is the cache's, 0 where it is not known; with `heals` the trust may heal.
+        """
 
     def doubt(self) -> None:
         """Take note that something was missed: no name known now is certain any more."""
@@ -127,8 +130,9 @@ class PureState:
         """Return 0: every batch has to be decoded."""
         return 0
 
-    def apply_scanned(self) -> None:
+    def apply_scanned(self, capacity: int, *, heals: bool) -> bool:  # noqa: ARG002
         """Follow nothing."""
+        return False
 
     def doubt(self) -> None:
         """Take note that something was missed: no name known now is certain any more."""

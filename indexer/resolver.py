@@ -17,7 +17,6 @@ then must have been given to other content.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain as chain_of
 
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
 from indexer.group import TRTLLM_WINDOW, WINDOW_KINDS, Group, Layout, Way
@@ -116,7 +115,8 @@ class Resolver:
         """The last key of every name that is live anywhere."""
         self._earlier: dict[EngineHash, tuple[int, ...]] = {}
         """The keys before it, of names that stand for several blocks (an offload tier's chunks)."""
-        self._parents: dict[EngineHash, EngineHash] = {}
+        self._above: dict[EngineHash, int] = {}
+        """The key of the block before each name's first, but for the beginnings of prompts."""
         self._holdings: dict[Spot, Holding] = {}
         self._firm: set[int] = set()
         """Groups whose block size was seen on more than a lone block."""
@@ -152,7 +152,7 @@ class Resolver:
         """Forget every name; the groups stay what they are."""
         self._keys.clear()
         self._earlier.clear()
-        self._parents.clear()
+        self._above.clear()
         self._holdings.clear()
         self.orphans.clear()
         self.stored_since_doubt = 0
@@ -218,7 +218,7 @@ class Resolver:
                 self.segments.chained(above, keys)
                 chained += keys
             ratio = stored.block_size // size
-            changes += self._hold_chain(stored, keys, ratio, gone)
+            changes += self._hold_chain(stored, above, keys, ratio, gone)
             if self.orphans:
                 for position, name in enumerate(stored.hashes):
                     last = keys[(position + 1) * ratio - 1]
@@ -234,19 +234,22 @@ class Resolver:
         if self.segments is None:
             return
         for key in keys:
-            if not any(key in holding.names for holding in self._holdings.values()):
+            if not self._is_held(key):
                 self.segments.forget(key)
 
     def _segments_of(self, keys: Collection[int]) -> Sequence[int]:
         return () if self.segments is None else self.segments.of_all(keys)
 
     def _hold_chain(
-        self, event: Stored, keys: list[int], ratio: int, gone: frozenset[int]
+        self, event: Stored, above: int, keys: list[int], ratio: int, gone: frozenset[int]
     ) -> list[Change]:
-        """Give each block its keys and hold it, but for those at the positions `gone`."""
+        """Give each block its keys and hold it, but for those at the positions `gone`.
+
+        `above` is the key before them.
+        """
         held = []
-        known, parents = self._keys, self._parents
-        above = event.parent
+        known, aboves = self._keys, self._above
+        has_above = event.parent is not None
         for position, (name, last) in enumerate(
             zip(event.hashes, keys[ratio - 1 :: ratio], strict=True)
         ):
@@ -257,9 +260,9 @@ class Resolver:
                     if ratio > 1:
                         earlier = keys[position * ratio : (position + 1) * ratio - 1]
                         self._earlier[name] = tuple(earlier)
-                    if above is not None:
-                        parents[name] = above
-            above = name
+                    if has_above:
+                        aboves[name] = above
+            above, has_above = last, True
         if event.tier is Tier.GPU and event.parent is not None:
             self._prove_prefix((event.tier, event.group), event.parent)
         if event.once:
@@ -339,8 +342,11 @@ class Resolver:
 
     def _key_above(self, name: EngineHash) -> int:
         """Return the key before a name's first; 0 where there is none, or none that is held."""
-        above = self._parents.get(name)
-        return 0 if above is None else self._keys.get(above, 0)
+        above = self._above.get(name, 0)
+        return above if above and self._is_held(above) else 0
+
+    def _is_held(self, key: int) -> bool:
+        return any(key in holding.names for holding in self._holdings.values())
 
     def _remove(self, event: Removed) -> list[Change]:
         self.counts.removed_blocks += len(event.hashes)
@@ -379,7 +385,7 @@ class Resolver:
         if not any(name in holding.copies for holding in self._holdings.values()):
             del self._keys[name]
             self._earlier.pop(name, None)
-            self._parents.pop(name, None)
+            self._above.pop(name, None)
 
     def _move(self, event: Moved) -> list[Change]:
         if event.hash not in self._keys:
@@ -397,11 +403,15 @@ class Resolver:
         self.stored_since_doubt = 0
 
     def _prove_prefix(self, spot: Spot, name: EngineHash) -> None:
-        """Take note that a request holds a block, and so the whole prefix up to there."""
+        """Take note that a request holds a block, and so the whole prefix up to there.
+
+        The content of that prefix is certain, its names are not: where several of the place stand for
+        one content, any of them may be gone.
+        """
         holding = self._holdings.get(spot)
         current: EngineHash | None = name
         while holding and current is not None and holding.prove(current):
-            current = self._parents.get(current)
+            current = holding.sole(self._above.get(current, 0))
 
     def can_settle(self, capacity: int) -> bool:
         """Whether everything that was cached at the last doubt must be gone or proven by now.
@@ -483,7 +493,7 @@ class Resolver:
             stored_since_doubt=self.stored_since_doubt,
             keys=self._keys,
             earlier=self._earlier,
-            parents=self._parents,
+            above=self._above,
             holdings=[
                 SavedHolding(
                     tier, group, holding.copies, list(holding.doubted), list(holding.thinned)
@@ -507,18 +517,11 @@ class Resolver:
         self._firm = set(saved.firm)
         self._parted = set(saved.parted)
         self.stored_since_doubt = saved.stored_since_doubt
-        self._keys, self._earlier, self._parents = saved.keys, saved.earlier, saved.parents
+        self._keys, self._earlier, self._above = saved.keys, saved.earlier, saved.above
         changes: list[Change] = []
         for one in saved.holdings:
             holding = self._holdings[one.tier, one.group] = Holding()
-            last = map(self._keys.__getitem__, one.copies)
-            earlier = (self._earlier[name] for name in one.copies if name in self._earlier)
-            holding.restore(
-                one.copies,
-                one.doubted,
-                one.thinned,
-                chain_of(last, chain_of.from_iterable(earlier)),
-            )
+            holding.restore(one.copies, one.doubted, one.thinned, self._keys, self._earlier)
             if holding.names:
                 keys = list(holding.names)
                 changes.append(Added((one.tier, one.group), keys, self._segments_of(keys)))
@@ -530,7 +533,7 @@ class Resolver:
 
     def chains(self) -> dict[Spot, tuple[list[int], list[tuple[int, int]]]]:
         """Return the keys that each place holds, and where one does not follow the one before it."""
-        known, parents = self._keys, self._parents
+        known, aboves = self._keys, self._above
         found: dict[Spot, tuple[list[int], list[tuple[int, int]]]] = {}
         for spot, holding in self._holdings.items():
             links: list[tuple[int, int]] = []
@@ -541,10 +544,10 @@ class Resolver:
             keys = [known[name] for name in holding.copies]
             before = 0
             for at, (name, key) in enumerate(zip(holding.copies, keys, strict=True)):
-                parent = parents.get(name)
-                above = 0 if parent is None else known.get(parent, 0)
-                if above != before:
-                    links.append((at, above))
+                if aboves.get(name, 0) != before:
+                    above = self._key_above(name)
+                    if at or above:
+                        links.append((at, above))
                 before = key
             found[spot] = keys, links
         return found
@@ -559,7 +562,7 @@ class Resolver:
         live = {name for holding in self._holdings.values() for name in holding.copies}
         if live != self._keys.keys():
             raise BrokenInvariantError("the names with a key are not the live ones")
-        if not self._parents.keys() | self._earlier.keys() <= live:
+        if not self._above.keys() | self._earlier.keys() <= live:
             raise BrokenInvariantError("something is kept of a name that is not live")
         keys = {name: self._keys_of(name) for name in live}
         for holding in self._holdings.values():

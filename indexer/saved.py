@@ -61,7 +61,8 @@ class SavedResolver(msgspec.Struct, frozen=True):
     stored_since_doubt: int
     keys: dict[EngineHash, int]
     earlier: dict[EngineHash, tuple[int, ...]]
-    parents: dict[EngineHash, EngineHash]
+    above: dict[EngineHash, int]
+    """The key of the block before each name's first, but for the beginnings of prompts."""
     holdings: list[SavedHolding]
     plain: SavedPlain | None = None
     segments: SavedSegments | None = None
@@ -73,13 +74,11 @@ class SavedResolver(msgspec.Struct, frozen=True):
         if self.plain is None:
             return self
         names, keys = unpack_words(self.plain.names), unpack_words(self.plain.keys)
-        named: dict[int, EngineHash] = {key: name for name, key in self.keys.items()}
-        named.update(zip(keys, names, strict=True))
         above = zip(names, unpack_words(self.plain.parents), strict=True)
         return replace(
             self,
             keys={**self.keys, **dict(zip(names, keys, strict=True))},
-            parents={**self.parents, **{name: named[key] for name, key in above if key in named}},
+            above={**self.above, **{name: key for name, key in above if key}},
             holdings=_joined(self.holdings, self.plain, names),
             plain=None,
         )

@@ -23,7 +23,7 @@ from indexer.rank_ingest import SavedRank
 log = logging.getLogger(__name__)
 
 FORMAT = b"warmpath-state "
-HEADING = FORMAT + b"3\n"
+HEADING = FORMAT + b"4\n"
 DIGEST_BYTES = 32
 
 

@@ -20,7 +20,8 @@ from indexer.compiled.names import REMOVED as REMOVED_BLOCKS
 from indexer.compiled.names import STORED as STORED_BLOCKS
 from indexer.compiled.odd_names import OddNames
 from indexer.compiled.restore import TIERS
-from indexer.engines.event import Batch, EngineHash, Event, Removed, Stored, Tier
+from indexer.compiled.telling import NEVER, Bounds
+from indexer.engines.event import Batch, Event, Removed, Stored, Tier
 from indexer.group import WINDOW_KINDS
 from indexer.index import BrokenInvariantError
 from indexer.rank_slots import RankSlots
@@ -48,6 +49,7 @@ class ArrayState(OddNames):
         self._decode = decode
         self._payloads: Sequence[bytes] = ()
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._position: NDArray[np.int64] = np.zeros(5, np.int64)
 
     # Whole batches
 
@@ -64,13 +66,17 @@ class ArrayState(OddNames):
         count = scanning.scan(ends, self._dialect, self._index.scratch, self._ends)
         self._ends = self._ends[:count]
         self._payloads = payloads[:count]
+        self._position = np.array([0, 0, 0, -1, 0])
         return count
 
-    def apply_scanned(self) -> None:
-        """Follow the batches that were scanned."""
+    def apply_scanned(self, capacity: int, *, heals: bool) -> bool:
+        """Follow the batches that were scanned, up to one that may change the trust.
+
+        Return whether any are left. `capacity` and `heals` are as in `RankState`.
+        """
         self._let_go()
-        position = np.array([0, 0, 0, -1, 0])
-        carried = np.zeros(1, np.uint64)
+        position, carried = self._position, np.zeros(1, np.uint64)
+        bounds = self._bounds(capacity, heals=heals)
         evicted = self._index.evicted
         while True:
             self._plain.reserve()
@@ -78,23 +84,48 @@ class ArrayState(OddNames):
                 # The blocks that the last step came to may be among those that were given up.
                 evicted = self._index.evicted
                 position[2] = self._number_under(int(carried[0])) or -1 if position[1] else 0
-            why = self._plain.follow(self._ends, position, carried)
-            if why == following.DONE:
-                break
+            why = self._plain.follow(self._ends, position, carried, bounds)
             if why == following.OTHER_NAMES:
                 self._keep_own_names()
             elif why == following.STRANGE:
-                event, done, _, _, number = position.tolist()
-                first = int(self._ends[number - 1]) if number else 0
-                events = self._decode(self._payloads[number]).events[event - first :]
-                self.apply([_rest(events[0], done), *events[1:]])
-                if isinstance(events[0], Stored) and events[0].once:
-                    # A name twice in one event is not stored again (`Resolver`).
-                    just_held = set(events[0].hashes[:done])
-                    self.counts.again -= sum(name in just_held for name in events[0].hashes[done:])
-                position[:] = self._ends[number], 0, 0, -1, number + 1
-        self._payloads = ()
+                self._note_counts()
+                self._apply_rest(position)
+            if why in (following.DONE, following.STRANGE, following.TELLING):
+                break
         self._note_counts()
+        return int(position[4]) < len(self._ends)
+
+    def _apply_rest(self, position: NDArray[np.int64]) -> None:
+        """Follow what is left of a batch whose next event, or block in it, is not plain."""
+        event, done, _, _, number = position.tolist()
+        first = int(self._ends[number - 1]) if number else 0
+        events = self._decode(self._payloads[number]).events[event - first :]
+        self.apply([_rest(events[0], done), *events[1:]])
+        if isinstance(events[0], Stored) and events[0].once:
+            # A name twice in one event is not stored again (`Resolver`).
+            just_held = set(events[0].hashes[:done])
+            self.counts.again -= sum(name in just_held for name in events[0].hashes[done:])
+        position[:] = self._ends[number], 0, 0, -1, number + 1
+
+    def _bounds(self, capacity: int, *, heals: bool) -> Bounds:
+        pool: list[int] = []
+        slower: list[int] = []
+        for of in (self._slots.certain, self._slots.doubted):
+            for (tier, group), slot in of.items():
+                if tier is not Tier.GPU:
+                    slower.append(slot)
+                elif of is self._slots.certain and group not in self._parted:
+                    pool.append(slot)
+        copies = self.copies() if capacity else None
+        # Copies and names beside the first change with what is odd only.
+        beside = 0 if copies is None else copies - sum(map(self._index.count, pool))
+        settles = heals and capacity and not self.orphans
+        return Bounds(
+            pool=np.array(pool, np.int64),
+            most=NEVER if copies is None else capacity - beside,
+            slower=np.array(slower, np.int64),
+            enough=capacity - self.stored_since_doubt if settles else NEVER,
+        )
 
     def _note_counts(self) -> None:
         state = self._plain.own.state
@@ -200,6 +231,7 @@ class ArrayState(OddNames):
 
     def empty(self) -> list[Change]:
         """Forget every name; the groups stay what they are."""
+        self._note_counts()
         changes = super().empty()
         self._standing.clear()
         self._touched.clear()
@@ -232,23 +264,7 @@ class ArrayState(OddNames):
 
     def save(self) -> SavedResolver:
         """Return what a later process needs to go on from here."""
-        saved = super().save()
-        return replace(saved, parents=self._odd_parents(), plain=self._plain.save())
-
-    def _odd_parents(self) -> dict[EngineHash, EngineHash]:
-        """Return the parents of odd names."""
-        parents = dict(self._parents)
-        above = {name: self._number_above(name) for name in self._keys if name not in parents}
-        if not above:
-            return parents
-        names, numbers = self._plain.all()
-        which = np.isin(numbers, np.array(list(above.values()), np.uint32))
-        plain = dict(zip(numbers[which].tolist(), names[which].tolist(), strict=True))
-        for name, number in above.items():
-            odd = self._standing.of(int(self._index.blocks.records[number, 0]))
-            if number and (odd or number in plain):
-                parents[name] = odd[0] if odd else plain[number]
-        return parents
+        return replace(super().save(), plain=self._plain.save())
 
     def restore(self, saved: SavedResolver) -> list[Change]:
         """Go on from what another process saved."""

@@ -84,12 +84,8 @@ def sought(blocks: Blocks, key: np.uint64) -> tuple[int, int]:
 
 
 @inlined
-def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
-    """Return a new block that nobody holds.
-
-    Its parent's number is 0 where it begins a chain, and less where the parent is gone: it cannot be
-    used then, and is given up first. `at` is where the search for it ended.
-    """
+def _next_number(blocks: Blocks) -> int:
+    """Give out a number."""
     state = blocks.state
     number = state[FREE]
     if number:
@@ -97,7 +93,18 @@ def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> in
     else:
         number = state[TOP]
         state[TOP] += 1
-    state[LIVE] += 1
+    return number
+
+
+@inlined
+def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
+    """Return a new block that nobody holds.
+
+    Its parent's number is 0 where it begins a chain, and less where the parent is gone: it cannot be
+    used then, and is given up first. `at` is where the search for it ended.
+    """
+    number = _next_number(blocks)
+    blocks.state[LIVE] += 1
     blocks.records[number, 0] = key
     blocks.halves[number, SET] = 0
     if parent > 0:
@@ -117,14 +124,37 @@ def free(blocks: Blocks, number: int, rests: bool) -> None:
     state = blocks.state
     unname(blocks, number)
     delete(blocks.by_key, blocks.records, number)
-    blocks.quarters[number, DEPTH] = FREED
-    head = RESTING if rests else FREE
-    blocks.halves[number, SET] = np.uint32(state[head])
-    state[head] = number
     state[LIVE] -= 1
     if rests:
-        blocks.parents[number] = 0  # the next block of this number has another one
-        state[RESTED] += 1
+        _let_rest(blocks, number)
+    else:
+        blocks.quarters[number, DEPTH] = FREED
+        blocks.halves[number, SET] = np.uint32(state[FREE])
+        state[FREE] = number
+
+
+@inlined
+def _let_rest(blocks: Blocks, number: int) -> None:
+    """Keep the number of a block that is gone, since it may be somebody's parent."""
+    state = blocks.state
+    blocks.quarters[number, DEPTH] = FREED
+    blocks.halves[number, SET] = np.uint32(state[RESTING])
+    blocks.parents[number] = 0  # the next block of this number has another one
+    state[RESTING] = number
+    state[RESTED] += 1
+
+
+@inlined
+def parent_of(blocks: Blocks, key: np.uint64) -> int:
+    """Return the number of a parent, given its key, which may be 0; one rests where it is gone."""
+    if key == 0:
+        return 0
+    number = find(blocks.by_key, blocks.records, key)
+    if number == 0:
+        number = _next_number(blocks)
+        blocks.records[number, 0] = key
+        _let_rest(blocks, number)
+    return number
 
 
 @inlined

@@ -74,11 +74,13 @@ from indexer.compiled.scan import (
 )
 from indexer.compiled.scan import SIZE as EVENT_SIZE
 from indexer.compiled.sets import Sets
+from indexer.compiled.telling import Bounds, is_telling
 from indexer.compiled.xxh64 import block_key, lookahead_key
 
-DONE, PAUSED, STRANGE, OTHER_NAMES = range(4)
+DONE, PAUSED, STRANGE, OTHER_NAMES, TELLING = range(5)
 """Why `follow` returned: everything is applied; as many blocks as were allowed; something is not plain;
-or the rank gives other names than the index has and needs a table of its own."""
+the rank gives other names than the index has and needs a table of its own; or the last batch tells how
+far the rank may be believed."""
 
 
 @inlined
@@ -126,7 +128,7 @@ def hold_plain(
     `above` is the number of its parent, as `create` takes it.
     """
     fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
-    if word == 0 or is_odd(mine, word) or is_odd_key(mine, key) or is_awaited(mine, word):
+    if is_odd(mine, word) or is_odd_key(mine, key) or is_awaited(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)
     if number:
@@ -157,7 +159,7 @@ def hold_plain(
 @inlined
 def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
     """Let a place hold a block by a plain name, if that is known; return its number, or -STRANGE."""
-    if word == 0 or is_odd(mine, word):
+    if is_odd(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)
     if number:
@@ -175,7 +177,7 @@ def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int
 @inlined
 def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
     """Let a place hold a block no longer, by its plain name; return 0, or -STRANGE."""
-    if word == 0 or is_odd(mine, word):
+    if is_odd(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)
     slot = -1
@@ -263,8 +265,11 @@ def follow(
     carried: NDArray[np.uint64],
     keys: NDArray[np.uint64],
     now: int,
+    bounds: Bounds,
 ) -> int:
     """Apply batches, whose events end at `ends`, at most `allowed` blocks; say why it returned.
+
+    It returns after a batch that tells something (`indexer.compiled.telling`), too.
 
     `position` is the event and the block in it to go on from, the block before, the block to go on
     proving from (-1: not begun; 0: done, as it is before any block of the event is held), and the batch;
@@ -367,6 +372,8 @@ def follow(
                 position[1] = at + 1
             position[0], position[1], position[3] = event + 1, 0, -1
         position[4] = batch + 1
+        if is_telling(blocks, mine, bounds):
+            return TELLING
     return DONE
 
 

@@ -20,7 +20,18 @@ from numpy.typing import NDArray
 
 from indexer.compiled import sets as of
 from indexer.compiled import table
-from indexer.compiled.blocks import DEPTH, FREED, SET, TOP, Blocks, hold, name, release, unname
+from indexer.compiled.blocks import (
+    DEPTH,
+    FREED,
+    SET,
+    TOP,
+    Blocks,
+    hold,
+    name,
+    parent_of,
+    release,
+    unname,
+)
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.sets import Sets
 from indexer.compiled.table import after, home, number_at, seek, stays
@@ -217,17 +228,6 @@ def copy(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
 
 
 @compiled
-def name_of(blocks: Blocks, mine: Own, number: int) -> np.uint64:
-    """Return the plain name of a block that the rank holds; 0 where an odd one stands for it."""
-    if not mine.state[OWNS]:
-        return blocks.names[number, 0]
-    for at in range(mine.names.size):
-        if mine.numbers[at] == number:
-            return mine.names[at]
-    return np.uint64(0)
-
-
-@compiled
 def plain(
     blocks: Blocks, sets: Sets, mine: Own, names: NDArray[np.uint64], numbers: NDArray[np.uint32]
 ) -> int:
@@ -257,7 +257,7 @@ def put(
 ) -> bool:
     """Make names plain of blocks that the rank holds; False where it needs a table of its own for it.
 
-    A parent's key is 0 where it is not known.
+    A parent's key is 0 where a prompt begins. There must be room for as many numbers.
     """
     for at in range(names.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
@@ -266,7 +266,7 @@ def put(
         if not is_named(blocks, sets, mine, number, names[at]):
             return False
         if parents[at]:
-            blocks.parents[number] = table.find(blocks.by_key, blocks.records, parents[at])
+            blocks.parents[number] = parent_of(blocks, parents[at])
     return True
 
 

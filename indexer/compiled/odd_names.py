@@ -85,11 +85,11 @@ class OddNames(Resolver):
         return []
 
     def _hold_chain(
-        self, event: Stored, keys: list[int], ratio: int, gone: frozenset[int]
+        self, event: Stored, above: int, keys: list[int], ratio: int, gone: frozenset[int]
     ) -> list[Change]:
         self._pull(event.hashes)
         self._pull_keys(keys)
-        changes = super()._hold_chain(event, keys, ratio, gone)
+        changes = super()._hold_chain(event, above, keys, ratio, gone)
         for name in event.hashes:
             self._note(name)
         return changes
@@ -130,10 +130,12 @@ class OddNames(Resolver):
                 self._take_out(name)
 
     def _take_out(self, name: int) -> None:
-        key, spots = self._plain.take_out(name)
+        key, above, spots = self._plain.take_out(name)
         if not spots:
             return
         self._keys[name] = key
+        if above:
+            self._above[name] = above
         self._standing.add(name, (key,))
         for spot, in_doubt in spots:
             holding = self._holdings.setdefault(spot, Holding())
@@ -174,9 +176,7 @@ class OddNames(Resolver):
         )
 
     def _put(self, names: Sequence[EngineHash]) -> None:
-        # Before any of them is gone from the dicts, where looking a key up costs next to nothing.
-        above = [self._parents.pop(name, None) for name in names]
-        parents = [0 if name is None else self._known_key(name) for name in above]
+        above = [self._above.pop(name, 0) for name in names]
         keys = []
         for name in names:
             key = self._keys.pop(name)
@@ -185,15 +185,9 @@ class OddNames(Resolver):
             for holding in self._holdings.values():
                 if name in holding.copies:
                     holding.drop(name, (key,))
-        words = [np.array(column, np.uint64) for column in (names, keys, parents)]
+        words = [np.array(column, np.uint64) for column in (names, keys, above)]
         if not self._plain.put(*words) and self._keep_own_names():
             self._plain.put(*words)
-
-    def _known_key(self, name: EngineHash) -> int:
-        if name in self._keys:
-            return self._keys[name]
-        number = self._number_of(name)
-        return int(self._index.blocks.records[number, 0]) if number else 0
 
     def _mark_odd(self) -> None:
         """Let the arrays know which words are odd."""
@@ -283,43 +277,16 @@ class OddNames(Resolver):
     def _prove_prefix(self, spot: Spot, name: EngineHash) -> None:
         holding = self._holdings.get(spot)
         current: EngineHash | None = name
-        while current is not None:
-            if current in self._keys:
-                if not holding or not holding.prove(current):
-                    return
-                self._touched[current] = None
-                above = self._parents.get(current)
-                if above in self._keys:
-                    current = above
-                    continue
-                number = self._number_above(current)
-            else:
-                number = self._number_of(current)
-            current = self._prove_plain(spot, number)
-
-    def _number_of(self, name: EngineHash) -> int:
-        self._mark_odd()
-        return self._plain.find(name)
-
-    def _number_above(self, name: EngineHash) -> int:
-        """Return the parent of an odd name's block."""
-        blocks = self._index.blocks
-        above = self._parents.get(name)
-        if above is not None:
-            return self._number_under(self._known_key(above))
-        number = self._number_under(self._keys[name])
-        # By its key, since it may have been freed before its child and stored anew.
-        parent = blocks.parents[number] if number else 0
-        return self._number_under(int(blocks.records[parent, 0])) if parent else 0
+        while holding and current is not None and holding.prove(current):
+            self._touched[current] = None
+            above = self._above.get(current, 0)
+            if above not in self._standing:
+                # A plain name is a key's only one.
+                number = self._plain.prove(spot, self._number_under(above))
+                above = int(self._index.blocks.records[number, 0])
+            current = holding.sole(above)
 
     def _number_under(self, key: int) -> int:
         """Return the number of a key's block; 0 for none."""
         blocks = self._index.blocks
         return int(table.find(blocks.by_key, blocks.records, np.uint64(key))) if key else 0
-
-    def _prove_plain(self, spot: Spot, number: int) -> EngineHash | None:
-        """Prove from a block on; return the odd name that is next, where it is the only one."""
-        number = self._plain.prove(spot, number)
-        key = int(self._index.blocks.records[number, 0])
-        names = self._standing.of(key) if number else ()
-        return names[0] if len(names) == 1 else None

@@ -32,6 +32,7 @@ from indexer.compiled.names import (
 from indexer.compiled.restore import TIERS, pack, restore
 from indexer.compiled.roots import Roots
 from indexer.compiled.standing import Marks
+from indexer.compiled.telling import Bounds
 from indexer.group import WINDOW_KINDS, Layout
 from indexer.rank_slots import RankSlots
 from indexer.resolver import Spot
@@ -156,8 +157,14 @@ class PlainNames:
         """Return the plain names that stand for any of `keys`."""
         numbers = np.zeros(len(keys), np.uint32)
         names_of.held_all(self._index.blocks, self._index.sets, self.own, keys, numbers)
-        found = numbers[numbers != 0].tolist()
-        names = (int(names_of.name_of(self._index.blocks, self.own, number)) for number in found)
+        numbers = numbers[numbers != 0]
+        if not len(numbers):
+            return []
+        if not self.own.state[OWNS]:
+            names: list[int] = self._index.blocks.names[numbers, 0].tolist()
+        else:
+            # All of them in one look at the whole table.
+            names = self.own.names[np.isin(self.own.numbers, numbers)].tolist()
         return [name for name in names if name]
 
     def all(self) -> tuple[Words, Numbers]:
@@ -177,7 +184,13 @@ class PlainNames:
 
     # Following
 
-    def follow(self, ends: NDArray[np.int64], position: NDArray[np.int64], carried: Words) -> int:
+    def follow(
+        self,
+        ends: NDArray[np.int64],
+        position: NDArray[np.int64],
+        carried: Words,
+        bounds: Bounds,
+    ) -> int:
         """Apply some of what was scanned (`follow.follow`); what it takes is reserved."""
         index = self._index
         with index.turn():
@@ -193,6 +206,7 @@ class PlainNames:
                 carried,
                 index.keys,
                 index.now(),
+                bounds,
             )
 
     def prove(self, spot: Spot, number: int) -> int:
@@ -223,22 +237,31 @@ class PlainNames:
                     index.blocks, index.sets, certain, doubted, start, min(start + STEP, end)
                 )
 
-    def take_out(self, name: int) -> tuple[int, list[tuple[Spot, bool]]]:
-        """Make a name odd; return its key, the places that hold it, and whether they do so in doubt."""
+    def take_out(self, name: int) -> tuple[int, int, list[tuple[Spot, bool]]]:
+        """Make a name odd.
+
+        Return its key, the key above, the places that hold it, and whether they do so in doubt.
+        """
         index = self._index
         there = np.zeros(len(self.own.slots), np.uint8)
         index.reserve(len(there), 0)
         number = self.find(name)
         if not number:
-            return 0, []  # given up for want of room, just now
+            return 0, 0, []  # given up for want of room, just now
         key = int(index.blocks.records[number, 0])
+        parent = int(index.blocks.parents[number])
+        above = int(index.blocks.records[parent, 0]) if parent else 0
         with index.turn():
             names_of.take_out(index.blocks, index.sets, self.own, np.uint64(name), number, there)
         groups = list(self.groups)
-        return key, [
-            ((TIERS[at % SPOTS], groups[at // SPOTS]), bool(there[at] == 2))
-            for at in np.flatnonzero(there).tolist()
-        ]
+        return (
+            key,
+            above,
+            [
+                ((TIERS[at % SPOTS], groups[at // SPOTS]), bool(there[at] == 2))
+                for at in np.flatnonzero(there).tolist()
+            ],
+        )
 
     def put(self, names: Words, keys: Words, parents: Words) -> bool:
         """Make names plain of blocks that the rank holds, all marked as odd still.
@@ -342,9 +365,9 @@ class PlainNames:
         )
         places = _rows(saved)
         rows = np.array([self.groups.get(group, -1) for group in saved.groups], np.int64)
-        # Each bit changes a block's set.
+        # Each bit changes a block's set, and a parent that is gone takes a number.
         bits = np.unpackbits(places[:, :, np.newaxis], axis=2).sum(axis=(0, 2))
-        most = int(bits.max(initial=1))
+        most = 1 + int(bits.max(initial=1))
         done = 0
         while done < len(names):
             stop = min(done + STEP // most, len(names))

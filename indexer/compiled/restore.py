@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.blocks import DEPTH, FREED, SET, Blocks, behind, create, hold, sought
+from indexer.compiled.blocks import DEPTH, SET, Blocks, behind, create, hold, parent_of, sought
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.names import SPOTS, Own, is_named, is_odd, is_odd_key, place_of
 from indexer.compiled.sets import Sets
@@ -37,8 +37,7 @@ def pack(
                 bits = has.astype(np.uint8) << np.uint8(TIERS.index(tier) + shift)
                 places[groups.index(group)] |= bits
     above = blocks.parents[numbers]
-    known = (above != 0) & (blocks.quarters[above, DEPTH] != FREED)
-    parents = np.where(known, blocks.records[above, 0], np.uint64(0))
+    parents = np.where(above != 0, blocks.records[above, 0], np.uint64(0))
     keys = blocks.records[numbers, 0]
     return SavedPlain(
         TIERS, _packed(names), _packed(keys), _packed(parents), places.tobytes(), groups
@@ -84,11 +83,11 @@ def restore(
 
     `places` has a row for each of some groups, `rows` theirs in `Own.groups`, -1 for none. Return
     `stop`, or the position of a name for which the rank needs a table of its own first. There must be
-    room for as many blocks as there are bits in `places`.
+    room for as many blocks as there are bits in `places`, and one more for each.
     """
     for at in range(start, stop):
         word, key = names[at], keys[at]
-        if word == 0 or is_odd(mine, word) or is_odd_key(mine, key):
+        if is_odd(mine, word) or is_odd_key(mine, key):
             continue
         if not _has_slot(mine, rows, places, at):
             continue
@@ -96,9 +95,11 @@ def restore(
         number, place = sought(blocks, key)
         if number == 0:
             number = create(blocks, key, above, now, place)
-            blocks.parents[number] = max(above, 0)
+            blocks.parents[number] = 0
         elif place_of(mine, sets, np.int64(blocks.halves[number, SET])):
             continue
+        if blocks.parents[number] == 0:
+            blocks.parents[number] = parent_of(blocks, parents[at])
         if not is_named(blocks, sets, mine, number, word):
             return at
         for group in range(rows.size):

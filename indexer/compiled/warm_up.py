@@ -59,7 +59,8 @@ def _follow(index: ArrayIndex) -> None:
         def say(*events: dict[str, object], to: ArrayState = state) -> None:
             payload = msgspec.msgpack.encode([0.0, events, 0])
             if to.scan((payload,)):
-                to.apply_scanned()
+                while to.apply_scanned(0, heals=False):
+                    pass
             else:
                 to.apply(vllm.decode(payload).events)
 

@@ -59,9 +59,15 @@ class Said:
         self.sequence = -1
 
     def __call__(self, *events: dict[str, object]) -> None:
-        self.sequence += 1
-        payload = msgspec.msgpack.encode([0.0, list(events), 0])
-        self.rank.live_many([("", self.sequence, payload)])
+        self.together([events])
+
+    def together(self, batches: Iterable[Iterable[dict[str, object]]]) -> None:
+        frames = []
+        for events in batches:
+            self.sequence += 1
+            payload = msgspec.msgpack.encode([0.0, list(events), 0])
+            frames.append(("", self.sequence, payload))
+        self.rank.live_many(frames)
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -134,6 +140,39 @@ def test_a_clear_heals_a_rank_that_drifted(index: type[Index]) -> None:
         rank.live("", *report)
     rank.live("", *engine.clear())
     assert rank.trust.level is Level.EXACT
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_more_than_fits_is_seen_after_each_batch_of_those_that_arrive_together(
+    index: type[Index],
+) -> None:
+    rank = follow(index, capacity=4)
+    say = Said(rank)
+    say(stored([1, 2], [1, 1, 2, 2]))
+    say.together([[removed(9)], [removed(9)]])
+    say.together([[stored([3, 4, 5], [3, 3, 4, 4, 5, 5])], [removed(5), removed(4)]])
+    assert rank.trust.reason == f"{DRIFTED}: 5 of 4"
+    assert rank.counts()["drifts"] == 1
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_rank_heals_after_the_batch_that_turns_its_cache_over(index: type[Index]) -> None:
+    rank = follow(index, capacity=3)
+    say = Said(rank)
+    say(stored([1, 2], [1, 1, 2, 2]))
+    say.sequence += 1  # lost
+    say(removed(2))
+    assert rank.trust.level is Level.DEGRADED
+    say.together(
+        [
+            *[[removed(99)]] * 3,  # what is plain is taken by more at a time each time
+            [stored([3, 4], [3, 3, 4, 4])],
+            [stored([5], [5, 5])],  # as many as it has: whatever was not seen since is gone
+            [stored([6], [6, 6], parent_block_hash=77)],
+        ]
+    )
+    assert rank.trust.level is Level.DEGRADED
+    assert rank.trust.reason == "a stored block's parent is unknown: an event was missed"
 
 
 @pytest.mark.parametrize("index", INDEXES)

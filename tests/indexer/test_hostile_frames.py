@@ -54,12 +54,13 @@ class Script:
         rank = self.rng.choice(RANKS)
         pod, number, _ = rank
         if self.rng.random() < 0.85:
+            payloads = []
             for _ in range(self.rng.choice([1, 1, 3])):
-                # One by one: what follows for the trust is drawn once for all that came together.
                 events = [self.event(rank) for _ in range(self.rng.choice([1, 1, 2, 4]))]
-                payload = msgspec.msgpack.encode([0.5, events, number])
-                self.last = pod, number, self.sides["pure"].sequence[pod, number], payload
-                self.each(lambda side, sent=payload: side.frames(pod, [sent], number=number))
+                payloads.append(msgspec.msgpack.encode([0.5, events, number]))
+            sequence = self.sides["pure"].sequence[pod, number] + len(payloads) - 1
+            self.last = pod, number, sequence, payloads[-1]
+            self.each(lambda side: side.frames(pod, payloads, number=number))
             return
         what = self.rng.choice([*MISHAPS, "tick", "tick"])
         amount = self.rng.randrange(12)
@@ -155,18 +156,7 @@ MISHAPS: dict[str, Callable[[Script, Side, tuple[str, int, str], int], None]] = 
 }
 
 
-PROVEN_LESS = pytest.mark.xfail(
-    strict=True,
-    reason="of a block in doubt that several names stand for, one of them another block's before, the "
-    "compiled form proves no name where the pure one proves the parent's: it shows less, and is degraded",
-)
-"""Known and to be mended; no engine gives a name to two contents."""
-
-
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(n, marks=PROVEN_LESS if n in {671, 759} else ()) for n in range(SCRIPTS)],
-)
+@pytest.mark.parametrize("seed", range(SCRIPTS))
 def test_all_forms_show_the_same(seed: int) -> None:
     script = Script(seed)
     for _ in range(script.rng.choice([10, 20, 40])):

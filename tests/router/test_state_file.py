@@ -97,7 +97,7 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
         {
             "cut": raw[:-5],
             "flipped": raw[:-5] + bytes([raw[-5] ^ 1]) + raw[-4:],
-            "version": raw.replace(b"state 3", b"state 9", 1),
+            "version": raw.replace(b"state 4", b"state 9", 1),
             "empty": b"",
         }[damage]
     )
