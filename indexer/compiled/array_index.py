@@ -35,6 +35,8 @@ STEP = 256
 """Blocks changed, at most, before the writer lets readers in."""
 LOOKS = 16 * STEP
 """Records looked at, at most, the same way."""
+FEW = STEP // 16
+"""Blocks with which more than blocks goes, so that a few at a time are enough."""
 MOST_LOAD = 0.75
 GROWTH = 1.5
 LEAST_PLACES = 1 << 10
@@ -298,13 +300,25 @@ class ArrayIndex:
         free = self._max_bytes - self._max_bytes // KEPT_BACK - self._bytes()
         left = min(
             LOOKS,
-            free // (RECORD_BYTES + NAME_BYTES + sets_of.row_bytes(self.sets.live.size)),
+            free // self._block_bytes(),
             int(SETS_LOAD * len(self.sets.table)) - int(self.sets.state[sets_of.USED]) - 1,
             int(MOST_LOAD * len(self.blocks.by_key)) - int(state[LIVE]),
         )
         if self.has_names:
             left = min(left, int(MOST_LOAD * len(self.blocks.by_name)) - int(state[NAMED]))
         return left
+
+    def _block_bytes(self) -> int:
+        return RECORD_BYTES + NAME_BYTES + sets_of.row_bytes(self.sets.live.size)
+
+    def spend(self, taken: int) -> None:
+        """Take note of bytes that something outside takes by now, and make room where there is none."""
+        blocks = -(-taken // self._block_bytes())
+        if blocks <= self._left:
+            self._left -= blocks
+            return
+        while not self.make_room(0, FEW) and self.blocks.state[LIVE]:
+            pass
 
     def keep_names(self) -> None:
         """Let blocks have names and parents from now on.

@@ -58,13 +58,20 @@ class OddNames(Resolver):
     def _following(self) -> Iterator[None]:
         """Forget no name meanwhile, whatever the index gives up."""
         self._is_busy = True
+        before = len(self._keys)
         try:
             yield
-            while self._lost:
-                self._forget_lost()
-                self._let_go()
+            self._forget_all_lost()
+            if len(self._keys) > before:
+                self._index.spend(ODD_BYTES * (len(self._keys) - before))
+                self._forget_all_lost()
         finally:
             self._is_busy = False
+
+    def _forget_all_lost(self) -> None:
+        while self._lost:
+            self._forget_lost()
+            self._let_go()
 
     def _pass_on(self, changes: Iterable[Change]) -> None:
         for change in changes:

@@ -40,20 +40,23 @@ class Engine:
 
     def store(self, prompt: int, *, copies: int = 1, chunk: int = 1, other: int = 0) -> None:
         """Store a prompt of its own, in chunks of so many blocks, so many copies."""
-        event: dict[str, object] = {
-            "type": "BlockStored",
-            "block_hashes": names_of(prompt, chunk, other),
-            "parent_block_hash": None,
-            "token_ids": [prompt] * (SIZE * EVENT),
-            "block_size": SIZE * chunk,
-            "medium": "GPU" if chunk == 1 else "CPU",
-        }
-        self.say(*[event] * copies)
+        self.say(*[store_of(prompt, chunk, other)] * copies)
 
     def remove(self, prompt: int, *, chunk: int = 1, other: int = 0) -> None:
         medium = "GPU" if chunk == 1 else "CPU"
         names = names_of(prompt, chunk, other)
         self.say({"type": "BlockRemoved", "block_hashes": names, "medium": medium})
+
+
+def store_of(prompt: int, chunk: int = 1, other: int = 0) -> dict[str, object]:
+    return {
+        "type": "BlockStored",
+        "block_hashes": names_of(prompt, chunk, other),
+        "parent_block_hash": None,
+        "token_ids": [prompt] * (SIZE * EVENT),
+        "block_size": SIZE * chunk,
+        "medium": "GPU" if chunk == 1 else "CPU",
+    }
 
 
 def names_of(prompt: int, chunk: int, other: int) -> list[int]:
@@ -127,6 +130,18 @@ def test_odd_names_go_with_the_blocks_that_the_index_gives_up() -> None:
         assert len(state.save().one_by_one().keys) == held
     # No more is given up than there is no room for.
     assert index.stats().keys > bound / 1500
+
+
+def test_copies_of_blocks_that_are_there_keep_within_the_bound() -> None:
+    index = ArrayIndex(BYTES, lambda: 0.0)
+    engine = Engine(new_ingest(index), "p")
+    for prompt in range(60):
+        engine.store(prompt)
+    for prompt in range(16, 60):
+        engine.remove(prompt)
+    engine.say(*map(store_of, range(16)))  # each takes a name more, and no block
+    assert index.stats().bytes <= BYTES
+    engine.rank.check()
 
 
 class FullOfOddNames(RuleBasedStateMachine):
