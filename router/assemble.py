@@ -40,6 +40,7 @@ from router.follow import Follower
 from router.health import Component, Health, fitness_of
 from router.health_service import HealthService
 from router.loop import LoopThread
+from router.loop_lag import watch_lag
 from router.metrics import Metrics, PartsCollector
 from router.pick import Picker
 from router.picking import Picking
@@ -143,6 +144,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         await _in_thread(thread, _following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
+        stack.callback(lag.cancel)
         reader = PromptReader(
             read, Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         )

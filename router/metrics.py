@@ -26,6 +26,7 @@ from router.texts import Texts
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -59,6 +60,12 @@ class Metrics:
             buckets=SHARES,
             registry=registry,
         )
+        self._lag = Histogram(
+            "warmpath_loop_lag_seconds",
+            "Lateness of the loop that answers: how long something held it.",
+            buckets=LAGS,
+            registry=registry,
+        )
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Take note of one answer."""
@@ -75,6 +82,10 @@ class Metrics:
         self._tokens.observe(prompt_tokens)
         if prompt_tokens:
             self._matched.observe(matched_tokens / prompt_tokens)
+
+    def lagged(self, seconds: float) -> None:
+        """Take note of how late the loop was, once."""
+        self._lag.observe(seconds)
 
 
 class PartsCollector(Collector):
