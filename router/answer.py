@@ -8,7 +8,7 @@ from typing import NamedTuple
 from indexer.rank import Rank
 from indexer.trust import Trust
 from router.body import BadPromptError
-from router.bounds import MOST_PODS, check_name, check_number
+from router.bounds import check_name
 from router.candidate_message import trust_message
 from router.namespaces import set_apart
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -81,7 +81,6 @@ class Answerer:
         """Answer Score; text is tokenised for at most `timeout` seconds, all waits end by `patience`."""
         left = TimeLeft(patience) if self._scorer.remote else None
         strategy = _strategy(request.strategy)
-        check_number("pods", request.pods, MOST_PODS)
         trace = Trace(self._clock) if request.explain else None
         read = await self._reader.read(request.prompt, timeout, trace)
         pods, unknown = self._named(read.prompt.model, request.pods)

@@ -3,18 +3,12 @@
 What a caller says is kept for a while, in caches and among the last picks, and every name is compared.
 """
 
-from collections.abc import Sized
-
 from router.body import BadPromptError
 
 MOST_NAME_BYTES = 1024
 """Of a model's, an adapter's, a pod's or an item's name, of a salt and of an extra key."""
-MOST_PODS = 4096
-"""Pods that are named in one request."""
-MOST_LOADS = 4096
-"""Ranks of which one request says the load."""
-MOST_ITEMS = 4096
-"""Multimodal items of one prompt."""
+MOST_ENTRIES = 4096
+"""Of each list in a request: pods that are named, ranks of which it says the load, multimodal items."""
 
 
 def check_name(field: str, name: str, most: int = MOST_NAME_BYTES) -> None:
@@ -25,7 +19,7 @@ def check_name(field: str, name: str, most: int = MOST_NAME_BYTES) -> None:
         raise BadPromptError(field, f"is longer than {most} bytes")
 
 
-def check_number(field: str, things: Sized, most: int) -> None:
-    """Raise BadPromptError where there are too many of some thing."""
-    if len(things) > most:
-        raise BadPromptError(field, f"has {len(things)} entries, of at most {most}")
+def check_count(field: str, count: int, most: int = MOST_ENTRIES) -> None:
+    """Raise BadPromptError where something is there too often."""
+    if count > most:
+        raise BadPromptError(field, f"has more than {most} entries")

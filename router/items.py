@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from indexer.extra import Item
 from router.body import BadPromptError
-from router.bounds import MOST_ITEMS, check_name, check_number
+from router.bounds import check_name
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 
@@ -14,7 +14,6 @@ def read_items(message: pb.Prompt | wire.Prompt, tokens: int | None) -> tuple[It
     items = []
     end = 0
     given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
-    check_number("prompt.multimodal", given, MOST_ITEMS)
     for position, item in enumerate(given):
         field = f"prompt.multimodal[{position}]"
         if not item.hash:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from router.body import BadPromptError
+from router.entries import check_entries
 from router.malformed import malformed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -39,7 +40,8 @@ SCORES_TAG = b"\x0a"
 
 
 def parse(kind: type[Parsed], raw: bytes) -> Parsed:
-    """Parse a request. Raises BadPromptError where it is none."""
+    """Parse a request. Raises BadPromptError where it is none, or a list in it is too long."""
+    check_entries(raw, kind.DESCRIPTOR)
     try:
         return kind.FromString(raw)
     except DecodeError as error:

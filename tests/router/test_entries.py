@@ -1,0 +1,69 @@
+"""Lists of requests that are too long, refused before an object is made of each entry."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.body import BadPromptError
+from router.entries import check_entries
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.wire import parse
+
+ITEM = pb.MultimodalItem(hash="h", length=1)
+UNKNOWN_GROUP = b"\xfb\x07\xfc\x07"
+"""Of field 127: its start and its end."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "field"),
+    [
+        (pb.PickRequest(pods=["p"] * 4097).SerializeToString(), pb.PickRequest, "pods"),
+        (pb.ScoreRequest(pods=["p"] * 4097).SerializeToString(), wire.ScoreRequest, "pods"),
+        (UNKNOWN_GROUP + pb.PickRequest(pods=["p"] * 4097).SerializeToString(), pb.PickRequest, "pods"),
+        (pb.ReportRequest(loads=[pb.PodLoad()] * 4097).SerializeToString(), pb.ReportRequest, "loads"),
+        (
+            pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 4097)).SerializeToString(),
+            pb.PickRequest,
+            "prompt.multimodal",
+        ),
+        (
+            # Of a message that is given twice the parser makes one.
+            2 * pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 2049)).SerializeToString(),
+            pb.PickRequest,
+            "prompt.multimodal",
+        ),
+    ],
+)  # fmt: skip
+def test_a_list_that_is_too_long_is_refused_by_name(raw: bytes, kind: type, field: str) -> None:
+    with pytest.raises(BadPromptError, match="has more than 4096 entries") as refused:
+        parse(kind, raw)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("kind", [pb.PickRequest, pb.ScoreRequest])
+def test_as_much_as_may_be_said_is_parsed(kind: type) -> None:
+    prompt = pb.Prompt(
+        model="m", multimodal=[ITEM] * 4096, token_ids=pb.TokenIds(ids=range(100_000))
+    )
+    request = kind(prompt=prompt, pods=["p"] * 4096)
+    assert parse(kind, request.SerializeToString()) == request
+
+
+@given(st.lists(st.text(max_size=5), max_size=8), st.binary(max_size=20))
+def test_nothing_that_may_be_said_is_refused(pods: list[str], behind: bytes) -> None:
+    request = pb.PickRequest(prompt=pb.Prompt(token_ids_packed=behind), pods=pods)
+    raw = request.SerializeToString()
+    if len(pods) <= 3:
+        check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3)
+    else:
+        with pytest.raises(BadPromptError, match="pods: has more than 3 entries"):
+            check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3)
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_message_is_left_to_the_parser(raw: bytes) -> None:
+    with contextlib.suppress(BadPromptError):
+        check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3)
