@@ -5,7 +5,6 @@ cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves 
 (`vllm/entrypoints/openai`, 0.32).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,34 @@ import msgspec
 from prefixstore.chat import Chat
 from prefixstore.chat_request import chat_of
 from prefixstore.template import TemplateError
+from router.body_fields import MOST_VALUES, FieldError, decoded, packed_ids, raw_fields
 from router.truncate import Truncation
+
+CHAT = (
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "system",
+)
+"""What `prefixstore.chat_request` reads."""
+COMMON = (
+    "add_special_tokens",
+    "model",
+    "cache_salt",
+    "extra_key",
+    "lora_path",
+    "prompt_logprobs",
+    "echo",
+    "logprobs",
+    "truncate_prompt_tokens",
+    "truncation_side",
+)
+"""What is read of both kinds of bodies."""
 
 
 class BadPromptError(Exception):
@@ -59,9 +85,9 @@ class ChatBody:
 
 @dataclass(frozen=True, slots=True)
 class CompletionBody:
-    """A completions request: a text or token ids."""
+    """A completions request: a text, or token ids, packed."""
 
-    prompt: str | list[int]
+    prompt: str | bytes
     add_special_tokens: bool
 
 
@@ -93,9 +119,9 @@ def reads_cache(body: Mapping[str, Any]) -> bool:
     return not (body.get("echo") and body.get("logprobs") is not None)
 
 
-def parse_chat(raw: bytes, field: str) -> Body:
+async def parse_chat(raw: bytes, field: str) -> Body:
     """Parse a chat body. Raises BadPromptError."""
-    body = _object(raw, field)
+    body = await _decoded(await _fields(raw, field, CHAT + COMMON), field)
     try:
         chat = chat_of(body)
     except TemplateError as error:
@@ -108,26 +134,41 @@ def parse_chat(raw: bytes, field: str) -> Body:
     return _body(body, content, field)
 
 
-def parse_completions(raw: bytes, field: str) -> Body:
-    """Parse a completions body with one prompt. Raises BadPromptError."""
-    body = _object(raw, field)
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        if len(prompt) > 1:
-            raise BadPromptError(
-                f"{field}.prompt", f"holds {len(prompt)} prompts; one request scores one"
-            )
-        prompt = prompt[0]
-    if not isinstance(prompt, str) and not (
-        isinstance(prompt, list) and all(type(token) is int for token in prompt)
-    ):
-        problem = "is missing" if prompt is None else "is neither a text nor a list of token ids"
-        raise BadPromptError(f"{field}.prompt", problem)
+async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
+    """Parse a completions body with one prompt, of so many ids at most. Raises BadPromptError."""
+    fields = await _fields(raw, field, ("prompt", *COMMON), MOST_VALUES + most_tokens)
+    try:
+        prompt = await _prompt(fields.pop("prompt", None), most_tokens)
+    except FieldError as error:
+        raise BadPromptError(f"{field}.prompt", error.problem) from error
+    body = await _decoded(fields, field)
     content = CompletionBody(
         prompt=prompt,
         add_special_tokens=_flag(body, "add_special_tokens", default=True, field=field),
     )
     return _body(body, content, field)
+
+
+async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
+    """Return a prompt as CompletionBody has it. Raises FieldError."""
+    if raw is None or bytes(raw) == b"null":
+        raise FieldError("is missing")
+    view = memoryview(raw)
+    if view[0] == ord("[") and bytes(view[1:1024]).lstrip()[:1] in (b"[", b'"'):
+        try:
+            (raw,) = msgspec.json.decode(raw, type=tuple[msgspec.Raw])
+        except msgspec.ValidationError as error:
+            raise FieldError("holds several prompts; one request scores one") from error
+        view = memoryview(raw)
+    prompt: Any = None
+    if view[0] == ord("["):
+        prompt = await packed_ids(raw, "", most_tokens)
+    elif view[0] == ord('"'):
+        prompt = await decoded(raw, "")
+    if prompt is None:
+        raise FieldError("is neither a text nor a list of token ids")
+    found: str | bytes = prompt
+    return found
 
 
 def _body(body: dict[str, Any], content: ChatBody | CompletionBody, field: str) -> Body:
@@ -142,25 +183,20 @@ def _body(body: dict[str, Any], content: ChatBody | CompletionBody, field: str) 
     )
 
 
-def _object(raw: bytes, field: str) -> dict[str, Any]:
+async def _fields(
+    raw: bytes, field: str, names: tuple[str, ...], most: int = MOST_VALUES
+) -> dict[str, msgspec.Raw]:
     try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadPromptError(field, f"is not JSON: {_why(raw, error)}") from error
-    if not isinstance(body, dict):
-        raise BadPromptError(field, "is not a JSON object")
-    return body
+        return await raw_fields(raw, names, most)
+    except FieldError as error:
+        raise BadPromptError(field, error.problem) from error
 
 
-def _why(raw: bytes, error: Exception) -> str:
-    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
+async def _decoded(fields: Mapping[str, msgspec.Raw], field: str) -> dict[str, Any]:
     try:
-        json.dumps(json.loads(raw), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "a string holds a lone surrogate"
-    except (ValueError, RecursionError):
-        pass
-    return str(error)
+        return {name: await decoded(raw, name) for name, raw in fields.items()}
+    except FieldError as error:
+        raise BadPromptError(f"{field}.{error.field}", error.problem) from error
 
 
 def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:

@@ -109,9 +109,10 @@ class PromptReader:
         form = self._form(message)
         body: Body | None = None
         if form == "chat_body":
-            body = parse_chat(message.chat_body, "prompt.chat_body")
+            body = await parse_chat(message.chat_body, "prompt.chat_body")
         elif form == "completions_body":
-            body = parse_completions(message.completions_body, "prompt.completions_body")
+            most = self._limits.max_prompt_tokens
+            body = await parse_completions(message.completions_body, f"prompt.{form}", most)
         model, lora = self._model(message, body)
         truncation = body.truncation if body else None
         if truncation and message.multimodal:
@@ -204,12 +205,8 @@ class PromptReader:
         if isinstance(content.prompt, str):
             special = content.add_special_tokens
             return await tokeniser.text(content.prompt, field, asked, special=special)
-        self._count(len(content.prompt), field)
-        try:
-            packed = pack_tokens(content.prompt)
-        except ValueError as error:
-            raise BadPromptError(field, str(error)) from error
-        return truncated(Ids(self._checked(packed, model, field)), asked.truncation)
+        packed = self._checked(content.prompt, model, field)
+        return truncated(Ids(packed), asked.truncation)
 
     def _count(self, tokens: int, field: str) -> None:
         limit = self._limits.max_prompt_tokens

@@ -201,7 +201,7 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
             "limits.max-prompt-tokens is 1000",
         ),
         ("text for ids only", pb.Prompt(model="ids-only", text="a"), "", INVALID, "no tokenizer configured"),
-        ("two prompts", pb.Prompt(completions_body=b'{"model": "demo", "prompt": ["a", "b"]}'), "", INVALID, "holds 2"),
+        ("two prompts", pb.Prompt(completions_body=b'{"model": "demo", "prompt": ["a", "b"]}'), "", INVALID, "holds several prompts"),
         ("long salt", packed(cache_salt="s" * 1025), "", INVALID, "prompt.cache_salt: is longer than 1024 bytes"),
         ("long key", packed(extra_key="é" * 513), "", INVALID, "prompt.extra_key: is longer than 1024 bytes"),
         ("long adapter", packed(lora="a" * 1025), "", INVALID, "prompt.lora: is longer than 1024 bytes"),

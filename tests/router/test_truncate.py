@@ -111,9 +111,9 @@ async def test_token_ids_are_cut_and_what_is_left_is_what_is_warm(
         ({"truncation_side": []}, "truncation_side", "left nor right"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(
+async def test_what_cannot_be_honoured_is_refused_by_name(
     fields: dict[str, Any], field: str, words: str
 ) -> None:
     with pytest.raises(BadPromptError, match=words) as error:
-        parse_completions(json.dumps({"prompt": [1], **fields}).encode(), "body")
+        await parse_completions(json.dumps({"prompt": [1], **fields}).encode(), "body", 9)
     assert error.value.field == f"body.{field}"

@@ -1,0 +1,142 @@
+"""The fields of a JSON body that matter, decoded without holding the loop for long.
+
+A decoder makes an object of each value, all in one go: seconds for what a few megabytes can hold. So
+values are counted first, what does not matter is passed over, and token ids are made in slices. Between
+slices others have their turn.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from indexer.token import pack_tokens
+
+MOST_VALUES = 65_536
+"""Values of a body, those within others among them: objects, lists, numbers, texts."""
+SLICE_BYTES = 32 << 10
+"""Looked at without a pause: about a millisecond's work."""
+
+
+class FieldError(Exception):
+    """A body or a field of it cannot be taken. `field` is empty where it is the body."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+async def raw_fields(
+    raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
+) -> dict[str, msgspec.Raw]:
+    """Return those fields of a body that are there, not decoded. Raises FieldError.
+
+    It may have `most` values.
+    """
+    await _check_values(raw, most)
+    try:
+        found = msgspec.json.decode(raw, type=_kind(names))
+    except msgspec.ValidationError as error:
+        raise FieldError("is not a JSON object") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FieldError(f"is not JSON: {_why(raw, error)}") from error
+    given = ((name, getattr(found, name)) for name in names)
+    return {name: one for name, one in given if memoryview(one).nbytes}
+
+
+async def decoded(raw: msgspec.Raw, name: str) -> Any:
+    """Return a field's value. Raises FieldError where it is too much or no JSON."""
+    await _check_values(raw, MOST_VALUES, name)
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
+
+
+async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
+    """Return a list of token ids, packed; None where it is no such list.
+
+    Raises FieldError where it has more than `most`, or where one is no token id.
+    """
+    inner = bytes(raw).strip()[1:-1]
+    packed, count, at = [], 0, 0
+    while inner.strip() and at <= len(inner):
+        end = inner.find(b",", at + SLICE_BYTES)
+        piece = inner[at : end if end >= 0 else len(inner)]
+        at += len(piece) + 1
+        if count > most:
+            count += piece.count(b",") + 1
+        else:
+            ids = _ids(piece)
+            if ids is None:
+                return None
+            count += len(ids)
+            try:
+                packed.append(pack_tokens(ids))
+            except ValueError as error:
+                raise FieldError(str(error), name) from error
+        if at <= len(inner):
+            await asyncio.sleep(0)
+    if count > most:
+        raise FieldError(f"has {count} tokens; limits.max-prompt-tokens is {most}", name)
+    return b"".join(packed)
+
+
+def value_counts(raw: bytes) -> Iterator[int]:
+    """Yield of each slice of valid JSON how many values begin there, the first one aside."""
+    at, is_inside = 0, 0
+    while at < len(raw):
+        piece = raw[at : at + SLICE_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            # What it escapes goes with it.
+            piece = raw[at : at + SLICE_BYTES + 1]
+        at += len(piece)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        outside = b"".join(parts[is_inside::2])
+        is_inside ^= (len(parts) - 1) % 2
+        # A list's or an object's first value has no comma before it.
+        yield sum(map(outside.count, (b",", b"[", b"{")))
+
+
+async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> None:
+    """Raise FieldError where there are more than `most` values."""
+    # No value takes less than a byte.
+    if memoryview(raw).nbytes <= most:
+        return
+    values = 1
+    for more in value_counts(bytes(raw)):
+        values += more
+        if values > most:
+            raise FieldError(f"holds more than {most} values", name)
+        await asyncio.sleep(0)
+
+
+def _ids(piece: bytes) -> Sequence[int] | None:
+    try:
+        ids = msgspec.json.decode(b"[" + piece + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # It was cut within a list or a text.
+        return None
+    return ids if all(type(token) is int for token in ids) else None
+
+
+@cache
+def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Fields", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
+
+
+def _why(raw: bytes, error: Exception) -> str:
+    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a string holds a lone surrogate"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
