@@ -14,7 +14,7 @@ from router import booking_id
 from router.attribution import Attribution
 from router.body import BadPromptError
 from router.bounds import check_name
-from router.candidate_message import candidate_message, source_message
+from router.candidate_message import candidate_message, candidate_messages, source_message
 from router.decisions import Decisions
 from router.diagnose import diagnose
 from router.eligible import eligible
@@ -103,7 +103,7 @@ class PickAnswerer:
             ask = replace(ask, shadow=request.shadow, booking_id=name)
             placed, choice = await self._choose(ask)
         try:
-            yield self._response(ask, placed.booking_id, choice)
+            yield await self._response(ask, placed.booking_id, choice)
         except BaseException:
             self._picker.withdraw(placed, self._clock())
             raise
@@ -118,19 +118,18 @@ class PickAnswerer:
         except UnknownPolicyError as error:
             raise BadPromptError("policy", str(error)) from error
 
-    def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
+    async def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
         response = pb.PickResponse(
             booking_id=name,
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
         )
-        response.candidates.extend(
-            candidate_message(one, self._wall_offset) for one in choice.options
-        )
-        response.decode_candidates.extend(
-            candidate_message(one, self._wall_offset) for one in choice.decode
-        )
+        for told, options in (
+            (response.candidates, choice.options),
+            (response.decode_candidates, choice.decode),
+        ):
+            told.extend(await candidate_messages(options, self._wall_offset))
         if choice.source is not None:
             response.source.CopyFrom(source_message(choice.source))
         return response

@@ -1,5 +1,6 @@
 """From a weighed option to the contract's Candidate, bare as Pick gives it or with its details."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ LEVELS = {
     Level.DEGRADED: pb.Trust.DEGRADED,
     Level.STALE: pb.Trust.STALE,
 }
+
+AT_ONCE = 128
+"""Candidates that are told without a pause: about a millisecond's work."""
 
 
 class Weighed(NamedTuple):
@@ -43,6 +47,16 @@ def weighed(option: Option) -> Weighed:
         option.calibration,
         option.pod.serves,
     )
+
+
+async def candidate_messages(options: Sequence[Option], wall_offset: float) -> list[pb.Candidate]:
+    """Return bare candidates; where they are many, others have their turn in between."""
+    told: list[pb.Candidate] = []
+    for at in range(0, len(options), AT_ONCE):
+        if at:
+            await asyncio.sleep(0)
+        told.extend(candidate_message(one, wall_offset) for one in options[at : at + AT_ONCE])
+    return told
 
 
 def candidate_message(
