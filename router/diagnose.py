@@ -24,7 +24,7 @@ def diagnose(
 ) -> pb.DiagnoseResponse:
     """Diagnose a model's pods; empty: all. `now` is the ingest's clock, seconds.
 
-    `troubles` says by model why its tokenizer cannot be had.
+    `troubles` says by model why its texts or chats cannot be tokenised.
     """
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
@@ -35,8 +35,8 @@ def diagnose(
     for name, trouble in troubles.items():
         if not model or name == model:
             text = (
-                f"its tokenizer cannot be had: {trouble}; Score refuses texts and chats meanwhile, and "
-                "Pick goes by their length"
+                f"what it is asked cannot be tokenised: {trouble}; Score refuses such prompts "
+                "meanwhile, and Pick goes by their length"
             )
             response.findings.add(model=name, kind="tokenizer", text=text)
     for pod in pods:

@@ -79,6 +79,8 @@ class PromptReader:
     ) -> None:
         self._models = texts.models
         self._limits = limits
+        self._untokenised: dict[tuple[str, str], str] = {}
+        """By model and form: that nothing is configured which could tokenise what was asked last."""
         self._tokeniser = Tokeniser(texts.tokenizers, texts.renderer, texts.pool, self._count)
 
     @staticmethod
@@ -87,8 +89,9 @@ class PromptReader:
         return not message.HasField("token_ids_packed") and not message.HasField("token_ids")
 
     def troubles(self) -> dict[str, str]:
-        """Return by model why its tokenizer cannot be had, of those that could not last time."""
-        return self._tokeniser.troubles()
+        """Return by model why its texts or chats cannot be tokenised, as it was last time."""
+        asked = {model: reason for (model, _), reason in self._untokenised.items()}
+        return asked | self._tokeniser.troubles()
 
     async def read(
         self,
@@ -124,7 +127,10 @@ class PromptReader:
         because = ""
         try:
             found = await self._tokens(message, form, body, asked)
+            self._untokenised.pop((model.name, form), None)
         except UNREAD as error:
+            if isinstance(error, NoTokenizerError):
+                self._untokenised[model.name, form] = str(error)
             if not may_reckon:
                 raise
             unread = Ids(b"", unread=reckon(_text(message, body)))

@@ -55,6 +55,8 @@ def foreign(path: Path) -> str:
         file, aside, unusable = _places(path)
         if not file.parent.is_dir():
             return f"there is no folder {file.parent}"
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            return f"nothing can be written to the folder {file.parent}"
         for place in (file, aside, unusable):
             if kind := _kind(place):
                 return (

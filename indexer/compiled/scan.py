@@ -51,6 +51,7 @@ from indexer.compiled.event_lists import (
 from indexer.compiled.jit import compiled
 from indexer.compiled.memory import zeros
 from indexer.compiled.msgpack import integer_at, list_at, map_at, skip, text_at
+from indexer.group import MOST_BLOCK_SIZE, MOST_NUMBER
 
 COLUMNS = 15
 (
@@ -135,7 +136,7 @@ def _field(
         return at if row[TOKENS] >= 0 else -1
     if rule == IS_SIZE:
         word, at, sign = integer_at(data, at, end)
-        if sign != 1 or word >= np.uint64(1 << 31):
+        if sign != 1 or word > np.uint64(MOST_BLOCK_SIZE):
             return -1
         row[SIZE] = np.int64(word)
         return at
@@ -156,9 +157,11 @@ def _field(
     if rule in (IS_GROUP, IS_NUMBER, IS_LORA_NUMBER):
         word, at, sign = integer_at(data, at, end)
         if rule == IS_GROUP:
-            if sign != 1 or word >= np.uint64(1 << 31):
+            if sign != 1 or word > np.uint64(MOST_NUMBER):
                 return -1
             row[GROUP] = np.int64(word)
+        elif rule == IS_NUMBER and sign == 1 and word > np.uint64(MOST_NUMBER):
+            return -1
         elif rule == IS_LORA_NUMBER and row[LORA] == 0:
             row[LORA] = ANOTHER
         return at if sign else -1

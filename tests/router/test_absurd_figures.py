@@ -151,6 +151,42 @@ def test_whatever_figures_a_pod_publishes_the_others_are_answered_for(
     side.ingest.check()
 
 
+@pytest.mark.parametrize(
+    "figure",
+    [
+        {"kv_cache_spec_sliding_window": 1 << 31},
+        {"block_size": (1 << 20) + 1},
+        {"block_size": 1 << 30},
+        {"group_idx": 1 << 31},
+    ],
+)
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [removed([7, 1]), removed([99])],
+        [stored([5], [50, 51], None, 2, lora_name="x", lora_id=1), removed([1, 2])],
+        [removed([1, 2]), stored([5], [50, 51], None, 2, lora_name="x", lora_id=1)],
+        [stored([5], [50, 51], None, 2, medium="CPU")],
+        [],
+    ],
+)
+def test_what_is_not_read_costs_itself_in_every_form(figure: Event, rest: list[Event]) -> None:
+    seen = {}
+    for form in FORMS:
+        side = Side(form)
+        side.send("a", stored([1, 2], [10, 11, 20, 21], None, 2), stored([7], [10, 11], None, 2))
+        side.send("a", stored([9], [90, 91], None, 2, **figure), *rest)
+        trust = side.rank("a").trust
+        held = [
+            side.held(tokens, 2, lora=lora)
+            for tokens, lora in (([10, 11, 20, 21], ""), ([90, 91], ""), ([50, 51], "x"))
+        ]
+        seen[form] = held, trust.level, trust.reason, side.rank("a").malformed
+        assert not held[1]
+        assert trust.level is Level.DEGRADED
+    assert seen["compiled"] == seen["pure"] == seen["reference"]
+
+
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_the_first_store_may_be_the_odd_one(form: str) -> None:
     side = Side(form)

@@ -49,7 +49,9 @@ async def test_a_model_without_a_tokenizer_is_picked_for_by_length(
         explained = await stand.explain(prompt)
         assert explained.reckoned_tokens == first.reckoned_tokens
         assert explained.reckoned_because == first.reckoned_because
-        assert not (await stand.diagnose()).findings
+        [finding] = (await stand.diagnose()).findings
+        assert (finding.kind, finding.model) == ("tokenizer", "demo")
+        assert "'demo' has no" in finding.text
 
 
 @pytest.mark.parametrize("form", FORMS)

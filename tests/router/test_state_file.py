@@ -244,3 +244,13 @@ def test_a_link_leads_to_the_file(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert state_file.load(file, "one") == []
     assert file.read_bytes().startswith(state_file.HEADING)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who runs tests may be root, who may write anywhere.
+    monkeypatch.setattr("os.access", lambda path, mode: not (path == tmp_path and mode & os.W_OK))
+    assert state_file.foreign(tmp_path / "state") == (
+        f"nothing can be written to the folder {tmp_path}"
+    )
