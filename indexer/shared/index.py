@@ -132,7 +132,7 @@ class RedisIndex:
             places=self._places,
             keyspace="",
             model="",
-            ranks=0,
+            ranks=1,
         )
         record = self._names.record(self._pod)
         self._good(
