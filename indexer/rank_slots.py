@@ -1,5 +1,6 @@
 """One rank's slots in the index: what it holds in each place of its present life."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ class RankSlots:
         self.certain: dict[Spot, int] = {}
         self.doubted: dict[Spot, int] = {}
         """What was held when something was missed, where that is kept apart (`indexer.compiled`)."""
+        self._is_aside = False
+        """Whether what is in doubt is being told anew, so that most of it is in both."""
 
     @property
     def epoch(self) -> int:
@@ -78,12 +81,14 @@ class RankSlots:
                 self._drop(self.certain.pop(spot))
             else:
                 self.doubt(spot)
+        self._is_aside = True
 
     def drop_doubted(self) -> None:
         """Let go of what is still in doubt."""
         for slot in self.doubted.values():
             self._drop(slot)
         self.doubted.clear()
+        self._is_aside = False
 
     def drop(self, spot: Spot) -> None:
         """Let a place hold nothing that is certain."""
@@ -102,12 +107,23 @@ class RankSlots:
         self._epoch += 1
 
     def blocks(self, layout: Layout) -> dict[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        counts: dict[Tier, int] = {}
-        for slots in (self.certain, self.doubted):
-            for (tier, group), slot in list(slots.items()):
-                if group == layout.shown:
-                    counts[tier] = counts.get(tier, 0) + self._index.count(slot)
+        """Return how many distinct blocks of a prompt's prefix each tier holds.
+
+        While blocks are told anew, as many as were held before or are told already.
+        """
+        certain, doubted = self._counts(self.certain, layout), self._counts(self.doubted, layout)
+        return {
+            tier: max(certain[tier], doubted[tier])
+            if self._is_aside
+            else certain[tier] + doubted[tier]
+            for tier in certain | doubted
+        }
+
+    def _counts(self, slots: Mapping[Spot, int], layout: Layout) -> Counter[Tier]:
+        counts: Counter[Tier] = Counter()
+        for (tier, group), slot in list(slots.items()):
+            if group == layout.shown:
+                counts[tier] += self._index.count(slot)
         return counts
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:

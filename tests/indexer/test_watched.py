@@ -265,3 +265,17 @@ async def test_a_watcher_that_refused_something_asks_for_a_snapshot() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await server.stop(None)
+
+
+def test_blocks_that_are_told_anew_are_counted_once() -> None:
+    fleet = Fleet(MemoryIndex())
+    fleet.loaded()
+    [rank, _] = fleet.ranks
+    rank.begin_snapshot(keep=True)
+    assert rank.blocks() == {"gpu": 4}
+    rank.take_part(pb.SnapshotPart(rank=0, tier="gpu", keys=pack_words([1, 2, 3])))
+    assert rank.blocks() == {"gpu": 4}
+    rank.take_part(pb.SnapshotPart(rank=0, tier="gpu", keys=pack_words([5, 6, 7])))
+    assert rank.blocks() == {"gpu": 6}
+    rank.end_snapshot()
+    assert rank.blocks() == {"gpu": 6}
