@@ -210,8 +210,10 @@ class ProcessRenderer:
         except RenderCrashedError:
             raise  # which may be nobody's fault
         except TemplateError as error:
+            # Several processes may be given it together.
+            if self._broken.get(template_id, (None, ""))[0] is not template:
+                log.error("model %r: %s", template_id, error)  # noqa: TRY400  says all
             self._broken[template_id] = template, str(error)
-            log.error("model %r: %s", template_id, error)  # noqa: TRY400  says all
             raise BrokenTemplateError(str(error)) from error
 
     async def _worker(self, slot: int) -> RenderWorker:

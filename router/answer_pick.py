@@ -230,7 +230,8 @@ class PickAnswerer:
 
     def _check_report(self, request: pb.ReportRequest) -> None:
         if request.event not in EVENTS:
-            raise BadPromptError("event", f"is missing; give {', '.join(EVENTS.values())}")
+            problem = f"is {request.event}, which is none" if request.event else "is missing"
+            raise BadPromptError("event", f"{problem}; give {', '.join(EVENTS.values())}")
         # Of our own count it may be more: an engine's template may make more tokens than ours, and of
         # a long text only the beginning may have been tokenised in time.
         cached, most = request.cached_tokens, request.prompt_tokens

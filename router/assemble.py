@@ -84,7 +84,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     Raises OSError for an address that cannot be bound, and for a state file that is somebody else's
     (`router.state_file`). A tokenizer that cannot be loaded is logged, and only its model's texts
     are refused, or picked by their length. On leaving, calls that are being answered have
-    `server.drain-seconds`.
+    `server.drain-seconds`, and then OSError is raised where the state cannot be saved.
     """
     table = config.index
     if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
@@ -284,6 +284,7 @@ def _saved(table: IndexTable, folder: Path) -> list[SavedRank]:
 
 
 def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
+    """Save what is known. Raises OSError, which names the file."""
     if not table.state_file:
         return
     path = folder / table.state_file
@@ -291,7 +292,7 @@ def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
         size = state_file.save(path, ingest.save(), table.hash_seed)
         log.info("index.state-file: %d bytes saved to %s", size, path)
     except (OSError, state_file.BadStateError) as error:
-        log.error("index.state-file: %s", error)  # noqa: TRY400  the reason says all
+        raise OSError(f"index.state-file: nothing is saved to {path}: {error}") from error
 
 
 async def _serve_http(
@@ -342,7 +343,10 @@ async def _serve_grpc(
     async def stop() -> None:
         telling.cancel()
         await checks.enter_graceful_shutdown()
-        await drain.run(config.server.drain_seconds)
+        seconds = config.server.drain_seconds
+        log.info("the process was asked to end: calls that were begun have %g s", seconds)
+        await drain.run(seconds)
+        log.info("it ends with %d calls and streams cut off", drain.open)
         await server.stop(STOP_SECONDS)
 
     stack.push_async_callback(stop)

@@ -75,6 +75,11 @@ class Drain:
         finally:
             self._streams -= 1
 
+    @property
+    def open(self) -> int:
+        """How many calls and streams have not ended."""
+        return self._in_flight + self._streams
+
     async def run(self, seconds: float) -> None:
         """Let callers go, and return when they have, or when so many seconds are over."""
         begun = self._clock()

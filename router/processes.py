@@ -78,7 +78,8 @@ class Processes:
     async def run(self, ready: Callable[[], None]) -> int:
         """Run until the end; `ready` is called once, when all serve.
 
-        Return 0, or the exit status of a process that ended before all of them served.
+        Return 0, or the exit status of a process that ended before all of them served, or that could
+        not end well.
         """
         try:
             for status in await asyncio.gather(*map(self._start, range(self._count))):
@@ -87,8 +88,8 @@ class Processes:
             ready()
             await asyncio.gather(*map(self._keep, range(self._count)))
         finally:
-            await asyncio.gather(*map(self._stop, list(self._running)))
-        return 0
+            statuses = await asyncio.gather(*map(self._stop, list(self._running)))
+        return next(filter(None, statuses), 0)
 
     async def _start(self, number: int) -> int | None:
         """Start a process; return its status where it ends before it serves."""
@@ -126,14 +127,13 @@ class Processes:
                 return
             await self._start(number)
 
-    async def _stop(self, number: int) -> None:
+    async def _stop(self, number: int) -> int:
+        """End a process; return its exit status."""
         process = self._running[number]
-        if process.returncode is not None:
-            return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), self._stop_seconds)
+            return await asyncio.wait_for(process.wait(), self._stop_seconds)
         except TimeoutError:
             process.kill()
-            await process.wait()
+            return await process.wait()

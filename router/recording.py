@@ -109,7 +109,12 @@ def read_recording(path: Path) -> Recording:
         try:
             _take(recording, raw)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            what = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            has = ", ".join(sorted(raw))[:200]
+            what = (
+                f"no field {error} among {has}; is it a recording by `warmpath record`?"
+                if isinstance(error, KeyError)
+                else str(error)
+            )
             raise BadRecordingError(f"line {number} ({raw['kind']}): {what}") from error
     if not any(isinstance(line, Frame) for line in recording.lines):
         raise BadRecordingError("it has no events")

@@ -148,6 +148,8 @@ def load(path: Path, hash_seed: str) -> list[SavedRank]:
         return []
     except OSError as error:
         raise BadStateError(f"{path}: {error}") from error
+    if not raw:
+        raise BadStateError(f"{path}: is empty")
     if not raw.startswith(HEADING):
         heading = raw.split(b"\n", 1)[0][:40]
         raise BadStateError(f"{path}: begins with {heading!r}, not {HEADING.strip()!r}")

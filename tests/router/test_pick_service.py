@@ -164,6 +164,8 @@ async def test_bad_reports_are_refused_and_change_nothing(stand: Stand) -> None:
         code, said = await stand.refused(stand.report(name, event, **fields))
         assert code is grpc.StatusCode.INVALID_ARGUMENT, said
         assert problem in said
+    unknown = pb.ReportRequest(booking_id=name, event=77)  # type: ignore[arg-type]
+    assert "event: is 77, which is none" in (await stand.refused(stand.stub.Report(unknown)))[1]
     assert "booking_id: is missing" in (await stand.refused(stand.report("", "FINISHED")))[1]
     [decision] = await stand.decisions()
     assert decision.state == pb.Decision.PICKED

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -103,7 +106,28 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
     )
     await matched(worker, tmp_path, FULL)
     assert "starting cold" in caplog.text
+    assert ("state: is empty" in caplog.text) == (damage == "empty")
     await worker.process.stop()
+
+
+@pytest.mark.parametrize(("processes", "name"), [(1, "state"), (2, "state.1")])
+async def test_an_end_without_saving_is_a_failure(
+    tmp_path: Path, free_port: int, processes: int, name: str
+) -> None:
+    config = serving(tmp_path, "state", processes)
+    config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{free_port}"))
+    router = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "serve", "--config", str(config),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert router.stdout is not None
+    assert b"serves" in await router.stdout.readline()
+    (tmp_path / name).mkdir()
+    router.send_signal(signal.SIGTERM)
+    _, said = await router.communicate()
+    assert router.returncode == 1
+    assert f"index.state-file: nothing is saved to {tmp_path / name}: ".encode() in said
+    assert not (tmp_path / f"{name}.new").exists()
 
 
 def test_a_file_of_another_seed_is_refused(tmp_path: Path) -> None:
@@ -215,15 +239,15 @@ def test_a_name_that_can_be_no_state_file_is_refused(
 
 
 def test_what_came_there_meanwhile_is_not_replaced_at_the_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
 ) -> None:
     async def run() -> None:
         async with running(parse(serving(tmp_path, "state").read_text(), "test"), tmp_path):
             _other(tmp_path / "state")
 
-    asyncio.run(run())
+    with pytest.raises(OSError, match="is somebody else's file"):
+        asyncio.run(run())
     assert (tmp_path / "state").read_text() == "somebody's notes"
-    assert "is somebody else's file" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "warmpath.toml"]
 
 

@@ -102,7 +102,10 @@ def test_the_readme_shows_what_is_printed(shared: Path, capsys: pytest.CaptureFi
     [
         ("", "it has no events"),
         ("{}\n", "line 1 is no object with a kind"),
-        ('{"kind": "events", "t": 1}\n', "line 1 (events): no field 'topic'"),
+        (
+            '{"kind": "events", "t": 1}\n',
+            "line 1 (events): no field 'topic' among kind, t; is it a recording by `warmpath record`?",
+        ),
         ('{"kind": "note"}\n{"kind": "ev\n', "line 2 "),
         (
             '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "zz"}\n',
