@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import zmq.asyncio
 
+from indexer.endpoint import rank_endpoint
 from indexer.engines import sglang, trtllm, vllm
 from indexer.engines.event import Batch
 from indexer.poll import Poller
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
-from indexer.subscribe import Subscriber, rank_endpoint
+from indexer.subscribe import Subscriber
 from indexer.tasks import Work
 
 POLL_SECONDS = 0.05
@@ -32,6 +33,8 @@ class Engine:
     replay: str = ""
     topic: str = ""
     ranks: int = 1
+    first_rank: int = 0
+    """The engine's own number of the first of them: its ports count from rank 0's on."""
     blocks: int = 0
     """Blocks of a rank's cache; 0: not known."""
     block_size: int = 32
@@ -91,8 +94,10 @@ def connections(
         subscriber = Subscriber(
             rank,
             context,
-            events=rank_endpoint(engine.events, number),
-            replay=rank_endpoint(engine.replay, number) if engine.replay else "",
+            events=rank_endpoint(engine.events, engine.first_rank + number),
+            replay=rank_endpoint(engine.replay, engine.first_rank + number)
+            if engine.replay
+            else "",
             replay_seconds=patience.replay_seconds,
             reconnect_seconds=patience.reconnect_seconds,
             max_frame_bytes=patience.max_frame_bytes,

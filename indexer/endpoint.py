@@ -1,6 +1,8 @@
 """Where engines publish: checking the endpoints that one connects to."""
 
 import re
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 ENDPOINT = re.compile(
     r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://(.{1,100}))$"
@@ -19,6 +21,36 @@ def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
     if ranks > 1 and not _is_port(str(int(match[3]) + ranks - 1)):
         return f"{endpoint!r} leaves no port below 65536 for {ranks} ranks"
     return ""
+
+
+def rank_endpoint(endpoint: str, rank: int) -> str:
+    """Return a rank's endpoint: the port after the last colon is higher by the rank.
+
+    Source: vLLM's `ZmqEventPublisher.offset_endpoint_port`.
+    """
+    if not rank:
+        return endpoint
+    base, _, port = endpoint.rpartition(":")
+    return f"{base}:{int(port) + rank}"
+
+
+EXPOSED = (
+    "pod %s: its events come from %s in plain text, and nothing proves who sends them: whoever is on "
+    "that network can read prompts' token ids or publish blocks of its own (docs/events.md, Plain text)"
+)
+"""For the log: the pod and the endpoint."""
+
+
+def is_exposed(endpoint: str) -> bool:
+    """Whether events from an endpoint cross a network without encryption."""
+    parts = urlsplit(endpoint)
+    if parts.scheme not in {"tcp", "http"}:
+        return False
+    host = parts.hostname or ""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def _is_port(digits: str) -> bool:

@@ -34,17 +34,6 @@ RETRY_SECONDS = 1.0
 """Pause after an error of the sockets themselves."""
 
 
-def rank_endpoint(endpoint: str, rank: int) -> str:
-    """Return a rank's endpoint: the port after the last colon is higher by the rank.
-
-    Source: vLLM's `ZmqEventPublisher.offset_endpoint_port`.
-    """
-    if not rank:
-        return endpoint
-    base, _, port = endpoint.rpartition(":")
-    return f"{base}:{int(port) + rank}"
-
-
 class Subscriber:
     """Feeds one rank's ingestion from its publisher until it is cancelled.
 

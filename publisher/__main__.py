@@ -61,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.engine != "trtllm":
         for option in ("events", "replay"):
             value = getattr(args, option)
-            if value and (problem := endpoint_problem(value, args.ranks)):
+            if value and (problem := endpoint_problem(value, args.first_rank + args.ranks)):
                 parser.error(f"--{option}: {problem}")
     for option, low in (
-        ("ranks", 1), ("blocks", 0), ("block_size", 1), ("journal_bytes", 1), ("max_watchers", 1),
+        ("ranks", 1), ("first_rank", 0),
+        ("blocks", 0), ("block_size", 1), ("journal_bytes", 1), ("max_watchers", 1),
     ):  # fmt: skip
         if getattr(args, option) < low:
             parser.error(f"--{option.replace('_', '-')}: at least {low}")
@@ -109,6 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--replay", default="", help="its replay endpoint; without one a gap cannot be closed")
     add("--topic", default="", help="the exact topic of its events; any by default")
     add("--ranks", type=int, default=1, help="data-parallel ranks; ports count up from rank 0's")
+    add(
+        "--first-rank", type=int, default=0,
+        help="the engine's own number of the first of them, where one server has only some",
+    )  # fmt: skip
     add(
         "--blocks",
         type=int,

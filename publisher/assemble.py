@@ -1,5 +1,6 @@
 """The publisher's composition root: an engine's ranks, their journal, the gRPC server."""
 
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from grpc_health.v1 import health_pb2_grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from indexer.connect import Engine, Patience, connections
+from indexer.endpoint import EXPOSED, is_exposed
 from indexer.engine_cache import collect_forever, engine_cache
 from indexer.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
@@ -31,6 +33,8 @@ from indexer.tasks import Work, cancel, kept, watched
 from publisher.health_service import HealthService
 from publisher.metrics import PublisherCollector
 from publisher.watch_server import WatchServer
+
+log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 0.005
 """How long a change may wait to be told: less than an engine's step."""
@@ -52,6 +56,7 @@ class Settings:
     replay: str
     topic: str
     ranks: int
+    first_rank: int
     blocks: int
     block_size: int
     hash_seed: str
@@ -90,6 +95,8 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
     """Publish for as long as the context is open. Raises OSError for what cannot be opened."""
     async with AsyncExitStack() as stack:
         engine = _engine(settings)
+        if is_exposed(engine.events):
+            log.warning(EXPOSED, engine.pod, engine.events)
         cache = engine_cache(
             engine,
             hash_seed=settings.hash_seed,
@@ -149,6 +156,7 @@ def _engine(settings: Settings) -> Engine:
         replay=settings.replay,
         topic=settings.topic,
         ranks=settings.ranks,
+        first_rank=settings.first_rank,
         blocks=settings.blocks,
         block_size=settings.block_size,
     )

@@ -16,6 +16,7 @@ Positive = Annotated[int, Meta(gt=0, le=1 << 30)]
 """A number of things."""
 Bytes = Annotated[int, Meta(gt=0, le=MOST_BYTES)]
 Blocks = Annotated[int, Meta(ge=0, lt=1 << 32)]
+FirstRank = Annotated[int, Meta(ge=0, lt=1 << 16)]
 BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
 """Tokens of a block."""
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
@@ -112,6 +113,9 @@ class Events(Table, frozen=True):
     """How long a connection may be gone before the rank is stale."""
     max_frame_bytes: Bytes = 64 * MIB
     """The largest message taken: a step of a million tokens is 5 MB."""
+    trusted_network: bool = False
+    """Whether engines on other machines may send their events in plain text without a warning in the log
+    and a finding of `warmpath doctor`."""
 
 
 class Booking(Table, frozen=True):
@@ -258,6 +262,9 @@ class Pod(Table, frozen=True):
     """The exact topic of its events; empty: any."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
     """Data-parallel ranks."""
+    first_rank: FirstRank = 0
+    """The engine's own number of the first of them, where one server has only some of a deployment's: it
+    counts in ports and metrics. Answers number a pod's ranks from 0."""
     role: Role = "both"
     """What it is for, where prefill and decoding are apart."""
     blocks: Blocks = 0
@@ -290,6 +297,7 @@ class PodSet(Table, frozen=True):
     watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
     """Where publishers listen; 0: engines are followed directly."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
+    first_rank: FirstRank = 0
     role: Role = "both"
     blocks: Blocks = 0
     block_size: BlockSize = 32
@@ -315,6 +323,7 @@ class PodSet(Table, frozen=True):
             replay=replay,
             watch=f"{host}:{self.watch_port}" if self.watch_port else "",
             ranks=self.ranks,
+            first_rank=self.first_rank,
             role=self.role,
             blocks=self.blocks,
             block_size=self.block_size,

@@ -39,9 +39,12 @@ def diagnose(
                 "meanwhile, and Pick goes by their length"
             )
             response.findings.add(model=name, kind="tokenizer", text=text)
+    exposed: dict[str, list[Pod]] = {}
     for pod in pods:
         if model and pod.model != model:
             continue
+        if pod.exposed:
+            exposed.setdefault(pod.model, []).append(pod)
         row = attribution.row(pod.id, pod.model) or Row(pod.id, pod.model)
         facts = PodFacts(
             has_events=pod.has_events,
@@ -53,6 +56,13 @@ def diagnose(
         )
         for one in findings(facts, now):
             response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
+    for name, those in exposed.items():
+        text = (
+            f"the events of {len(those)} pods cross the network in plain text (those of pod "
+            f"{those[0].id} from {those[0].exposed}): run `warmpath publish` beside each engine and "
+            "watch it over TLS; or set events.trusted-network, where nobody else is on that network"
+        )
+        response.findings.add(model=name, kind="plain-text", text=text)
     return response
 
 

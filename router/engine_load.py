@@ -98,8 +98,10 @@ Figures = dict[str, Any]
 """`running`, `waiting` and `kv_usage`, as far as they are said, and as they are said."""
 
 
-def parse(engine: str, page: bytes, *, ranks: int, at: float) -> dict[int, Observed]:
-    """Return what a page of metrics says of each of a pod's ranks.
+def parse(
+    engine: str, page: bytes, *, ranks: int, at: float, first: int = 0
+) -> dict[int, Observed]:
+    """Return what a page of metrics says of each of a pod's ranks; the engine counts them from `first`.
 
     A rank of which anything is missing or impossible is left out, and so is everything where the page
     does not tell ranks apart and there are several. Raises KeyError for an engine that is not known.
@@ -109,13 +111,13 @@ def parse(engine: str, page: bytes, *, ranks: int, at: float) -> dict[int, Obser
     said = _statistics(page) if is_json else _series(names, page)
     if ranks == 1 and len(said) == 1:
         # One of several servers of a fleet may tell which of them it is.
-        said = {0: said.popitem()[1]}
+        said = {first: said.popitem()[1]}
     seen = {}
     for rank, figures in said.items():
-        if rank is not None and 0 <= rank < ranks:
+        if rank is not None and first <= rank < first + ranks:
             observed = observe(figures, at)
             if observed is not None:
-                seen[rank] = observed
+                seen[rank - first] = observed
     return seen
 
 

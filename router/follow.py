@@ -8,6 +8,7 @@ import grpc
 import zmq.asyncio
 
 from indexer.connect import Engine, Patience, connections
+from indexer.endpoint import EXPOSED, is_exposed
 from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.rank import Rank
@@ -61,6 +62,7 @@ class Follower:
             reconnect_seconds=events.reconnect_seconds,
             max_frame_bytes=events.max_frame_bytes,
         )
+        self._trusts_network = events.trusted_network
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
@@ -69,6 +71,9 @@ class Follower:
         """Begin to follow a pod. Raises ValueError where its id is followed already."""
         ranks, works, followed = self._followed(spec)
         has_events = bool(spec.events or spec.watch or self._shared)
+        exposed = spec.events if is_exposed(spec.events) and not self._trusts_network else ""
+        if exposed:
+            log.warning(EXPOSED, spec.id, exposed)
         pod = Pod(
             spec.id,
             spec.address,
@@ -80,6 +85,8 @@ class Follower:
             blocks=spec.blocks,
             shared=self._shared.where if self._shared and self._is_shared(spec) else "",
             followed=tuple(followed),
+            exposed=exposed,
+            first_rank=spec.first_rank,
         )
         self._pods.add(pod)
         if self._probe.interval_seconds:
@@ -174,6 +181,7 @@ def _engine(spec: config.Pod) -> Engine:
         replay=spec.replay,
         topic=spec.topic,
         ranks=spec.ranks,
+        first_rank=spec.first_rank,
         blocks=spec.blocks,
         block_size=spec.block_size,
     )

@@ -53,6 +53,11 @@ class Pod:
     followed: tuple[Rank, ...] = ()
     """Its ranks as this router follows them for others (`router.write_shared`): `ranks` are what is read
     back, and learn nothing of the engine."""
+    first_rank: int = 0
+    """The engine's own number of the first of its ranks."""
+    exposed: str = ""
+    """The endpoint from which its events cross a network in plain text; empty where they do not, or
+    `events.trusted-network` is set."""
 
     @property
     def serves(self) -> bool:

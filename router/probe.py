@@ -208,8 +208,13 @@ class Prober:
         page = b""
         for path in NAMES[self._engine].paths:
             page = await self._get(session, path)
-            ranks = len(self._pod.ranks)
-            seen = parse(self._engine, page, ranks=ranks, at=self._clock())
+            seen = parse(
+                self._engine,
+                page,
+                ranks=len(self._pod.ranks),
+                first=self._pod.first_rank,
+                at=self._clock(),
+            )
             if self._observed is not None:
                 for rank, observed in seen.items():
                     self._observed(self._pod.id, rank, observed)

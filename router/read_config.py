@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from indexer.endpoint import endpoint_problem
+from indexer.endpoint import endpoint_problem, rank_endpoint
 from indexer.shared.address import AddressError
 from indexer.shared.address import parse as parse_address
 from prefixstore.pin import Pin
@@ -414,13 +414,15 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             if not endpoint and key == "replay":
                 continue
             at = ("pods", position, key)
-            if problem := endpoint_problem(endpoint, pod.ranks):
+            if problem := endpoint_problem(endpoint, pod.first_rank + pod.ranks):
                 yield at, problem
+                continue
+            socket = rank_endpoint(endpoint, pod.first_rank)
             # With a topic each, pods may share one socket that they connect to.
-            elif not pod.topic or key == "replay":
-                if endpoint in taken:
-                    yield at, f"{endpoint!r} is {taken[endpoint]} already"
-                taken[endpoint] = f"the {key} of pod {pod.id!r}"
+            if not pod.topic or key == "replay":
+                if socket in taken:
+                    yield at, f"{endpoint!r} is {taken[socket]} already"
+                taken[socket] = f"the {key} of pod {pod.id!r}"
 
 
 def _is_address(value: str) -> bool:

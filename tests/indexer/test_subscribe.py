@@ -8,13 +8,14 @@ import zmq
 import zmq.asyncio
 from engine_model import EngineModel
 
+from indexer.endpoint import is_exposed, rank_endpoint
 from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
-from indexer.subscribe import Subscriber, rank_endpoint
+from indexer.subscribe import Subscriber
 from indexer.tap import END
 from indexer.trust import Level
 
@@ -205,6 +206,26 @@ async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
 @pytest.mark.parametrize("offset", [0, 1, 3])
 def test_a_ranks_port_is_higher_by_the_rank(offset: int) -> None:
     assert rank_endpoint("tcp://[::1]:5557", offset) == f"tcp://[::1]:{5557 + offset}"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "exposed"),
+    [
+        ("tcp://10.0.0.1:5557", True),
+        ("tcp://engine.svc:5557", True),
+        ("tcp://[2001:db8::1]:5557", True),
+        ("http://10.0.0.1:8000/kv_cache_events", True),
+        ("https://10.0.0.1:8000/kv_cache_events", False),
+        ("tcp://127.0.0.2:5557", False),
+        ("tcp://localhost:5557", False),
+        ("tcp://[::1]:5557", False),
+        ("ipc:///run/events", False),
+        ("inproc://events", False),
+        ("", False),
+    ],
+)
+def test_events_from_another_machine_are_in_the_open(endpoint: str, *, exposed: bool) -> None:
+    assert is_exposed(endpoint) is exposed
 
 
 async def test_an_endpoint_that_cannot_be_connected_to_is_tried_again_and_ends_cleanly(

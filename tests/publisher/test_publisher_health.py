@@ -17,6 +17,7 @@ Status = health_pb2.HealthCheckResponse
 def settings(port: int) -> Settings:
     return Settings(
         pod="p", model="m", engine="vllm", events=f"tcp://127.0.0.1:{port}", replay="", topic="",
+        first_rank=0,
         ranks=2, blocks=0, block_size=16, hash_seed="", listen="127.0.0.1:0", metrics_listen="",
         journal_bytes=1 << 20, max_watchers=4,
     )  # fmt: skip

@@ -93,6 +93,8 @@ def test_pods_of_every_engine_and_way_are_accepted() -> None:
         'engine = "sglang"\nevents = "tcp://h:1"\nreplay = "tcp://h:2"',
         'engine = "trtllm"\nevents = "http://h:8000/kv_cache_events"\nblock-size = 64',
         'watch = "h:7500"\nranks = 4',
+        'events = "tcp://h:5557"\nranks = 2\nfirst-rank = 4',
+        'events = "tcp://h:5557"\nranks = 2\nfirst-rank = 6',
         'topic = "kv@a"\nevents = "tcp://shared:1"',
         'topic = "kv@b"\nevents = "tcp://shared:1"',
     ]
@@ -100,7 +102,7 @@ def test_pods_of_every_engine_and_way_are_accepted() -> None:
         f'[[pods]]\nid = "p{number}"\nmodel = "m"\naddress = "h:8000"\n{pod}\n'
         for number, pod in enumerate(pods)
     )
-    assert len(parse(text, "text").pods) == 5
+    assert len(parse(text, "text").pods) == len(pods)
 
 
 def test_an_index_that_this_machine_has_no_memory_for_is_refused(tmp_path: Path) -> None:

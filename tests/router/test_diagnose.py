@@ -55,6 +55,16 @@ def test_rows_shadows_and_findings_are_told_by_model() -> None:
     assert not told.findings
 
 
+def test_events_in_the_open_are_told_once_a_model() -> None:
+    pods = [pod("a"), pod("b"), pod("c", "n")]
+    for one in pods[:2]:
+        one.exposed = f"tcp://{one.id}:5557"
+    [found] = diagnose("", pods, Attribution(), loads(), now=NOW).findings
+    assert (found.model, found.pod, found.kind) == ("m", "", "plain-text")
+    assert "events of 2 pods" in found.text
+    assert "pod a from tcp://a:5557" in found.text
+
+
 def test_a_shadow_is_told() -> None:
     attribution = Attribution()
     made = choice(option("a", 800), option("b"))

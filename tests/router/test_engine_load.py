@@ -48,6 +48,13 @@ def test_each_of_vllms_ranks_is_read() -> None:
     assert said("vllm", VLLM, 1) == {0: SEEN}, "a rank that is not ours is nobody's"
 
 
+def test_ranks_are_counted_from_the_engines_first() -> None:
+    page = VLLM.replace(b'engine="1"', b'engine="5"').replace(b'engine="0"', b'engine="4"')
+    assert parse("vllm", page, ranks=2, first=4, at=9.0) == said("vllm", VLLM, 2)
+    assert parse("vllm", VLLM, ranks=2, first=1, at=9.0) == {0: Observed(4, 0, 0.25, 9.0)}
+    assert parse("sglang", SGLANG, ranks=1, first=3, at=9.0) == {0: SEEN}
+
+
 def test_older_names_are_read() -> None:
     assert said("vllm", OLD_VLLM) == {0: SEEN}
 
