@@ -3,6 +3,7 @@
 Routers in direct mode and publishers follow engines in the same way.
 """
 
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,11 +67,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How connections behave: seconds and bytes."""
+    """How connections behave: seconds and bytes, and how engines with HTTPS are recognised."""
 
     replay_seconds: float
     reconnect_seconds: float
     max_frame_bytes: int
+    tls: ssl.SSLContext | None = None
+    """None: by the system's authorities."""
 
 
 def connections(
@@ -87,6 +90,7 @@ def connections(
             interval=POLL_SECONDS,
             timeout=patience.replay_seconds,
             max_bytes=patience.max_frame_bytes,
+            tls=patience.tls,
         )
         return [Work(f"fetching the events of pod {engine.pod}", poller.run, poller.failed)]
     works = []

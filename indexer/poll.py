@@ -7,6 +7,7 @@ engine under attention data parallelism.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Mapping
 
 import aiohttp
@@ -22,11 +23,19 @@ class AnswerError(Exception):
     """The engine answered, but not with events."""
 
 
+def problem_of(error: Exception) -> str:
+    """Say why an engine did not answer over HTTP."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect to {error.host}:{error.port}: {error.os_error}"
+    return str(error) or "no answer in time"
+
+
 class Poller:
     """Feeds the ranks of one engine until it is cancelled.
 
     `url` is the whole address of `/kv_cache_events`; `interval` the pause between two calls,
-    `timeout` the longest wait for an answer (both seconds), `max_bytes` the longest answer.
+    `timeout` the longest wait for an answer (both seconds), `max_bytes` the longest answer. `tls` says
+    who vouches for the engine at a URL with https; None: the system's authorities.
     """
 
     def __init__(
@@ -37,12 +46,14 @@ class Poller:
         interval: float,
         timeout: float,
         max_bytes: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._ranks = ranks
         self._url = url
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._max_bytes = max_bytes
+        self._tls = tls
         self._connected = False
 
     async def run(self) -> None:
@@ -52,14 +63,16 @@ class Poller:
                 try:
                     answer = await self._fetch(session)
                 except (aiohttp.ClientError, TimeoutError, AnswerError) as error:
-                    self._lost(str(error) or "no answer in time")
+                    self._lost(problem_of(error))
                 else:
                     self._take(answer)
                 await asyncio.sleep(self._interval)
 
     async def _fetch(self, session: aiohttp.ClientSession) -> bytes:
         # An engine speaks for itself: its answer must not have anybody ask other hosts.
-        async with session.post(self._url, allow_redirects=False) as response:
+        async with session.post(
+            self._url, allow_redirects=False, ssl=self._tls or True
+        ) as response:
             if response.status != 200:
                 raise AnswerError(f"{self._url} answers {response.status}")
             answer = bytearray()

@@ -29,7 +29,7 @@ from router import state_file
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer
 from router.config import Config, IndexTable
-from router.credentials import publisher_credentials
+from router.credentials import engine_credentials, publisher_credentials
 from router.discover import Found, PodSource, Reconciler
 from router.discover_dns import DnsSource
 from router.discover_file import FileSource
@@ -135,6 +135,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             events=config.events,
             probe=config.probe,
             credentials=publisher_credentials(config.watch, folder),
+            tls=engine_credentials(config.probe, folder),
             shared=through,
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
             ended=lambda pod: _tell(loop, picking.engine_ended, pod),

@@ -248,6 +248,8 @@ class Pod(Table, frozen=True):
     model: str
     address: str
     """host:port that serves requests."""
+    https: bool = False
+    """Whether it serves them over HTTPS: it is asked so then, and has to be who `address` says."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     """Whose events they are."""
     events: str = ""
@@ -289,6 +291,8 @@ class PodSet(Table, frozen=True):
     """An InferencePool's name; its selector is used."""
     port: Annotated[int, Meta(gt=0, lt=65536)] = 8000
     """Where pods serve requests."""
+    https: bool = False
+    """Whether they serve them over HTTPS, under the addresses at which they are found."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
     """0: engines' events are not followed; [shared-index] is, where there is one."""
@@ -310,7 +314,8 @@ class PodSet(Table, frozen=True):
         if self.watch_port or not self.events_port:
             events = replay = ""
         elif self.engine == "trtllm":
-            events, replay = f"http://{host}:{self.port}/kv_cache_events", ""
+            scheme = "https" if self.https else "http"
+            events, replay = f"{scheme}://{host}:{self.port}/kv_cache_events", ""
         else:
             events = f"tcp://{host}:{self.events_port}"
             replay = f"tcp://{host}:{self.replay_port}" if self.replay_port else ""
@@ -318,6 +323,7 @@ class PodSet(Table, frozen=True):
             id=pod_id,
             model=self.model,
             address=f"{host}:{self.port}",
+            https=self.https,
             engine=self.engine,
             events=events,
             replay=replay,
@@ -337,6 +343,13 @@ class Probe(Table, frozen=True):
     """Pause between two looks at a pod; 0: never."""
     timeout_seconds: Seconds = 2.0
     """Longest wait for an answer."""
+    ca: str = ""
+    """PEM of the authority that engines with `https` are recognised by; empty: the system's. Files are
+    relative to this one."""
+    cert: str = ""
+    """PEM of the certificate that the router shows them."""
+    key: str = ""
+    """PEM of its private key."""
 
 
 class Watch(Table, frozen=True):

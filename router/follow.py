@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 
 import grpc
@@ -26,11 +27,11 @@ log = logging.getLogger(__name__)
 class Follower:
     """Follows pods; close it at the end.
 
-    `credentials` are for publishers; None for plain connections. `shared` follows the pods that have
-    neither events nor a publisher's address; where it is None nobody does. `observed` is told of the
-    engines' load, `ended` of pods whose engine has ended (`Prober`) and `gone` of pods that are dropped,
-    in the thread that follows. `saved` is what another process knew of the ranks that engines are
-    followed for directly.
+    `credentials` are for publishers; None for plain connections. `tls` is for engines with HTTPS.
+    `shared` follows the pods that have neither events nor a publisher's address; where it is None nobody
+    does. `observed` is told of the engines' load, `ended` of pods whose engine has ended (`Prober`) and
+    `gone` of pods that are dropped, in the thread that follows. `saved` is what another process knew of
+    the ranks that engines are followed for directly.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Follower:
         events: config.Events,
         probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
+        tls: ssl.SSLContext,
         shared: SharedPods | None = None,
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
@@ -57,10 +59,12 @@ class Follower:
         self._ended = ended
         self._gone = gone
         self._probe = probe
+        self._tls = tls
         self._patience = Patience(
             replay_seconds=events.replay_seconds,
             reconnect_seconds=events.reconnect_seconds,
             max_frame_bytes=events.max_frame_bytes,
+            tls=tls,
         )
         self._trusts_network = events.trusted_network
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
@@ -87,6 +91,7 @@ class Follower:
             followed=tuple(followed),
             exposed=exposed,
             first_rank=spec.first_rank,
+            https=spec.https,
         )
         self._pods.add(pod)
         if self._probe.interval_seconds:
@@ -95,6 +100,7 @@ class Follower:
                 interval=self._probe.interval_seconds,
                 timeout=self._probe.timeout_seconds,
                 engine=spec.engine,
+                tls=self._tls if spec.https else None,
                 observed=self._observed,
                 ended=self._ended,
             )

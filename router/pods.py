@@ -55,6 +55,8 @@ class Pod:
     back, and learn nothing of the engine."""
     first_rank: int = 0
     """The engine's own number of the first of its ranks."""
+    https: bool = False
+    """Whether it serves requests over HTTPS."""
     exposed: str = ""
     """The endpoint from which its events cross a network in plain text; empty where they do not, or
     `events.trusted-network` is set."""

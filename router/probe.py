@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from indexer.poll import problem_of
 from indexer.rank import Rank
 from router.engine_load import NAMES, Observed, parse
 from router.namespaces import limit_known
@@ -71,6 +73,8 @@ class Versioned(msgspec.Struct, frozen=True):
 class Prober:
     """Looks at one pod every `interval` seconds, for at most `timeout` each time, over one connection.
 
+    With `tls` it asks over HTTPS.
+
     What the metrics of an `engine` (`router.engine_load.NAMES`) say of its load goes to `observed`, on
     the prober's event loop, with the time of the answer by `clock`. `ended` is told when an engine is
     known to have ended, which is that nobody listens or that it says itself that it takes no requests,
@@ -84,6 +88,7 @@ class Prober:
         interval: float,
         timeout: float,
         engine: str = "vllm",
+        tls: ssl.SSLContext | None = None,
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -92,6 +97,7 @@ class Prober:
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._engine = engine
+        self._tls = tls
         self._observed = observed
         self._ended = ended
         self._clock = clock
@@ -123,7 +129,7 @@ class Prober:
         try:
             status, _ = await self._answer(session, "/health")
         except (aiohttp.ClientError, TimeoutError) as error:
-            problem = str(error) or "no answer in time"
+            problem = problem_of(error)
             self._has_ended = self._has_ended or _is_refused(error)
         else:
             problem = "" if status == 200 else f"/health answers {status}"
@@ -260,9 +266,9 @@ class Prober:
 
     async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
         """Return the status and the body of an answer; an empty one where it is past all measure."""
-        url = f"http://{self._pod.address}{path}"
+        url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
         # A pod speaks for itself: what it says must not have the router ask other hosts.
-        async with session.get(url, allow_redirects=False) as response:
+        async with session.get(url, allow_redirects=False, ssl=self._tls or True) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk

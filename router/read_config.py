@@ -97,6 +97,7 @@ def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
             yield ("models", position, "hub", "token-file"), problem
     for table, files, keys in (
         ("watch", config.watch, ("ca", "cert", "key")),
+        ("probe", config.probe, ("ca", "cert", "key")),
         ("shared-index", config.shared_index, ("password_file", "ca", "cert", "key")),
     ):
         for key in keys:
@@ -381,9 +382,11 @@ def _shown(url: str) -> str:
 
 def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     taken: dict[str, str] = {}
-    for name in ("cert", "key"):
-        if bool(getattr(config.watch, name)) != bool(config.watch.cert and config.watch.key):
-            yield ("watch", name), "cert and key: give both or none"
+    for table in ("watch", "probe"):
+        files = getattr(config, table)
+        for name in ("cert", "key"):
+            if bool(getattr(files, name)) != bool(files.cert and files.key):
+                yield (table, name), "cert and key: give both or none"
     if config.watch.cert and not config.watch.ca:
         yield ("watch", "ca"), "is missing; cert and key are for connections with an authority"
     for position, pod in enumerate(config.pods):

@@ -75,7 +75,9 @@ def test_ended_early_it_stops_all_that_it_started(
     tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
     mark = uuid.uuid4().hex
-    command = [sys.executable, "-m", "router", "demo", f"--out={tmp_path}", "--policies=warmpath"]
+    # As slow as time itself: it cannot be over before it is ended.
+    slow = ("--policies=warmpath", "--speed=1")
+    command = [sys.executable, "-m", "router", "demo", f"--out={tmp_path}", *slow]
     demo = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, env=os.environ | {"WARMPATH_TEST": mark}
     )

@@ -1,7 +1,10 @@
 """What an engine says of itself decides whether its pod is ready."""
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -16,10 +19,13 @@ from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from indexer.subscribe import Subscriber
 from indexer.trust import Level
+from router.config import Probe
+from router.credentials import engine_credentials
 from router.engine_load import Observed
 from router.pods import Pod, Status
 from router.probe import LOOKS, MOST_BYTES, Prober
 from tests.indexer.engine_model import EngineModel
+from tests.servers.certificates import Authority
 from tests.simworker.local_worker import LocalWorker
 
 
@@ -72,6 +78,50 @@ async def look(prober: Prober, times: int = 1) -> None:
     async with aiohttp.ClientSession() as session:
         for _ in range(times):
             await prober.look(session)
+
+
+async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_says(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    own = authority.certificate("router")
+    for host, problem in (
+        ("127.0.0.1", "/health answers"),
+        ("127.0.0.2", "certificate verify failed"),
+    ):
+        theirs = authority.certificate("engine", host)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(theirs.cert, theirs.key)
+        runner = web.AppRunner(Engine().app())
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
+        table = Probe(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
+        await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)
+        assert problem in pod.status.reason
+        stranger = Probe(ca=authority.ca.name)
+        await look(
+            Prober(pod, interval=1, timeout=5, tls=engine_credentials(stranger, tmp_path)), 3
+        )
+        assert pod.status.healthy is False, "the engine wants to see a certificate"
+        await runner.cleanup()
+
+
+def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(OSError, match=r"probe: ca\.pem cannot be used: "):
+        engine_credentials(Probe(ca="ca.pem"), tmp_path)
+
+
+async def test_nobody_who_listens_is_said_without_a_word_of_tls() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        pod = Pod("p", address, "m", ())
+        await look(Prober(pod, interval=1, timeout=5), 3)
+    assert pod.status.reason.startswith(f"cannot connect to {address}: ")
+    assert "ssl" not in pod.status.reason
 
 
 class Seen:
