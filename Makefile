@@ -90,10 +90,12 @@ bench: setup ## measure against the peer (installed for this); prints ratios. Sc
 	@$(BIN)/warmpath bench
 
 EXAMPLES ?= 5000
-soak: setup ## ingestion under churn and faults, the shared index under faults, long state machines (about 20 minutes)
+MINUTES ?= 120
+soak: setup ## ingestion under faults, the shared index, long state machines (20 minutes), then MINUTES=120 beside hostile peers
 	PYTHONPATH=. $(BIN)/python tests/soak/soak.py
 	PYTHONPATH=. $(BIN)/python tests/soak/shared_index.py
 	WARMPATH_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
+	PYTHONPATH=. $(BIN)/python tests/soak/hostile.py --minutes $(MINUTES)
 
 RECIPE := ../shared/vllm-cpu
 VLLM ?= out/vllm

@@ -14,7 +14,6 @@ from indexer.engines import vllm
 from indexer.ingest import Ingest
 from indexer.journal import Journal
 from indexer.key import fingerprint
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.pod_cache import Pending, PodCache
 from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
 from indexer.rank_source import RankSource
@@ -90,7 +89,7 @@ async def _snapshot(batches: list[bytes]) -> float:
     keyspace = fingerprint(MODEL, "")
     server = grpc.aio.server()
     watch = WatchServer(cache, keyspace=keyspace, max_watchers=4, heartbeat=5.0)
-    cache_watch_pb2_grpc.add_CacheWatchServicer_to_server(watch, server)
+    server.add_generic_rpc_handlers((watch.handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     ingest = Ingest(

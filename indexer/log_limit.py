@@ -12,8 +12,13 @@ SECONDS = 10.0
 """Until it may write another one."""
 MOST_CHARACTERS = 1000
 """Of a line, without the traceback."""
+MOST_TRACEBACK = 8000
+"""Characters of one: what was raised may say what a peer sent."""
 MOST_KINDS = 4096
 """Kinds of lines that are remembered."""
+
+
+_formatter = logging.Formatter()
 
 
 class LogLimit(logging.Filter):
@@ -46,6 +51,10 @@ class LogLimit(logging.Filter):
             message = shortened(record.getMessage(), MOST_CHARACTERS)
             record.msg = f"{message} ({left_out} more of these)" if left_out else message
             record.args = None
+            if record.exc_info:
+                record.exc_text = shortened(
+                    _formatter.formatException(record.exc_info), MOST_TRACEBACK
+                )
         return may
 
 

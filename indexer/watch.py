@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.watched import WatchedRank
 
 log = logging.getLogger(__name__)
+
+WATCH = "/{}/Watch".format(pb.DESCRIPTOR.services_by_name["CacheWatch"].full_name)
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -57,10 +59,11 @@ class Watcher:
     async def run(self) -> None:
         """Follow the publisher; returns only when cancelled."""
         async with self._channel() as channel:
-            stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
+            # gRPC hands on None for what cannot be parsed, and logs a traceback: bytes are asked for.
+            watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
             while True:
                 try:
-                    await self._follow(stub)
+                    await self._follow(watch)
                     reason = "the publisher ended the stream"
                 except grpc.aio.AioRpcError as error:
                     # Lower layers' words change from one attempt to the next; the status does not.
@@ -97,17 +100,16 @@ class Watcher:
             return grpc.aio.insecure_channel(self._address, options=OPTIONS)
         return grpc.aio.secure_channel(self._address, self._credentials, options=OPTIONS)
 
-    async def _follow(self, stub: cache_watch_pb2_grpc.CacheWatchStub) -> None:
+    async def _follow(self, watch: Callable[[pb.WatchRequest], Any]) -> None:
         request = pb.WatchRequest(
             epoch="" if self._loading else self._epoch,
             sequence=self._sequence,
             keyspace=self._keyspace,
         )
-        call = stub.Watch(request)
+        call = watch(request)
         try:
-            # The stubs type an asynchronous call like a blocking one.
-            async for response in cast("Any", call):
-                self._take(response)
+            async for raw in call:
+                self._take(read_message(pb.WatchResponse, raw))
         finally:
             call.cancel()
 

@@ -16,6 +16,7 @@ import zmq
 
 from indexer.end_signals import on_signals
 from indexer.endpoint import endpoint_problem
+from indexer.http_log import pass_over_what_is_no_http
 from indexer.log_limit import limited_handler
 from publisher.assemble import Settings, publishing
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    pass_over_what_is_no_http()
     if bool(args.tls_cert) != bool(args.tls_key):
         parser.error("--tls-cert and --tls-key: give both or none")
     if args.tls_client_ca and not args.tls_cert:

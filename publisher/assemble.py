@@ -20,7 +20,6 @@ from indexer.connect import Engine, Patience, connections
 from indexer.endpoint import EXPOSED, is_exposed
 from indexer.engine_cache import collect_forever, engine_cache
 from indexer.key import fingerprint
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.pod_cache import PodCache
 from indexer.shared.address import AddressError
 from indexer.shared.command import Redis
@@ -236,7 +235,7 @@ async def _serve(
     settings: Settings, watch: WatchServer, health: HealthService, stack: AsyncExitStack
 ) -> str:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    cache_watch_pb2_grpc.add_CacheWatchServicer_to_server(watch, server)
+    server.add_generic_rpc_handlers((watch.handler(),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     try:
         credentials = _credentials(settings)

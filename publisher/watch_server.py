@@ -8,17 +8,19 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.pod_cache import PodCache
 
 log = logging.getLogger(__name__)
+
+SERVICE = pb.DESCRIPTOR.services_by_name["CacheWatch"]
 
 TAKEN_AT_ONCE = 64
 """Deltas that a watcher keeps from the journal's bound while they are sent."""
 
 
-class WatchServer(cache_watch_pb2_grpc.CacheWatchServicer):
+class WatchServer:
     """Serves one pod's cache to routers.
 
     `keyspace` is the fingerprint of the pod's keys; at most `max_watchers` are served at once;
@@ -42,10 +44,21 @@ class WatchServer(cache_watch_pb2_grpc.CacheWatchServicer):
         self._news.set()
         self._news = asyncio.Event()
 
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what a gRPC server answers by. It takes bytes: gRPC logs tracebacks of bad requests."""
+        watch: Any = grpc.unary_stream_rpc_method_handler(
+            self.Watch, response_serializer=pb.WatchResponse.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, {"Watch": watch})
+
     async def Watch(  # noqa: N802  the contract's name
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, raw: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.WatchResponse]:
         """Serve one watcher until it leaves or falls behind."""
+        try:
+            request = read_message(pb.WatchRequest, raw)
+        except ValueError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "request: is no WatchRequest")
         if request.keyspace != self._keyspace:
             problem = (
                 "keyspace: router and publisher differ in the model's name or in the hash seed "

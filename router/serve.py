@@ -8,9 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiohttp.http_exceptions import HttpProcessingError
-
 from indexer.end_signals import on_signals
+from indexer.http_log import pass_over_what_is_no_http
 from indexer.log_limit import limited_handler
 from router.assemble import running
 from router.config import Config
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=args.log_level.upper(),
         format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )
-    logging.getLogger("aiohttp.server").addFilter(_is_ours)
+    pass_over_what_is_no_http()
     # It says each request that an engine's tokenizer is asked.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
@@ -52,11 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath serve: {args.config}: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a fault is the server's; what is no HTTP at all was answered, and is the client's."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def _supervise(config: Config, args: argparse.Namespace) -> int:

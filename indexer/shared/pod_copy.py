@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from indexer.index import BrokenInvariantError
+from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolver import Spot
 from indexer.shared.command import Command, Reply
 from indexer.shared.doubt import Doubt
-from indexer.shared.message import read_message
 from indexer.shared.names import Names
 from indexer.shared.record import Claim, Record
 from indexer.shared.registry import UNWRITTEN, nobody, refusal

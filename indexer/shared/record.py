@@ -22,8 +22,8 @@ from msgspec import Meta
 
 from indexer.engines.event import Tier
 from indexer.group import MOST_NUMBER
+from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.message import read_message
 from indexer.shortened import shortened
 from indexer.trust import MOST_REASON, Level
 from indexer.watched import layout_of

@@ -4,7 +4,15 @@ import logging
 
 import pytest
 
-from indexer.log_limit import BURST, MOST_CHARACTERS, MOST_KINDS, SECONDS, LogLimit, limited_handler
+from indexer.log_limit import (
+    BURST,
+    MOST_CHARACTERS,
+    MOST_KINDS,
+    MOST_TRACEBACK,
+    SECONDS,
+    LogLimit,
+    limited_handler,
+)
 from indexer.shortened import shortened
 
 
@@ -61,6 +69,20 @@ def test_a_process_writes_its_log_within_the_limits(capsys: pytest.CaptureFixtur
     for _ in range(BURST + 5):
         logger.warning("pod %s: again", "a")
     assert capsys.readouterr().err.splitlines() == ["pod a: again"] * BURST
+
+
+def test_a_traceback_has_a_length(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("tests.traceback-limit")
+    logger.propagate = False
+    logger.addHandler(limited_handler(lambda: 0.0))
+    try:
+        {}[10_000_000 * "x" + "end"]
+    except KeyError:
+        logger.exception("pod %s", "a")
+    written = capsys.readouterr().err
+    assert len(written) < MOST_TRACEBACK + 100
+    assert "Traceback" in written
+    assert written.rstrip().endswith("end'")
 
 
 @pytest.mark.parametrize("length", [0, 1, 399, 400, 401, 5000])

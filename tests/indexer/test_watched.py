@@ -241,10 +241,41 @@ class OnceWrong(cache_watch_pb2_grpc.CacheWatchServicer):
         await asyncio.Event().wait()
 
 
+class OnceNoMessage(grpc.GenericRpcHandler):  # type: ignore[misc]  untyped there
+    """A publisher of whose first answer one message is none."""
+
+    def __init__(self) -> None:
+        self.publisher = OnceWrong()
+
+    def service(self, _: object) -> object:
+        return grpc.unary_stream_rpc_method_handler(self._watch)
+
+    async def _watch(self, raw: bytes, context: object) -> AsyncIterator[bytes]:
+        request = pb.WatchRequest.FromString(raw)
+        async for response in self.publisher.Watch(request, context):
+            is_wrong = response.HasField("delta")
+            yield b"\xff\xff" if is_wrong else response.SerializeToString()
+
+
+async def test_what_is_no_message_is_refused_as_any_other_lie(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = OnceNoMessage()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handler,))
+    await asks_for_a_snapshot(handler.publisher, server)
+    assert "a message cannot be read" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_a_watcher_that_refused_something_asks_for_a_snapshot() -> None:
     publisher = OnceWrong()
     server = grpc.aio.server()
     cache_watch_pb2_grpc.add_CacheWatchServicer_to_server(publisher, server)
+    await asks_for_a_snapshot(publisher, server)
+
+
+async def asks_for_a_snapshot(publisher: OnceWrong, server: grpc.aio.Server) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     ingest = Ingest(

@@ -194,6 +194,22 @@ async def test_watchers_past_the_limit_are_refused(pod: Pod) -> None:
         first.cancel()
 
 
+async def test_what_is_no_request_is_refused_and_writes_no_traceback(
+    pod: Pod, tmp_path: Path, free_port: int
+) -> None:
+    await pod.publish(f"--metrics-listen=127.0.0.1:{free_port}")
+    async with grpc.aio.insecure_channel(pod.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await channel.unary_stream("/warmpath.watch.v1.CacheWatch/Watch")(b"\xff\xff").read()
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.value.details() == "request: is no WatchRequest"
+    reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+    writer.write(b"\0 no HTTP at all\r\n\r\n")
+    assert b"400" in await reader.readline()
+    writer.close()
+    assert "Traceback" not in (tmp_path / "publisher.log").read_text()
+
+
 class Authority:
     """Signs certificates for loopback."""
 

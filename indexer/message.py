@@ -1,4 +1,4 @@
-"""Reading protobuf messages that were stored."""
+"""Reading protobuf messages that others wrote."""
 
 from typing import Protocol, Self, TypeVar
 
@@ -14,9 +14,9 @@ class Message(Protocol):
 M = TypeVar("M", bound=Message)
 
 
-def read_message(kind: type[M], stored: bytes) -> M:
+def read_message(kind: type[M], raw: bytes) -> M:
     """Return a message. Raises ValueError where it is malformed."""
     try:
-        return kind.FromString(stored)
+        return kind.FromString(raw)
     except Exception as error:  # protobuf's own error is no ValueError
         raise ValueError(f"a message cannot be read: {error}") from error

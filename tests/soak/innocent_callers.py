@@ -1,0 +1,165 @@
+"""Callers that do all as it should be done, of whom no call may fail and no answer be wrong."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, cast
+
+import aiohttp
+import grpc
+import grpc.aio
+
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2, cache_watch_pb2_grpc
+from indexer.token import pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.soak.honest_engine import HonestEngine, chat_body
+
+TIMEOUT = 20.0
+"""Seconds of a call; of a machine that others use too."""
+PAUSE = 0.05
+TEXTS = [f"tell me a story of {animal}s" for animal in ("wolf", "hare", "snail")]
+
+
+class InnocentCallers:
+    """Ask about pods of whom `still` holds what it holds for good, and the others change."""
+
+    def __init__(
+        self, stub: router_pb2_grpc.RouterStub, engines: list[HonestEngine], *, http: str
+    ) -> None:
+        self.calls: Counter[str] = Counter()
+        self.failed: list[str] = []
+        self.slowest = 0.0
+        self._stub = stub
+        self._still = engines[0]
+        self._engines = engines
+        self._http = http
+        self._rng = Random(7)
+        self._texts: dict[str, int] = {}
+
+    def all(self, watch: str, keyspace: str) -> list[Awaitable[None]]:
+        """Return all that they do, endlessly."""
+        acts = (
+            self.score, self.score_all, self.pick, self.explain, self.list_pods, self.text,
+            self.chat, self.stream, self.pages, self.diagnose,
+        )  # fmt: skip
+        watching = lambda: self.watch(watch, keyspace)  # noqa: E731
+        return [self._again(act.__name__, act) for act in acts] + [self._again("watch", watching)]
+
+    async def _again(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                await act()
+            except (AssertionError, OSError, aiohttp.ClientError, TimeoutError) as error:
+                self.failed.append(f"{name}: {error!r:.300}")
+            except grpc.aio.AioRpcError as error:
+                self.failed.append(f"{name}: {error.code()}: {error.details()!r:.200}")
+            self.calls[name] += 1
+            self.slowest = max(self.slowest, time.monotonic() - begun)
+            await asyncio.sleep(PAUSE * (1 + self._rng.random()))
+
+    def _prompt(self) -> tuple[pb.Prompt, int]:
+        tokens = self._rng.choice(self._still.prompts)
+        prompt = pb.Prompt(model="m", token_ids_packed=pack_tokens(tokens))
+        return prompt, self._still.held_tokens(tokens)
+
+    async def score(self) -> None:
+        """Score the pod that does not change: all of it is held, for certain."""
+        prompt, held = self._prompt()
+        request = pb.ScoreRequest(prompt=prompt, pods=[self._still.pod])
+        [one] = (await self._stub.Score(request, timeout=TIMEOUT)).scores
+        assert one.matched_tokens - one.believed_tokens == held, (one.matched_tokens, held)
+        assert one.trust.level == pb.Trust.EXACT, one.trust.reason
+
+    async def score_all(self) -> None:
+        """Score every pod."""
+        prompt, held = self._prompt()
+        scores = (await self._stub.Score(pb.ScoreRequest(prompt=prompt), timeout=TIMEOUT)).scores
+        by_pod = {one.pod: one for one in scores}
+        assert by_pod.keys() >= {one.pod for one in self._engines}, sorted(by_pod)
+        assert by_pod[self._still.pod].matched_tokens == held
+
+    async def pick(self) -> None:
+        """Pick one of the honest pods, and report what came of it."""
+        prompt, _ = self._prompt()
+        pods = [one.pod for one in self._engines]
+        request = pb.PickRequest(prompt=prompt, pods=pods, session_id=str(self._rng.randrange(99)))
+        picked = await self._stub.Pick(request, timeout=TIMEOUT)
+        assert {one.pod for one in picked.candidates} == set(pods)
+        for event in (pb.ReportRequest.FIRST_TOKEN, pb.ReportRequest.FINISHED):
+            report = pb.ReportRequest(booking_id=picked.booking_id, event=event)
+            answer = await self._stub.Report(report, timeout=TIMEOUT)
+            assert answer.known, event
+
+    async def explain(self) -> None:
+        """Have a pick explained."""
+        prompt, _ = self._prompt()
+        request = pb.ExplainRequest(prompt=prompt, pods=[self._still.pod])
+        told = await self._stub.Explain(request, timeout=TIMEOUT)
+        assert [one.pod for one in told.candidates] == [self._still.pod]
+
+    async def list_pods(self) -> None:
+        """List all pods: the still one is exact, and holds what it holds."""
+        listed = await self._stub.ListPods(pb.ListPodsRequest(), timeout=TIMEOUT)
+        [still] = [one for one in listed.pods if one.id == self._still.pod]
+        [rank] = still.ranks
+        assert sum(tier.blocks for tier in rank.tiers) == self._still.blocks()
+        assert rank.trust.level == pb.Trust.EXACT, rank.trust.reason
+
+    async def text(self) -> None:
+        """Score a text: it always has the tokens that it had."""
+        await self._tokens_of(pb.Prompt(model="text", text=self._rng.choice(TEXTS)))
+
+    async def chat(self) -> None:
+        """Score a chat."""
+        await self._tokens_of(pb.Prompt(model="text", chat_body=chat_body(self._rng.choice(TEXTS))))
+
+    async def _tokens_of(self, prompt: pb.Prompt) -> None:
+        answer = await self._stub.Score(pb.ScoreRequest(prompt=prompt), timeout=TIMEOUT)
+        name = prompt.text or prompt.chat_body.decode()
+        assert answer.prompt_tokens == self._texts.setdefault(name, answer.prompt_tokens)
+        assert answer.prompt_tokens
+
+    async def stream(self) -> None:
+        """Score over a stream."""
+        prompt, held = self._prompt()
+
+        async def requests():  # noqa: ANN202  an iterator
+            for number in range(1, 4):
+                yield pb.ScoreRequest(prompt=prompt, pods=[self._still.pod], request_id=number)
+
+        call = cast("Any", self._stub.ScoreStream(requests(), timeout=TIMEOUT))
+        replies = {one.request_id: one.response async for one in call}
+        assert replies.keys() == {1, 2, 3}, replies.keys()
+        assert {one.scores[0].matched_tokens for one in replies.values()} == {held}
+
+    async def pages(self) -> None:
+        """Ask for the pages."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT)) as session:
+            for page in ("healthz", "readyz", "metrics"):
+                async with session.get(f"http://{self._http}/{page}") as response:
+                    body = await response.text()
+                    assert response.status == 200, (page, response.status, body[:200])
+        await asyncio.sleep(1)
+
+    async def diagnose(self) -> None:
+        """Ask what looks wrong, and what was decided."""
+        await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=TIMEOUT)
+        await self._stub.ListDecisions(pb.ListDecisionsRequest(limit=5), timeout=TIMEOUT)
+        await asyncio.sleep(1)
+
+    async def watch(self, address: str, keyspace: str) -> None:
+        """Watch the publisher from its first message to the snapshot's end."""
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
+            request = cache_watch_pb2.WatchRequest(keyspace=keyspace)
+            kinds = []
+            async for one in cast("Any", stub.Watch(request, timeout=TIMEOUT)):
+                kinds.append(one.WhichOneof("kind"))
+                if kinds[-1] == "end":
+                    break
+            assert kinds[0] == "hello", kinds
+        await asyncio.sleep(1)
