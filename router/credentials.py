@@ -8,6 +8,15 @@ import grpc
 from router.config import Probe, Watch
 
 
+class CredentialsError(OSError):
+    """Files of [probe] cannot be used; `key` names them there."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"probe.{key}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
 def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:
     """Return what publishers are shown, and recognised by; None for plain connections.
 
@@ -22,14 +31,15 @@ def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials
 def engine_credentials(table: Probe, folder: Path) -> ssl.SSLContext:
     """Return what engines that serve HTTPS are shown, and recognised by.
 
-    Files are relative to `folder`. Raises OSError, which names the file.
+    Files are relative to `folder`. Raises CredentialsError.
     """
-    name = table.ca
+    key, files = "ca", table.ca
     try:
         context = ssl.create_default_context(cafile=folder / table.ca if table.ca else None)
         if table.cert:
-            name = f"{table.cert}, {table.key}"
-            context.load_cert_chain(folder / table.cert, folder / table.key)
+            key, files = "cert", f"{table.cert} with {table.key}"
+            # OpenSSL asks at the terminal for a password that it is not given.
+            context.load_cert_chain(folder / table.cert, folder / table.key, password="")
     except OSError as error:
-        raise OSError(f"probe: {name} cannot be used: {error}") from error
+        raise CredentialsError(key, f"{files} cannot be used: {error}") from error
     return context

@@ -30,6 +30,7 @@ from router.config import (
     SharedIndex,
     Table,
 )
+from router.credentials import CredentialsError, engine_credentials
 from router.processes import state_files
 from router.state_file import foreign
 from router.toml_lines import find_line
@@ -104,6 +105,10 @@ def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
             name = getattr(files, key)
             if name and not (folder / name).is_file():
                 yield (table, key.replace("_", "-")), f"there is no file {folder / name}"
+    try:
+        engine_credentials(config.probe, folder)
+    except CredentialsError as error:
+        yield ("probe", error.key), error.problem
     for name in state_files(config):
         if problem := foreign(folder / name):
             yield ("index", "state-file"), problem

@@ -110,7 +110,7 @@ async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_sa
 
 def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(OSError, match=r"probe: ca\.pem cannot be used: "):
+    with pytest.raises(OSError, match=r"probe\.ca: ca\.pem cannot be used: "):
         engine_credentials(Probe(ca="ca.pem"), tmp_path)
 
 
