@@ -21,6 +21,7 @@ from indexer.rank_state import PureState
 from indexer.resolver import Resolver
 from indexer.trust import Level
 from indexer.watch import Watcher
+from publisher.places import Places
 from publisher.watch_server import WatchServer
 from router import state_file
 
@@ -88,7 +89,12 @@ async def _snapshot(batches: list[bytes]) -> float:
     cache.add(rank, resolver, sink)
     keyspace = fingerprint(MODEL, "")
     server = grpc.aio.server()
-    watch = WatchServer(cache, keyspace=keyspace, max_watchers=4, heartbeat=5.0)
+    watch = WatchServer(
+        cache,
+        keyspace=keyspace,
+        places=Places(4, slow_seconds=10.0, clock=time.monotonic),
+        heartbeat=5.0,
+    )
     server.add_generic_rpc_handlers((watch.handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

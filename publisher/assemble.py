@@ -20,6 +20,7 @@ from indexer.connect import Engine, Patience, connections
 from indexer.endpoint import EXPOSED, is_exposed
 from indexer.engine_cache import collect_forever, engine_cache
 from indexer.key import fingerprint
+from indexer.listen import GRPC_OPTIONS, http_listener
 from indexer.pod_cache import PodCache
 from indexer.shared.address import AddressError
 from indexer.shared.command import Redis
@@ -31,6 +32,7 @@ from indexer.shared.writer import BUCKET_LIFE, Writer
 from indexer.tasks import Work, cancel, kept, watched
 from publisher.health_service import HealthService
 from publisher.metrics import PublisherCollector
+from publisher.places import Places
 from publisher.watch_server import WatchServer
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ COLLECT_SECONDS = 0.005
 """How long a change may wait to be told: less than an engine's step."""
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 1.0
+SLOW_SECONDS = 10.0
+"""How long a watcher may let a message wait: a router that is held up this long begins anew."""
 PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
@@ -109,7 +113,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         server = WatchServer(
             cache,
             keyspace=keyspace,
-            max_watchers=settings.max_watchers,
+            places=Places(settings.max_watchers, slow_seconds=SLOW_SECONDS, clock=time.monotonic),
             heartbeat=HEARTBEAT_SECONDS,
         )
         # First, because it fails for what is wrong in the settings.
@@ -129,6 +133,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
                 "collecting changes", partial(collect_forever, cache, tell, pause=COLLECT_SECONDS)
             ),
             Work("telling who watches the health", health.keep_telling),
+            Work("ending watchers that do not read", server.end_slow),
         ]
         if redis and writer:
             timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
@@ -221,20 +226,13 @@ async def _serve_metrics(listen: str, collector: PublisherCollector, stack: Asyn
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    host, _, port = listen.rpartition(":")
-    try:
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-    except OSError as error:
-        raise OSError(f"--metrics-listen: cannot bind {listen}: {error.strerror}") from error
+    await stack.enter_async_context(http_listener(app, listen, named="--metrics-listen"))
 
 
 async def _serve(
     settings: Settings, watch: WatchServer, health: HealthService, stack: AsyncExitStack
 ) -> str:
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    server = grpc.aio.server(options=[*GRPC_OPTIONS, ("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((watch.handler(),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     try:

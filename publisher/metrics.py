@@ -40,7 +40,7 @@ class PublisherCollector(Collector):
         yield from self._ranks()
         journal, server = self._cache.journal, self._server
         gauges = (
-            ("warmpath_publisher_watchers", "Routers served now.", server.watchers),
+            ("warmpath_publisher_watchers", "Routers served now.", len(server.places)),
             ("warmpath_publisher_journal_bytes", "Bytes of deltas kept.", journal.bytes),
         )
         for name, text, value in gauges:
@@ -49,6 +49,12 @@ class PublisherCollector(Collector):
             ("warmpath_publisher_deltas", "Deltas told.", journal.sequence),
             ("warmpath_publisher_snapshots", "Snapshots sent.", server.snapshots),
             ("warmpath_publisher_cut_off", "Routers that fell behind.", server.cut_off),
+            ("warmpath_publisher_slow", "Watchers ended for reading nothing.", server.places.slow),
+            (
+                "warmpath_publisher_yielded",
+                "Watchers ended for a client that had fewer places.",
+                server.places.yielded,
+            ),
         )
         for name, text, value in counters:
             yield CounterMetricFamily(name, text, value=value)

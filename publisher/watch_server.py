@@ -1,6 +1,7 @@
 """Serves CacheWatch: each watcher gets a snapshot or what it missed, and then every delta."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ import grpc.aio
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pod_cache import PodCache
+from publisher.places import Place, Places, client_of
 
 log = logging.getLogger(__name__)
 
@@ -18,24 +20,24 @@ SERVICE = pb.DESCRIPTOR.services_by_name["CacheWatch"]
 
 TAKEN_AT_ONCE = 64
 """Deltas that a watcher keeps from the journal's bound while they are sent."""
+LOOK_SECONDS = 0.5
+"""Pause between two looks for watchers that do not read."""
+FAREWELL_SECONDS = 1.0
+"""How long the end of a stream is waited for: who does not read does not take that either."""
 
 
 class WatchServer:
-    """Serves one pod's cache to routers.
+    """Serves one pod's cache to routers, as many at once as there are `places`.
 
-    `keyspace` is the fingerprint of the pod's keys; at most `max_watchers` are served at once;
-    `heartbeat` is the longest silence, seconds.
+    `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, seconds.
     """
 
-    def __init__(
-        self, cache: PodCache, *, keyspace: str, max_watchers: int, heartbeat: float
-    ) -> None:
-        self.watchers = 0
+    def __init__(self, cache: PodCache, *, keyspace: str, places: Places, heartbeat: float) -> None:
+        self.places = places
         self.snapshots = 0
         self.cut_off = 0
         self._cache = cache
         self._keyspace = keyspace
-        self._max_watchers = max_watchers
         self._heartbeat = heartbeat
         self._news = asyncio.Event()
 
@@ -51,10 +53,19 @@ class WatchServer:
         )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, {"Watch": watch})
 
+    async def end_slow(self) -> None:
+        """Look for ever for watchers that do not read, and end them."""
+        while True:
+            for client, waited in self.places.end_slow():
+                log.warning("%s: ended a watcher that read nothing for %.0f s", client, waited)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # It writes and does not yield: a generator cannot tell whether what it yields is taken.
     async def Watch(  # noqa: N802  the contract's name
         self, raw: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.WatchResponse]:
-        """Serve one watcher until it leaves or falls behind."""
+    ) -> None:
+        """Serve one watcher until it leaves, falls behind, or has to go."""
+        client = _client(context)
         try:
             request = read_message(pb.WatchRequest, raw)
         except ValueError:
@@ -64,17 +75,40 @@ class WatchServer:
                 "keyspace: router and publisher differ in the model's name or in the hash seed "
                 "(index.hash-seed of the router, --model and --hash-seed of the publisher)"
             )
-            log.warning("refused %s: %s", context.peer(), problem)
+            log.warning("%s: refused a watcher: %s", client, problem)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
-        if self.watchers >= self._max_watchers:
-            problem = f"{self._max_watchers} watchers are served already (--max-watchers)"
+        reasons: asyncio.Queue[str] = asyncio.Queue()
+        place = self.places.take(client, reasons.put_nowait)
+        if place is None:
+            problem = f"{len(self.places)} watchers are served already (--max-watchers)"
+            log.warning("%s: refused a watcher: %s", client, problem)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
-        self.watchers += 1
+        serving = asyncio.create_task(self._serve(request, context, place))
+        asked = asyncio.create_task(reasons.get())
         try:
-            async for response in self._watch(request, context):
-                yield response
+            await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving
+            else:
+                serving.cancel()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FAREWELL_SECONDS):
+                        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, asked.result())
         finally:
-            self.watchers -= 1
+            serving.cancel()
+            asked.cancel()
+            self.places.leave(place)
+
+    async def _serve(
+        self,
+        request: pb.WatchRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+        place: Place,
+    ) -> None:
+        async for response in self._watch(request, context):
+            self.places.sending(place)
+            await context.write(response)
+            self.places.sent(place)
 
     async def _watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -109,3 +143,12 @@ class WatchServer:
                         await news.wait()
                 except TimeoutError:
                     yield pb.WatchResponse(heartbeat=pb.Heartbeat())
+
+
+def _client(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Return whose watcher calls."""
+    shown = context.auth_context()
+    subject = shown.get("x509_subject") or shown.get("x509_common_name") or ()
+    return client_of(
+        context.peer() or "", ", ".join(part.decode(errors="replace") for part in subject)
+    )

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
+from indexer.listen import GRPC_OPTIONS, http_listener
 from indexer.rank_ingest import SavedRank
 from indexer.shared.names import Names
 from indexer.tasks import Work, kept
@@ -301,18 +301,13 @@ async def _serve_http(
 ) -> str:
     if not config.server.metrics_listen:
         return ""
-    runner = web.AppRunner(http_app(registry, health), access_log=None)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    host, _, port = config.server.metrics_listen.rpartition(":")
-    site = web.TCPSite(runner, host.strip("[]") or None, int(port))
-    try:
-        await site.start()
-    except OSError as error:
-        address = config.server.metrics_listen
-        raise OSError(f"server.metrics-listen: cannot bind {address}: {error.strerror}") from error
-    bound = runner.addresses[0]
-    return f"{host}:{bound[1]}"
+    return await stack.enter_async_context(
+        http_listener(
+            http_app(registry, health),
+            config.server.metrics_listen,
+            named="server.metrics-listen",
+        )
+    )
 
 
 async def _serve_grpc(
@@ -323,6 +318,7 @@ async def _serve_grpc(
     largest = 2 * max(limits.max_prompt_bytes, 5 * limits.max_prompt_tokens) + (1 << 20)
     server = grpc.aio.server(
         options=[
+            *GRPC_OPTIONS,
             ("grpc.max_receive_message_length", min(largest, (1 << 31) - 1)),
             ("grpc.so_reuseport", int(config.server.processes > 1)),
         ]

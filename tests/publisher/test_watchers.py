@@ -1,0 +1,119 @@
+"""Watchers that never read keep no router out: real connections, real streams."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import grpc.aio
+import pytest
+
+import publisher.assemble
+from indexer.key import fingerprint
+from indexer.listen import GRPC_OPTIONS
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from publisher.assemble import Publishing, Settings, publishing
+
+KEYSPACE = fingerprint("m", "")
+CHANGE = pb.Change(added=pb.Keys(keys=bytes(512 << 10)))
+
+
+@pytest.fixture
+async def published(free_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publishing]:
+    monkeypatch.setattr(publisher.assemble, "SLOW_SECONDS", 1.0)
+    async with publishing(settings(free_port)) as running:
+        yield running
+
+
+def settings(events: int) -> Settings:
+    return Settings(
+        pod="p", model="m", engine="vllm", events=f"tcp://127.0.0.1:{events}", replay="", topic="",
+        ranks=1, first_rank=0, blocks=0, block_size=16, hash_seed="", listen="[::]:0", metrics_listen="",
+        journal_bytes=64 << 20, max_watchers=4,
+    )  # fmt: skip
+
+
+def port(running: Publishing) -> str:
+    return running.address.rpartition(":")[2]
+
+
+async def watching(
+    stack: AsyncExitStack, address: str, count: int, *, epoch: str = "", sequence: int = 0
+) -> list[grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]]:
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+    stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
+    request = pb.WatchRequest(keyspace=KEYSPACE, epoch=epoch, sequence=sequence)
+    return [stub.Watch(request) for _ in range(count)]  # type: ignore[misc]
+
+
+async def until_held(running: Publishing, count: int) -> None:
+    while len(running.server.places) != count:
+        await asyncio.sleep(0.005)
+
+
+async def test_a_client_that_takes_every_place_keeps_no_other_one_out(
+    published: Publishing,
+) -> None:
+    async with AsyncExitStack() as stack:
+        greedy = await watching(stack, f"127.0.0.1:{port(published)}", 4)
+        await until_held(published, 4)
+        (router,) = await watching(stack, f"[::1]:{port(published)}", 1)
+        hello = await router.read()
+        assert hello.HasField("hello")  # type: ignore[union-attr]
+        assert len(published.server.places) == 4
+        ended = asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait(
+            [asyncio.create_task(_end(call)) for call in greedy], return_when=ended
+        )
+        code, details = done.pop().result()
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--max-watchers" in details
+        assert published.server.places.yielded == 1
+
+
+async def _end(
+    call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse],
+) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
+    return await call.code(), await call.details() or ""
+
+
+async def test_watchers_that_never_read_lose_their_places_to_routers_of_the_same_host(
+    published: Publishing,
+) -> None:
+    async with AsyncExitStack() as stack:
+        address = f"127.0.0.1:{port(published)}"
+        silent = await watching(stack, address, 4)
+        await until_held(published, 4)
+        journal = published.cache.journal
+        before = journal.sequence
+        for _ in range(64):
+            journal.add(pb.RankState(rank=0), [CHANGE])
+        published.server.tell()
+        await until_held(published, 0)
+        assert published.server.places.slow == 4
+        (router,) = await watching(stack, address, 1, sequence=before, epoch=journal.epoch)
+        reached = before
+        while reached < before + 64:
+            response = await router.read()
+            reached = max(reached, response.delta.sequence)  # type: ignore[union-attr]
+        assert published.server.places.slow == 4, "who reads is not ended"
+        for call in silent:
+            call.cancel()
+
+
+async def test_a_connection_that_says_nothing_ends(
+    monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    hurried = [("grpc.server_handshake_timeout_ms", 200)]
+    options = [*GRPC_OPTIONS, *hurried]
+    monkeypatch.setattr(publisher.assemble, "GRPC_OPTIONS", options)
+    async with publishing(settings(free_port)) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port(running)))
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 10):
+                pass
+        writer.close()
