@@ -171,7 +171,8 @@ def stretches_of(
     values = np.frombuffer(b"".join(packed), np.uint8)
     ends = np.fromiter(accumulate(map(len, packed)), np.int64, len(packed))
     starts = np.array([*(start for start, _, _ in parts), len(keys)], np.int64)
-    bad = np.zeros(len(packed), np.uint8)
+    # A value of no bytes is none; one that is missing has none either, and says that nobody holds.
+    bad = np.fromiter((value == b"" for _, _, value in parts), np.uint8, len(packed))
     room, count = 0, ROOM
     while count > room:
         room = count

@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import aiohttp
 import grpc.aio
 import zmq.asyncio
 
@@ -63,7 +65,7 @@ max-sessions = 1000
 assumed-seconds = 30
 [probe]
 interval-seconds = 1.0
-timeout-seconds = 1.0
+timeout-seconds = 10.0
 [[models]]
 name = "m"
 vocab-size = 50000
@@ -198,6 +200,18 @@ class Soak:
                 found.append(f"pod {engine.pod} holds {held} tokens of a prompt, {told} are told")
         return found[:3]
 
+    async def lags(self) -> dict[str, float]:
+        """Return how often the loop that answers was late, by seconds at most."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{self.http}/metrics") as response,
+        ):
+            page = await response.text()
+        found = re.findall(
+            r'^warmpath_loop_lag_seconds_bucket\{le="(\S+)"\} (\S+)', page, re.MULTILINE
+        )
+        return {le: float(count) for le, count in found}
+
     async def ended(self) -> list[str]:
         """End both processes; return what is not as it should be."""
         found = []
@@ -254,6 +268,7 @@ async def run(
         except TimeoutError:
             pass
         problems += await soak.wrong(stub)
+        lags = await soak.lags()
         problems += await soak.ended()
     for watched in (soak.router, soak.publisher):
         problems += watched.problems(minutes)
@@ -261,7 +276,7 @@ async def run(
     figures = {
         "minutes": minutes, "innocent calls": callers.calls.total(), "failed": len(callers.failed),
         "slowest, s": round(callers.slowest, 2), "calls": dict(callers.calls),
-        "hostile acts": dict(soak.acts), **soak.router.figures(), **soak.publisher.figures(),
+        "hostile acts": dict(soak.acts), "loop lag, s": lags, **soak.router.figures(), **soak.publisher.figures(),
     }  # fmt: skip
     return figures, problems
 

@@ -88,7 +88,8 @@ class InnocentCallers:
         pods = [one.pod for one in self._engines]
         request = pb.PickRequest(prompt=prompt, pods=pods, session_id=str(self._rng.randrange(99)))
         picked = await self._stub.Pick(request, timeout=TIMEOUT)
-        assert {one.pod for one in picked.candidates} == set(pods)
+        found = {one.pod for one in picked.candidates}
+        assert found == set(pods), found
         for event in (pb.ReportRequest.FIRST_TOKEN, pb.ReportRequest.FINISHED):
             report = pb.ReportRequest(booking_id=picked.booking_id, event=event)
             answer = await self._stub.Report(report, timeout=TIMEOUT)

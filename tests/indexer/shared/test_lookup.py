@@ -178,6 +178,14 @@ def test_a_bad_value_says_that_nobody_holds_its_blocks(junk: bytes, kind: int) -
         assert isinstance(error, BadSegmentError)
 
 
+def test_a_value_of_no_bytes_is_bad_and_not_one_that_is_missing() -> None:
+    look_up = LookUp(NAMES, [1])
+    answered(look_up, {NAMES.bucket(NAMES.bucket_of(1)): {word(1): b""}})
+    assert not look_up.stretches()
+    [problem] = look_up.failed
+    assert isinstance(problem, BadSegmentError)
+
+
 def test_keys_may_be_an_array() -> None:
     keys = np.array([2**63 + 1, 2], np.uint64)
     look_up = LookUp(NAMES, keys)

@@ -1,0 +1,98 @@
+"""A router's service that is asked without sockets: bytes in, bytes or a status out."""
+
+import asyncio
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
+
+import grpc
+
+from router import assemble
+from router.read_config import parse
+from router.service import SERVICE, RouterService
+
+CONFIG = """
+[server]
+listen = "127.0.0.1:0"
+metrics-listen = ""
+[index]
+max-bytes = 16777216
+[probe]
+interval-seconds = 0
+[limits]
+max-prompt-tokens = 1000
+[[models]]
+name = "m"
+[[pods]]
+id = "a"
+model = "m"
+address = "127.0.0.1:1"
+[[pods]]
+id = "b"
+model = "m"
+address = "127.0.0.1:2"
+role = "decode"
+"""
+SECONDS = 5.0
+
+
+class RefusedError(Exception):
+    """The call was ended with a status."""
+
+
+class Call:
+    """What a servicer knows of a call."""
+
+    def time_remaining(self) -> float:
+        """Return the caller's deadline."""
+        return SECONDS
+
+    async def write(self, message: bytes) -> None:
+        """Take an answer."""
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call. A status says which error it was."""
+        assert code is not grpc.StatusCode.INTERNAL
+        assert len(details) < 8192
+        raise RefusedError(code)
+
+
+class AskedService:
+    """Serves for as long as the process lives."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        made: list[RouterService] = []
+
+        class Kept(RouterService):
+            def __init__(self, *args: object, **more: object) -> None:
+                super().__init__(*args, **more)  # type: ignore[arg-type]
+                made.append(self)
+
+        self._runner = runner
+        self._stack = ExitStack()
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        with patch.object(assemble, "RouterService", Kept):
+            self._router = assemble.running(parse(CONFIG, "fuzz"), folder)
+            runner.run(self._router.__aenter__())
+        [self._service] = made
+        self.methods = [one for one in SERVICE.methods_by_name if one != "ScoreStream"]
+
+    def ask(self, method: str, raw: bytes) -> None:
+        """Ask; an error that has no status is raised."""
+        found = self._service.handlers().service(Details(f"/{SERVICE.full_name}/{method}"))
+        assert found
+        call = found.unary_stream or found.unary_unary
+        try:
+            self._runner.run(call(raw, Call()))
+        except RefusedError:
+            return
+
+
+class Details:
+    """Which method is called."""
+
+    invocation_metadata = ()
+
+    def __init__(self, method: str) -> None:
+        self.method = method

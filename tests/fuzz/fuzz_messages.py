@@ -1,0 +1,314 @@
+"""Coverage-guided fuzzing of what others send beside engines' events: `make fuzz`.
+
+    requests   bytes of callers through the router's own service: every method answers or refuses with a
+               status that it has a name for, and what scans a Score's bytes reads what protobuf reads
+    bodies     OpenAI bodies: what is taken is what a plain decoder finds there
+    watch      a publisher's messages: refused, or taken by every form of the index alike
+    records    pods' records and logs in Redis
+    segments   values in Redis: what is compiled reads what pure Python reads
+
+Nothing but the named errors comes out, in bounded time and memory. Inputs of several parts have each
+behind its length (2 bytes).
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import atheris
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["NUMBA_BOUNDSCHECK"] = "1"
+
+# What Numba compiles cannot be instrumented; its modules are to be named one by one.
+COMPILED = [f"indexer.compiled.{path.stem}" for path in (ROOT / "indexer/compiled").glob("*.py")]
+
+with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], exclude=COMPILED):
+    from indexer.compiled.array_index import ArrayIndex
+    from indexer.compiled.segments import stretches_of
+    from indexer.compiled.warm_up import warm_up
+    from indexer.ingest import Ingest
+    from indexer.key import Chain
+    from indexer.memory import MemoryIndex
+    from indexer.message import read_message
+    from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
+    from indexer.shared import lookup, packed
+    from indexer.shared.record import BadRecordError, read_record
+    from indexer.shared.segment import SEGMENT
+    from indexer.watch import ProtocolError, Watcher
+    from indexer.word import pack_words
+    from router import body
+    from router.body import BadPromptError
+    from router.pb.warmpath.v1 import router_pb2 as pb
+    from router.score import Scorer
+    from router.token_prompt import TokenPrompt
+    from router.wire import listed_ids, parse_request
+    from scorer.strategy import longest_prefix
+    from tests.fuzz.asked_service import AskedService
+
+Target = Callable[[bytes], None]
+TOKENS = b"".join(struct.pack("<I", token) for token in range(33))
+TAKEN = (*body.CHAT, "prompt", *body.COMMON)
+
+
+def parts(data: bytes) -> Iterator[bytes]:
+    """Yield the parts of an input."""
+    while len(data) >= 2:
+        size = int.from_bytes(data[:2], "big")
+        yield data[2 : 2 + size]
+        data = data[2 + size :]
+
+
+def joined(*of: bytes) -> bytes:
+    """Return an input of parts."""
+    return b"".join(len(one).to_bytes(2, "big") + one for one in of)
+
+
+def requests(runner: asyncio.Runner) -> Target:
+    """Return what puts requests through a router's service."""
+    service = AskedService(runner)
+
+    def one_input(data: bytes) -> None:
+        for method in service.methods:
+            service.ask(method, data)
+        as_protobuf(data)
+
+    return one_input
+
+
+def as_protobuf(data: bytes) -> None:
+    """Hold what is read of a Score's bytes against protobuf's reading."""
+    try:
+        found = parse_request(data)
+        ids = listed_ids(found.prompt.token_ids, "prompt.token_ids")
+    except BadPromptError:
+        return
+    # What is read as bytes is not looked into: protobuf may refuse what no caller wrote there.
+    whole = pb.ScoreRequest.FromString(data)
+    assert ids == np.array(whole.prompt.token_ids.ids, "<u4").tobytes()
+    whole.prompt.ClearField("token_ids")
+    found.prompt.ClearField("token_ids")
+    again = pb.ScoreRequest.FromString(found.SerializeToString())
+    assert again == whole or again != again, (again, whole)  # noqa: PLR0124  NaN
+
+
+def bodies(runner: asyncio.Runner) -> Target:
+    """Return what reads bodies."""
+
+    def one_input(data: bytes) -> None:
+        for parse in (body.parse_chat, lambda raw, field: body.parse_completions(raw, field, 500)):
+            try:
+                found = runner.run(parse(data, "body"))
+            except BadPromptError:
+                continue
+            # What does not matter is passed over, be it text or not.
+            plain = json.loads(data.decode(errors="replace"), strict=False)
+            assert found.model == (plain.get("model") or "")
+            assert found.cache_salt == (plain.get("cache_salt") or "")
+
+    return one_input
+
+
+def watch(_: asyncio.Runner) -> Target:
+    """Return what takes a publisher's messages."""
+
+    def one_input(data: bytes) -> None:
+        seen = []
+        for index in (MemoryIndex(1 << 24), ArrayIndex(1 << 24)):
+            ingest = new_ingest(index)
+            ranks = [ingest.watch("p", number) for number in range(2)]
+            watcher = Watcher(ranks, "", keyspace="k", credentials=None, retry_seconds=1.0)
+            for raw in parts(data):
+                try:
+                    watcher._take(read_message(watch_pb.WatchResponse, raw))
+                except (ProtocolError, ValueError) as error:
+                    watcher.failed(f"refused: {error}")
+            seen.append(shown(ingest))
+        assert seen[0] == seen[1]
+
+    return one_input
+
+
+def new_ingest(index: MemoryIndex | ArrayIndex) -> Ingest:
+    """Return ranks' ingestion into an index."""
+    return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0)
+
+
+def shown(ingest: Ingest) -> object:
+    """Return what a router would say of every rank."""
+    ingest.tick(1 << 16)
+    ingest.check()
+    prompt = TokenPrompt("m", TOKENS)
+    ranks = list(ingest)
+    scores = Scorer(ingest, "").score(prompt, ranks, longest_prefix)
+    held = sorted(
+        (place.rank, place.tier, place.group, start, stop)
+        for key in range(1, 6)
+        for place, start, stop in ingest.match(Chain(0, b"", 16, 1, (), pack_words([key])))
+    )
+    told = [(rank.trust, rank.blocks(), rank.counts(), rank.copies()) for rank in ranks]
+    return [one.matched_tokens for one in scores], held, told
+
+
+def records(_: asyncio.Runner) -> Target:
+    """Return what reads records: names and values in turn; and of logs: deltas."""
+
+    def one_input(data: bytes) -> None:
+        found = list(parts(data))
+        fields = dict(zip(found[::2], found[1::2], strict=False))
+        try:
+            record = read_record(fields)
+        except BadRecordError:
+            record = None
+        ingest = new_ingest(MemoryIndex(1 << 24))
+        ranks = [ingest.watch("p", number) for number in range(2)]
+        for number, state in (record.states if record else {}).items():
+            if number < len(ranks):
+                ranks[number].take_state(state)
+        for value in found:
+            try:
+                for delta in read_message(watch_pb.Deltas, value).deltas:
+                    ranks[delta.state.rank].take_delta(delta)
+            except (ValueError, KeyError, IndexError):
+                continue
+        shown(ingest)
+
+    return one_input
+
+
+KEYS = np.arange(1, SEGMENT + 9, dtype="<u8")
+"""Of two segments."""
+
+
+def segments(_: asyncio.Runner) -> Target:
+    """Return what reads values: one for each field of a look-up, in its order."""
+    fields = [segment for segment, _, _ in lookup.spans(KEYS.tobytes())]
+
+    def one_input(data: bytes) -> None:
+        found = list(parts(data))
+        values = dict(zip(fields, found, strict=False))
+        cut = lookup._parts(KEYS.tobytes(), values, loose=False)
+        pure, failed = lookup._stretches(KEYS, cut, loose=False)
+        compiled, bad = stretches_of(KEYS, cut)
+        assert sorted(map(tuple, pure)) == sorted(map(tuple, compiled))
+        assert len(failed) == len(bad)
+        lookup.stretches(KEYS, values, loose=True)
+        for value in found:
+            try:
+                read = packed.decode(value)
+                assert packed.encode(read) == value
+                packed.holders(read)
+                list(lookup.blocks_of({b"x" * 8: value}))
+            except packed.BadSegmentError:
+                continue
+
+    return one_input
+
+
+TARGETS: dict[str, Callable[[asyncio.Runner], Target]] = {
+    one.__name__: one for one in (requests, bodies, watch, records, segments)
+}
+
+
+def seeds(target: str) -> list[bytes]:
+    """Return the corpus."""
+    if target == "requests":
+        prompt = pb.Prompt(model="m", token_ids_packed=TOKENS, lora="x", cache_salt="s")
+        listed = pb.Prompt(model="m", token_ids=pb.TokenIds(ids=range(120, 200)))
+        chat = pb.Prompt(model="m", chat_body=CHAT)
+        load = pb.PodLoad(pod="a", running=1, kv_usage=0.5, age=1)
+        item = pb.MultimodalItem(hash="h", offset=3, length=2)
+        return [
+            pb.ScoreRequest(prompt=prompt, pods=["a"], strategy="tiered", request_id=7).SerializeToString(),
+            pb.ScoreRequest(prompt=listed, explain=True).SerializeToString(),
+            pb.ScoreRequest(prompt=chat).SerializeToString(),
+            pb.PickRequest(prompt=prompt, session_id="s", loads=[load], shadow=True).SerializeToString(),
+            pb.PickRequest(prompt=listed, booking_id="name", disaggregated=True).SerializeToString(),
+            pb.ReportRequest(booking_id="name", event=2, cached_tokens=5, loads=[load]).SerializeToString(),
+            pb.Prompt(model="m", text="t", multimodal=[item]).SerializeToString(),
+            pb.ListDecisionsRequest(limit=3, model="m", pod="a").SerializeToString(),
+        ]  # fmt: skip
+    if target == "bodies":
+        return [CHAT, COMPLETION, b'{"prompt": [1, 2, 3], "echo": true, "logprobs": 1}']
+    if target == "segments":
+        value = packed.encode(
+            packed.pack({key: [7, 9] if key % 2 else [7] for key in range(1, 17)})
+        )
+        lone = packed.encode(packed.pack({SEGMENT + 1: range(20)}))
+        return [joined(value, lone), joined(b"\2\0\0\0\5\0\0\0", lone)]
+    keys = watch_pb.Keys(tier="gpu", keys=pack_words([1, 2]), segments=[1], counts=[2])
+    group = watch_pb.Group(kind="full_attention", block_size=16)
+    state = watch_pb.RankState(
+        trust="exact", groups=[group], engine_sequence=3, copies=2, capacity=9
+    )
+    changes = [watch_pb.Change(added=keys), watch_pb.Change(gone=keys), watch_pb.Change()]
+    deltas = [
+        watch_pb.Delta(sequence=2 + at, state=state, changes=[one])
+        for at, one in enumerate(changes)
+    ]
+    if target == "records":
+        claim = {
+            "owner": "o", "base": 1, "places": [[0, "gpu", 0]], "keyspace": "k", "model": "m", "ranks": 1,
+        }  # fmt: skip
+        fields = {
+            b"token": b"5", b"claim": json.dumps(claim).encode(), b"applied": b"4", b"sound": b"",
+            b"audits": b"1", b"owner": b"o", b"reason": b"r", b"blocks:0": b'{"gpu": 2}',
+            b"state:0": state.SerializeToString(),
+            b"log": watch_pb.Deltas(deltas=deltas[:2]).SerializeToString(),
+        }  # fmt: skip
+        return [joined(*(part for field in fields.items() for part in field))]
+    hello = watch_pb.Hello(epoch="e", snapshot=True, pod="p", ranks=2)
+    part = watch_pb.SnapshotPart(tier="gpu", keys=pack_words([3, 4]))
+    end = watch_pb.SnapshotEnd(sequence=1, ranks=[state])
+    messages = [
+        watch_pb.WatchResponse(hello=hello), watch_pb.WatchResponse(part=part),
+        watch_pb.WatchResponse(end=end), *(watch_pb.WatchResponse(delta=one) for one in deltas),
+    ]  # fmt: skip
+    return [joined(*(one.SerializeToString() for one in messages))]
+
+
+CHAT = json.dumps(
+    {
+        "model": "m", "cache_salt": "s", "truncate_prompt_tokens": 5, "add_generation_prompt": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "chat_template_kwargs": {"thinking": False}, "documents": [{"title": "t"}],
+    }
+).encode()  # fmt: skip
+COMPLETION = b'{"model": "m", "prompt": "a text", "extra_key": "k", "add_special_tokens": false}'
+
+
+def main() -> None:
+    """Fuzz one target for some seconds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", choices=sorted(TARGETS))
+    parser.add_argument("--seconds", type=int, default=60)
+    args = parser.parse_args()
+    warm_up(ArrayIndex(1 << 20))
+    with tempfile.TemporaryDirectory() as corpus, asyncio.Runner() as runner:
+        for number, seed in enumerate(seeds(args.target)):
+            (Path(corpus) / str(number)).write_bytes(seed)
+        found = ROOT / "out" / "fuzz"
+        found.mkdir(parents=True, exist_ok=True)
+        options = [
+            sys.argv[0], corpus, f"-max_total_time={args.seconds}", "-max_len=4096", "-timeout=5",
+            "-rss_limit_mb=1024", f"-artifact_prefix={found}/{args.target}-", "-print_final_stats=1",
+        ]  # fmt: skip
+        target = TARGETS[args.target](runner)
+        # What Numba compiles at its first call is compiled before time is taken.
+        for seed in seeds(args.target):
+            target(seed)
+        atheris.Setup(options, target)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
