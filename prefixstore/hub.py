@@ -25,6 +25,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from prefixstore.own_thread import in_own_thread
 from prefixstore.pin import TELLING, Pin
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.try_tokenizer import try_tokenizer
 
 MAX_FILE_BYTES = 256 << 20
 """Far above the largest tokenizer.json in use (about 35 MB)."""
@@ -72,6 +73,7 @@ class HubSource:
             for file, raw in files.items():
                 (Path(folder) / file).write_bytes(raw)
             try:
+                try_tokenizer(Path(folder))
                 return FolderTokenizer(Path(folder))
             except TokenizerUnavailableError as error:
                 raise self._unavailable(str(error.__cause__ or error)) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from prefixstore.tokenizer import FolderTokenizer, Tokenizer
+from prefixstore.try_tokenizer import try_tokenizer
 
 
 class TokenizerSource(Protocol):
@@ -29,5 +30,6 @@ class FolderSource:
         self._folder = folder
 
     def load(self) -> FolderTokenizer:
-        """Load the folder."""
+        """Load the folder, once it was loaded elsewhere and nothing happened."""
+        try_tokenizer(self._folder)
         return FolderTokenizer(self._folder)

@@ -16,6 +16,7 @@ import tokenizers
 
 from prefixstore.added_tokens import add_missing, described
 from prefixstore.boundary import cut_finder
+from prefixstore.growth import check_growth
 from prefixstore.ids import pack_ids
 from prefixstore.proof import cuts_of, puts_space_in_front
 
@@ -115,8 +116,9 @@ class FolderTokenizer:
         reading = "tokenizer.json"
         try:
             definition = (folder / reading).read_text(encoding="utf-8")
-            self._tokenizer = tokenizers.Tokenizer.from_str(definition)
             parsed = json.loads(definition)
+            check_growth(parsed)
+            self._tokenizer = tokenizers.Tokenizer.from_str(definition)
             reading = "config.json"
             model_config = _optional_json(folder / reading)
             reading = "tokenizer_config.json"

@@ -100,7 +100,8 @@ async def test_one_broken_tokenizer_is_said_once_and_everything_else_is_served(
 ) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
     models = (
-        '[[models]]\nname = "broken"\ntokenizer = "."\n'
+        # However busy the machine is, a load that failed is not tried again within the test.
+        '[tokenizers]\nretry-seconds = 600\n[[models]]\nname = "broken"\ntokenizer = "."\n'
         f'[[models]]\nname = "whole"\ntokenizer = "{model_folder}"\n'
     )
     async with routing(tmp_path, models) as router:
@@ -119,7 +120,8 @@ async def test_one_broken_tokenizer_is_said_once_and_everything_else_is_served(
 
 async def test_a_broken_tokenizer_is_an_error_of_its_request_in_a_stream(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
-    async with routing(tmp_path, '[[models]]\nname = "m"\ntokenizer = "."\n') as router:
+    models = '[tokenizers]\nretry-seconds = 600\n[[models]]\nname = "m"\ntokenizer = "."\n'
+    async with routing(tmp_path, models) as router:
         prompts = [
             pb.Prompt(model="m", text=TEXT),
             pb.Prompt(model="m", token_ids_packed=pack_tokens([1])),

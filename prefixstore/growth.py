@@ -1,0 +1,140 @@
+"""How much longer a text can get when a tokenizer normalises it, from the definition alone.
+
+A normaliser may replace one character with a megabyte, and then a short request takes all memory there
+is. Definitions are `tokenizers`' (`tokenizer.json`, `normalizer`); a precompiled map of characters is
+SentencePiece's (`src/normalizer.cc`): the size of a trie in 4 bytes, the trie, and the replacements,
+each ended by a zero byte.
+"""
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOST_TIMES = 256
+"""Bytes that one byte may become: XLM-RoBERTa's precompiled map with what follows it has 66."""
+MOST_PIECES = 16
+"""Bytes that pre-tokenizers may make of one: ByteLevel makes two, each time that it is named."""
+MOST_MORE = 1024
+"""Bytes that a text may get besides."""
+
+TIMES = {
+    # U+FDFA has 3 bytes, and 33 when it is decomposed.
+    "NFKC": 11,
+    "NFKD": 11,
+    "NFC": 3,
+    "NFD": 3,
+    "Lowercase": 2,
+    "BertNormalizer": 5,
+    "ByteLevel": 2,
+}
+
+
+# A unit of the trie (darts-clone): a byte, whether a key ends there, and where what follows lies.
+_LABEL = 1 << 31 | 0xFF
+_HAS_LEAF = 1 << 8
+_VALUE = (1 << 31) - 1
+
+
+class Growth(NamedTuple):
+    """A text of n bytes becomes one of at most `times` * n + `more`."""
+
+    times: int = 1
+    more: int = 0
+
+
+def growth(normalizer: Mapping[str, Any] | None) -> Growth:
+    """Return how much longer texts can get.
+
+    Raises ValueError, KeyError, TypeError or AttributeError for what is no normaliser.
+    """
+    if normalizer is None:
+        return Growth()
+    kind = normalizer["type"]
+    if kind == "Sequence":
+        times, more = Growth()
+        for one in normalizer["normalizers"]:
+            step = growth(one)
+            times, more = times * step.times, more * step.times + step.more
+        return Growth(times, more)
+    if kind == "Prepend":
+        # Added tokens divide a text, and each part between two of them, of a byte or more, gets it.
+        more = _size(normalizer["prepend"])
+        return Growth(1 + more, more)
+    if kind == "Replace":
+        content, pattern = _size(normalizer["content"]), normalizer["pattern"]
+        if least := _size(pattern.get("String", "")):
+            return Growth(max(1, -(-content // least)))
+        if pattern.get("Regex") == " {2,}":
+            return Growth(max(1, -(-content // 2)))
+        # An expression may match between any two characters.
+        return Growth(1 + content, content)
+    if kind == "Precompiled":
+        return Growth(_growth_of_map(base64.b64decode(normalizer["precompiled_charsmap"] or "")))
+    return Growth(TIMES.get(kind, 1))
+
+
+def check_growth(definition: Mapping[str, Any]) -> None:
+    """Raise ValueError for a tokenizer that makes texts grow too much; else as `growth`."""
+    times, more = growth(definition.get("normalizer"))
+    pieces = pieces_growth(definition.get("pre_tokenizer"))
+    if pieces > MOST_PIECES:
+        raise ValueError(f"pre_tokenizer: makes up to {pieces} bytes of one; {MOST_PIECES} at most")
+    if times > MOST_TIMES:
+        raise ValueError(f"normalizer: makes up to {times} bytes of one; {MOST_TIMES} at most")
+    if more > MOST_MORE:
+        raise ValueError(f"normalizer: adds up to {more} bytes to a text; {MOST_MORE} at most")
+
+
+def pieces_growth(steps: Mapping[str, Any] | None) -> int:
+    """Return how many bytes a definition's `pre_tokenizer` makes of one; errors as `growth`."""
+    if steps is None:
+        return 1
+    if steps["type"] == "Sequence":
+        return math.prod(map(pieces_growth, steps["pretokenizers"]))
+    return TIMES.get(steps["type"], 1)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _growth_of_map(charsmap: bytes) -> int:
+    """Return how many bytes a precompiled map makes of one, rounded up.
+
+    Walks the trie by levels, each unit once: its shortest key is the one that grows the most.
+    """
+    size = int.from_bytes(charsmap[:4], "little")
+    trie, texts = charsmap[4 : 4 + size], charsmap[4 + size :]
+    units = array("I", trie[: len(trie) & ~3])
+    if sys.byteorder == "big":
+        units.byteswap()
+    level, seen, most, depth = [0] if units else [], {0}, 1, 0
+    while level:
+        depth += 1
+        behind = []
+        for at in level:
+            base = at ^ _offset(units[at])
+            for byte in range(1, 256):
+                child = base ^ byte
+                if child in seen or child >= len(units):
+                    continue
+                unit = units[child]
+                if unit & _LABEL != byte:
+                    continue
+                seen.add(child)
+                behind.append(child)
+                leaf = child ^ _offset(unit)
+                if unit & _HAS_LEAF and leaf < len(units):
+                    start = units[leaf] & _VALUE
+                    end = texts.find(b"\0", start)
+                    long = (len(texts) if end < 0 else end) - start
+                    most = max(most, -(-long // depth))
+        level = behind
+    return most
+
+
+def _offset(unit: int) -> int:
+    return (unit >> 10) << ((unit & 1 << 9) >> 6)

@@ -1,0 +1,74 @@
+"""A tokenizer is first loaded in a process of its own, with a limit of memory and one of time.
+
+A definition is somebody else's file, and loading runs what it says on a text. What takes all memory, or
+never ends, ends that process; the router says so and goes on.
+"""
+
+import math
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+
+MOST_BYTES = 4 << 30
+"""Of address space: a vocabulary of 262,144 tokens takes a quarter of it."""
+MOST_SECONDS = 300.0
+MOST_REASON = 1000
+"""Characters of a reason."""
+REFUSED = 3
+"""Exit status of a process that says on its standard output why the tokenizer cannot be had."""
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = (
+    # Isolated, as `prefixstore.render_worker` says: nothing of the working directory is imported.
+    "-I",
+    "-c",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {__name__} as t; sys.exit(t.main())",
+)
+
+
+def try_tokenizer(
+    folder: Path, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
+) -> None:
+    """Load a folder's tokenizer elsewhere. Raises TokenizerUnavailableError where that fails."""
+    command = [sys.executable, *COMMAND, str(folder), str(most_bytes), str(math.ceil(most_seconds))]
+    try:
+        ended = subprocess.run(  # noqa: S603  ourselves
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=most_seconds,
+            check=False,
+            env={},
+        )
+    except subprocess.TimeoutExpired as error:
+        problem = f"{folder}: tokenizer.json: is not loaded after {most_seconds:g} s"
+        raise TokenizerUnavailableError(problem) from error
+    if ended.returncode == REFUSED:
+        reason = ended.stdout.decode("utf-8", "replace")
+        raise TokenizerUnavailableError(reason.strip()[:MOST_REASON])
+    if ended.returncode:
+        raise TokenizerUnavailableError(
+            f"{folder}: tokenizer.json: a process that loaded it to try it ended with status "
+            f"{ended.returncode}; it may take {most_bytes >> 20} MiB of memory"
+        )
+
+
+def main() -> int:
+    """Load the tokenizer of the folder that is named, within the memory that is."""
+    folder, most_bytes, most_seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    # The router ends it by the wall clock; this counts where the router itself is gone.
+    resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
+    try:
+        FolderTokenizer(folder)
+    except TokenizerUnavailableError as error:
+        if isinstance(error.__cause__, MemoryError):
+            return 1  # the limit says more than the error, which has no words
+        sys.stdout.write(str(error))
+        return REFUSED
+    return 0
