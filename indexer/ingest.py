@@ -8,7 +8,7 @@ from indexer.embedded import new_state
 from indexer.index import Index
 from indexer.key import Chain
 from indexer.rank import Rank
-from indexer.rank_ingest import ORPHAN_BYTES, Clock, RankIngest, SavedRank
+from indexer.rank_ingest import LAG_SECONDS, ORPHAN_BYTES, Clock, RankIngest, SavedRank
 from indexer.rank_slots import RankSlots
 from indexer.rank_source import RankSource
 from indexer.shared.remote import RemoteIndex
@@ -34,6 +34,7 @@ class Ingest:
         pending_bytes: int,
         orphan_bytes: int = ORPHAN_BYTES,
         stale_after: float,
+        lag_seconds: float = LAG_SECONDS,
         clock: Clock,
         remote: RemoteIndex | None = None,
     ) -> None:
@@ -44,6 +45,7 @@ class Ingest:
         self._pending_bytes = pending_bytes
         self._orphan_bytes = orphan_bytes
         self._stale_after = stale_after
+        self._lag_seconds = lag_seconds
         self._clock = clock
         self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
         self._slots_of: dict[tuple[str, int], RankSlots] = {}
@@ -100,6 +102,7 @@ class Ingest:
             ),
             pending_bytes=self._pending_bytes,
             stale_after=self._stale_after,
+            lag_seconds=self._lag_seconds,
             clock=self._clock,
         )
         return rank

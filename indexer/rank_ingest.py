@@ -11,7 +11,9 @@ from itertools import islice
 import msgspec
 
 from indexer.engines.event import MalformedEventError, Tier, Unread
+from indexer.engines.wire import timestamp_of
 from indexer.group import Layout
+from indexer.lag import Lag
 from indexer.limits import Limits
 from indexer.orphans import Orphans
 from indexer.rank_source import RankSource
@@ -19,7 +21,7 @@ from indexer.rank_state import RankState
 from indexer.saved import SavedResolver
 from indexer.stream import SavedStream, Stream
 from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
-from indexer.trust import DRIFTED, LOST_ROOM, Trust
+from indexer.trust import BEHIND, DRIFTED, LOST_ROOM, Trust
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,14 @@ TWICE = (
 """The reason where an engine that keeps each block once stores one again."""
 
 NAMESPACES, COPIES, BEFORE = "namespaces", "copies", "before"
-"""Subjects of limits: what sets requests apart that come, a block stored twice, and what another
-process knew of both."""
+"""Subjects of limits that are saved: what sets requests apart that come, a block stored twice, and what
+another process knew of both."""
+
+LAG = "lag"
+"""The subject of a limit: events that are followed late."""
+
+LAG_SECONDS = 2.0
+"""How late events may be followed while the rank is exact."""
 
 MOST_AHEAD = 256
 """Frames that are scanned together, at most."""
@@ -65,9 +73,13 @@ class RankIngest:
         *,
         pending_bytes: int,
         stale_after: float,
+        lag_seconds: float = LAG_SECONDS,
         clock: Clock,
     ) -> None:
         self.source = source
+        self.pending_bytes = pending_bytes
+        """Bytes of live batches that may wait to be followed."""
+        self.lag = Lag(lag_seconds)
         self.capacity = source.capacity
         self.batches = 0
         self.malformed = 0
@@ -123,6 +135,25 @@ class RankIngest:
         """How far what the index holds of this rank may be believed."""
         return self._limits.on(self.stream.trust)
 
+    @property
+    def lag_batches(self) -> int:
+        """How many batches were received and not followed yet."""
+        return self.lag.batches(self.sequence)
+
+    def received(self, topic: str, sequence: int, *, is_all: bool) -> None:
+        """Take note of the frame that was read from the socket last, as `Lag.received` does."""
+        if self._is_ours(topic):
+            self.lag.received(sequence, is_all=is_all)
+
+    def overflowed(self, messages: int) -> None:
+        """Take note that so many waited for longer than there was room; the gap is asked for again."""
+        self.stream.counts.overflows += 1
+        log.warning(
+            "pod %s rank %d: its events come faster than they are followed: %d messages let go, as more "
+            "than events.pending-bytes (%d) waited",
+            self.source.pod, self.source.rank, messages, self.pending_bytes,
+        )  # fmt: skip
+
     def limit(self, reason: str, about: str = "") -> None:
         """Let the rank be degraded at best, for a reason; with an empty one no longer."""
         before = self.trust
@@ -165,11 +196,13 @@ class RankIngest:
             "parentless": resolver.parentless,
             "adopted": resolver.adopted,
             "drifts": self.drifts,
+            "overflows": stream.overflows,
             "skipped": resolver.other_groups + resolver.unplaced,
         }
 
     def connected(self) -> AskReplay | None:
         """Take note that the live socket is connected; return the replay to ask for, if any."""
+        self.lag.begin()
         before = self.trust
         return self._act(before, self.stream.connected(self._clock()))
 
@@ -189,13 +222,20 @@ class RankIngest:
     def tick(self) -> None:
         """Let time pass."""
         before = self.trust
-        self.stream.tick(self._clock())
+        now = self._clock()
+        self.stream.tick(now)
         self._log(before)
+        self.lag.tick(self.sequence, now)
+        self._tell_lag()
+
+    def _tell_lag(self) -> None:
+        if self.lag.is_behind is not (LAG in self._limits.reasons):
+            bound = f"{BEHIND}: more than {self.lag.most_seconds:g} s"
+            self.limit(bound if self.lag.is_behind else "", LAG)
 
     def live(self, topic: str, sequence: int, payload: bytes) -> AskReplay | None:
         """Take a live frame; return the replay to ask for, if any."""
-        if self.source.topic and topic != self.source.topic:
-            # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.
+        if not self._is_ours(topic):
             return None
         before = self.trust
         return self._act(before, self.stream.live(sequence, payload, self._clock()))
@@ -263,6 +303,7 @@ class RankIngest:
                 self._apply(action)
             elif isinstance(action, Reset):
                 self.state.forget()
+                self.lag.begin()
                 for about in (COPIES, BEFORE):
                     self._limits.set(about, "")
             elif isinstance(action, Doubt):
@@ -352,7 +393,19 @@ class RankIngest:
                 ask = self.live(*frames[at])
                 asked += [ask] if ask else []
                 at += 1
+        if frames:
+            self._time(*frames[-1])
         return asked
+
+    def _time(self, topic: str, sequence: int, payload: bytes) -> None:
+        """Tell how late a frame was followed, unless it was held or refused."""
+        if sequence == self.sequence and self._is_ours(topic):
+            self.lag.followed(timestamp_of(payload), sequence, self._clock())
+            self._tell_lag()
+
+    def _is_ours(self, topic: str) -> bool:
+        # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.
+        return not self.source.topic or topic == self.source.topic
 
     def _run(self, frames: Sequence[tuple[str, int, bytes]], start: int, most: int) -> list[bytes]:
         """Return the payloads of at most so many frames from `start` on, as far as next in order."""

@@ -45,6 +45,9 @@ from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream_trust import StreamTrust
 from indexer.trust import Level, Trust
 
+NONE_YET = 1 << 63
+"""Above every sequence: no live batch came on this connection, nor does a replay tell its life."""
+
 
 class State(Enum):
     """What the stream is doing."""
@@ -103,6 +106,8 @@ class Stream:
         self._next = 0
         """The sequence that is to be applied next."""
         self._digests = Digests()
+        self._live = NONE_YET
+        """The sequence that came last on this connection."""
         self._held = HeldBatches(pending_bytes)
         self._replay = ReplayCall()
 
@@ -140,6 +145,7 @@ class Stream:
         """Take note that the live socket is connected, for the first time or again."""
         again = self._next > 0 or self._trust.level is not Level.COLD
         self._disconnected_at = None
+        self._live = -1 if self._has_replay else NONE_YET
         self._trust.connected()
         if self._has_replay:
             if self._trust.level is Level.EXACT:
@@ -169,17 +175,24 @@ class Stream:
     def live(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take a batch from the live socket."""
         actions = self.connected(now) if self._state is State.WAITING else []
+        before, self._live = self._live, sequence
         if self._state is State.REPLAYING:
             self._hold(sequence, payload)
         elif sequence == self._next:
             actions += self._accept(sequence, payload, now)
         elif sequence > self._next:
             actions += self._gap(sequence, payload, now)
-        elif self._digests.has(sequence, payload):
+        elif self._is_known(sequence, payload, before):
             self.counts.duplicates += 1
         else:
             actions += self._restart(sequence, payload, now)
         return actions
+
+    def _is_known(self, sequence: int, payload: bytes, before: int) -> bool:
+        if sequence in self._digests:
+            return self._digests.has(sequence, payload)
+        # Too long ago: in order on its connection, it waited while a replay overtook it.
+        return sequence > before
 
     @property
     def expected(self) -> int:
@@ -191,6 +204,7 @@ class Stream:
         self._accept(self._next, payloads[0], now)
         self._digests.add_all(self._next, payloads[1:])
         self._next += len(payloads) - 1
+        self._live = self._next - 1
 
     def _hold(self, sequence: int, payload: bytes) -> None:
         if not self._held.hold(sequence, payload):

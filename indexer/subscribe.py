@@ -14,6 +14,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from indexer.backlog import Backlog
 from indexer.rank_ingest import RankIngest
 from indexer.stream_action import AskReplay
 from indexer.tap import END, replay_frames
@@ -25,8 +26,13 @@ GONE = zmq.Event.DISCONNECTED
 
 MOST_MESSAGES = 256
 MOST_BYTES = 256 << 10
-"""How much is taken from a socket before other work has its turn."""
-
+"""How much is followed before other work has its turn."""
+READ_MESSAGES = 4 * MOST_MESSAGES
+READ_BYTES = 8 << 20
+"""How much is read from a socket meanwhile: more than is followed, so that what comes too fast waits
+here, within a bound, and not in ZeroMQ, which has none in bytes."""
+MESSAGE_BYTES, PART_BYTES = 200, 40
+"""What a message takes beside its parts' bytes, and each part after the first."""
 _monitors = count()
 """Numbers of monitors: an address is still taken for a while after its socket was closed."""
 
@@ -85,6 +91,8 @@ class Subscriber:
         live = zmq.Socket(self._context, zmq.SUB)
         try:
             live.setsockopt(zmq.LINGER, 0)
+            # A bounded queue beside heartbeats can end the process (libzmq issue 3937: an assertion, if
+            # a connection is lost while its queue is full). It is read faster than it is followed.
             live.setsockopt(zmq.RCVHWM, 0)
             live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
             live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
@@ -124,26 +132,46 @@ class Subscriber:
         """Take what has arrived, many messages at a time: each wake-up costs as much as ten of them."""
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
+        backlog = Backlog(self._rank.pending_bytes)
         # Edge-triggered: it tells of news once, so all must be taken before it is waited for.
         loop.add_reader(live.FD, arrived.set)
         try:
             while True:
                 arrived.clear()
-                messages = _drain(live)
-                if messages:
-                    self._take(messages)
+                self._read(live, backlog)
+                if backlog:
+                    self._take(backlog.take())
                     await asyncio.sleep(0)
                 else:
                     await arrived.wait()
         finally:
             loop.remove_reader(live.FD)
 
+    def _read(self, live: "zmq.Socket[bytes]", backlog: Backlog) -> None:
+        """Read what has arrived, up to a bound; what waits is let go where there is no room for it."""
+        let_go = read = size = 0
+        while read < READ_MESSAGES and size < READ_BYTES:
+            messages, taken = _drain(live)
+            if not messages:
+                break
+            let_go += backlog.put(messages, taken)
+            is_last = len(messages) < MOST_MESSAGES and taken < MOST_BYTES
+            if (newest := _frame(messages[-1])) is not None:
+                topic, sequence, _ = newest
+                self._rank.received(topic, sequence, is_all=is_last and not read)
+            if is_last:
+                break
+            read += len(messages)
+            size += taken
+        if let_go:
+            self._rank.overflowed(let_go)
+
     def _take(self, messages: list[list[bytes]]) -> None:
         frames = []
         for message in messages:
-            if len(message) == 3 and len(message[1]) == 8 and message[1][0] < 0x80:
-                topic, sequence, payload = message
-                frames.append((topic.decode("utf-8", "replace"), _number(sequence), payload))
+            frame = _frame(message)
+            if frame is not None:
+                frames.append(frame)
                 continue
             self._ask_all(frames)
             frames = []
@@ -214,8 +242,16 @@ def _number(sequence: bytes) -> int:
     return int.from_bytes(sequence, "big")
 
 
-def _drain(live: "zmq.Socket[bytes]") -> list[list[bytes]]:
-    """Return the messages that have arrived, up to a bound."""
+def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:
+    """Return a message's topic, sequence and payload; None where it is no frame."""
+    if len(message) == 3 and len(message[1]) == 8 and message[1][0] < 0x80:
+        topic, sequence, payload = message
+        return topic.decode("utf-8", "replace"), _number(sequence), payload
+    return None
+
+
+def _drain(live: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], int]:
+    """Return the messages that have arrived, up to a bound, and what they take."""
     messages: list[list[bytes]] = []
     size = 0
     try:
@@ -223,14 +259,15 @@ def _drain(live: "zmq.Socket[bytes]") -> list[list[bytes]]:
             # As `recv_multipart`, which asks for each part whether there are more.
             part = live.recv(zmq.NOBLOCK, copy=False)
             message = [part.bytes]
+            size += MESSAGE_BYTES + len(message[0])
             while part.more:
                 part = live.recv(zmq.NOBLOCK, copy=False)
                 message.append(part.bytes)
-            size += len(message[-1])
+                size += PART_BYTES + len(message[-1])
             messages.append(message)
     except zmq.Again:
         pass
-    return messages
+    return messages, size
 
 
 async def _until(event: int, monitor: Any) -> None:

@@ -23,6 +23,9 @@ MOST_REASON = 400
 LOST_ROOM = "index.max-bytes is reached: part was given up"
 """The reason where the index had to let go of something to make room."""
 
+BEHIND = "its events are followed late"
+"""How the reason begins where events come faster than they are followed, or reach us late."""
+
 DRIFTED = "more blocks were announced than the cache has"
 """How the reason begins where what an engine announces cannot all be there."""
 

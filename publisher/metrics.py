@@ -107,8 +107,20 @@ class PublisherCollector(Collector):
             "Stores that wait for a parent that was missed: bytes.",
             labels=["rank"],
         )
+        lag_seconds = GaugeMetricFamily(
+            "warmpath_publisher_rank_lag_seconds",
+            "How late the last batch was followed, by the engine's clock.",
+            labels=["rank"],
+        )
+        lag_batches = GaugeMetricFamily(
+            "warmpath_publisher_rank_lag_batches",
+            "Batches received and not followed.",
+            labels=["rank"],
+        )
         for rank in self._cache.ranks:
             name = str(rank.number)
+            lag_seconds.add_metric([name], rank.lag.seconds)
+            lag_batches.add_metric([name], rank.lag_batches)
             waiting.add_metric([name], rank.orphans.bytes)
             for level in Level:
                 trust.add_metric([name, level], float(rank.trust.level is level))
@@ -116,4 +128,4 @@ class PublisherCollector(Collector):
                 blocks.add_metric([name, tier], count)
             for kind, count in rank.counts().items():
                 events.add_metric([name, kind], count)
-        yield from (trust, blocks, events, waiting)
+        yield from (trust, blocks, events, waiting, lag_seconds, lag_batches)

@@ -110,6 +110,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             pending_bytes=config.events.pending_bytes,
             orphan_bytes=config.events.orphan_bytes,
             stale_after=config.events.stale_seconds,
+            lag_seconds=config.events.lag_seconds,
             clock=time.monotonic,
             remote=remote,
         )

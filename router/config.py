@@ -101,7 +101,8 @@ class Events(Table, frozen=True):
     """[events]: following the engines' event streams."""
 
     pending_bytes: Bytes = 64 * MIB
-    """Live batches of a rank held while a replay runs."""
+    """Live batches of a rank that wait while others are followed, and that are held while a replay runs,
+    each; past it they are let go and asked for again."""
     orphan_bytes: Bytes = 16 * MIB
     """Stores of a rank kept until the parent that was missed is told of again. Those of all ranks count
     in index.max-bytes, and go before any block that is held does."""
@@ -111,6 +112,8 @@ class Events(Table, frozen=True):
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
     """How long a connection may be gone before the rank is stale."""
+    lag_seconds: Seconds = 2.0
+    """How late events may be followed before the rank is degraded, until that is halved."""
     max_frame_bytes: Bytes = 64 * MIB
     """The largest message taken: a step of a million tokens is 5 MB."""
     trusted_network: bool = False

@@ -5,6 +5,7 @@ from statistics import median
 from types import MappingProxyType
 
 from indexer.rank import Rank
+from indexer.rank_ingest import RankIngest
 from router.attribution import Attribution, Row, ShadowRow
 from router.facts import PodFacts, RankFacts
 from router.findings import findings
@@ -87,6 +88,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         has_load=any(part.is_observed for part in parts),
         capacity=rank.capacity,
         drifts=counts.get("drifts", 0),
+        lag_batches=rank.lag_batches if isinstance(rank, RankIngest) else 0,
     )
 
 

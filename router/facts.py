@@ -26,6 +26,8 @@ class RankFacts:
     """Blocks of its fastest tier; 0: not known."""
     drifts: int = 0
     """How often more was announced than fits there, since the router started."""
+    lag_batches: int = 0
+    """Batches of its events that were received and are not followed yet."""
 
 
 @dataclass(frozen=True, slots=True)

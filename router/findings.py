@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 
 from indexer.shared.registry import AWAY, NOBODY
-from indexer.trust import DRIFTED, Level
+from indexer.trust import BEHIND, DRIFTED, Level
 from router.evidence import Evidence
 from router.facts import Finding, PodFacts, RankFacts
 from router.mispredictions import ENOUGH, MOSTLY, mispredictions
 
 TRUST_SECONDS = 60.0
 """How long a view may be doubtful: restarts, snapshots and replays take less."""
+LAG_SECONDS = 10.0
+"""How long events may be followed late: a burst is over by then."""
 LEASE_SECONDS = 10.0
 """How long nobody may hold a pod in the shared index, or the index be away: a publisher that was started
 anew has claimed its pod by then."""
@@ -22,7 +24,8 @@ APART = 2.0
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:
     """Return what looks wrong of a pod; `now` is the clock of its ranks' trust."""
-    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now)), *_drift(facts)]
+    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now))]
+    view += [*_lag(facts, now), *_drift(facts)]
     return [
         *view,
         *_load(facts),
@@ -68,7 +71,7 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         trust, age = rank.trust, now - rank.trust.since
         if trust.level is Level.EXACT or age < TRUST_SECONDS or _is_other_keyspace(rank):
             continue
-        if trust.reason.startswith(DRIFTED):
+        if trust.reason.startswith((BEHIND, DRIFTED)):
             continue
         if trust.level is not Level.COLD:
             text = (
@@ -78,6 +81,20 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         elif facts.row.requests >= ENOUGH:
             text = f"no events arrive of rank {rank.number}, though {facts.row.requests} requests"
             yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
+
+
+def _lag(facts: PodFacts, now: float) -> Iterator[Finding]:
+    for rank in facts.ranks:
+        age = now - rank.trust.since
+        if BEHIND in rank.trust.reason and age >= LAG_SECONDS:
+            batches = f" ({rank.lag_batches} batches wait here)" if rank.lag_batches else ""
+            yield Finding(
+                "lag",
+                f"the events of rank {rank.number} are followed late, for {age:.0f} s{batches}, so that "
+                "its view is old: they come faster than they are followed, because of their number or "
+                "their form, or this machine or the network between is too slow",
+            )
+            return
 
 
 def _drift(facts: PodFacts) -> Iterator[Finding]:

@@ -250,9 +250,19 @@ class PartsCollector(Collector):
             "Blocks of such stores let go for want of room.",
             labels=rank_labels,
         )
+        lag_seconds = GaugeMetricFamily(
+            "warmpath_rank_lag_seconds",
+            "How late the last batch was followed, by the engine's clock.",
+            labels=rank_labels,
+        )
+        lag_batches = GaugeMetricFamily(
+            "warmpath_rank_lag_batches", "Batches received and not followed.", labels=rank_labels
+        )
         for rank in self._ingest:
             name = [rank.pod, str(rank.number)]
             if isinstance(rank, RankIngest):
+                lag_seconds.add_metric(name, rank.lag.seconds)
+                lag_batches.add_metric(name, rank.lag_batches)
                 waiting.add_metric(name, rank.orphans.bytes)
                 dropped.add_metric(name, rank.orphans.dropped)
             for level in Level:
@@ -267,6 +277,7 @@ class PartsCollector(Collector):
             for kind, count in rank.counts().items():
                 events.add_metric([*name, kind], count)
         yield from (trust, blocks, copies, capacity, events, waiting, dropped)
+        yield from (lag_seconds, lag_batches)
 
 
 def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ costs itself and not its batch, as long as its end can be found.
 """
 
 from collections.abc import Callable, Mapping
+from struct import Struct
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -33,6 +34,17 @@ class WireBatch(msgspec.Struct, Generic[WireEvent], frozen=True):
     ts: float
     events: list[WireEvent | Unread]
     data_parallel_rank: int | None
+
+
+_TIMESTAMP = Struct(">d")
+
+
+def timestamp_of(payload: bytes) -> float:
+    """Return a batch's timestamp without reading the rest; 0 where it does not begin with one."""
+    if len(payload) > 10 and 0x91 <= payload[0] <= 0x9F and payload[1] == 0xCB:
+        seconds: float = _TIMESTAMP.unpack_from(payload, 2)[0]
+        return seconds
+    return 0.0
 
 
 def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBatch[WireEvent]:

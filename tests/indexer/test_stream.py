@@ -1,5 +1,8 @@
 """The stream machine: order, gaps, replays, restarts, and what they do to trust."""
 
+import pytest
+
+from indexer.digests import KEPT
 from indexer.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
 from indexer.stream import State, Stream
 from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
@@ -161,6 +164,43 @@ def test_a_duplicate_is_dropped() -> None:
     driven.expect(0, 1, 2)
     assert driven.level() is Level.EXACT
     assert driven.stream.counts.duplicates == 2
+
+
+def test_batches_that_a_replay_has_overtaken_by_far_are_duplicates() -> None:
+    driven = following(1)
+    driven.live(4 * KEPT)
+    assert driven.asked is not None
+    driven.answer(*range(9 * KEPT))
+    driven.live(*range(4 * KEPT + 1, 9 * KEPT + 1))
+    assert driven.resets == 0
+    assert driven.level() is Level.EXACT
+    driven.expect(*range(9 * KEPT + 1))
+
+
+def test_batches_that_waited_while_the_first_replay_ran_are_duplicates() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(*range(3 * KEPT))
+    driven.live(*range(KEPT, 3 * KEPT + 1))
+    assert driven.resets == 0
+    assert driven.level() is Level.EXACT
+    driven.expect(*range(3 * KEPT + 1))
+
+
+@pytest.mark.parametrize("has_replay", [True, False])
+def test_a_sequence_that_goes_back_by_far_is_a_restart(has_replay: bool) -> None:
+    driven = following(3 * KEPT, has_replay=has_replay)
+    driven.live(0, life=1)
+    assert driven.resets == 1
+    driven.expect(0, life=1)
+
+
+def test_a_connection_without_replay_whose_sequence_begins_far_before_is_a_restart() -> None:
+    driven = following(3 * KEPT, has_replay=False)
+    driven.stream.disconnected(0.0)
+    driven.connect()
+    driven.live(5, life=1)
+    assert driven.resets == 1
 
 
 def test_a_gap_is_not_exact_until_replay_has_closed_it() -> None:

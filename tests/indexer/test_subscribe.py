@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 import zmq
 import zmq.asyncio
@@ -17,7 +18,7 @@ from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
 from indexer.subscribe import Subscriber
 from indexer.tap import END
-from indexer.trust import Level
+from indexer.trust import BEHIND, Level
 
 
 class Publisher:
@@ -33,6 +34,8 @@ class Publisher:
         self.starts: list[int] = []
         self.live = context.socket(zmq.PUB)
         self.replay = context.socket(zmq.ROUTER)
+        # It leaves out what a connection has no room for, so there is room for all of its buffer.
+        self.replay.setsockopt(zmq.SNDHWM, 0)
         self.events = f"tcp://127.0.0.1:{self.live.bind_to_random_port('tcp://127.0.0.1')}"
         self.replays = f"tcp://127.0.0.1:{self.replay.bind_to_random_port('tcp://127.0.0.1')}"
         self.task = asyncio.create_task(self.serve())
@@ -85,10 +88,10 @@ async def publisher(
     await publisher.close()
 
 
-def new_rank() -> RankIngest:
+def new_rank(*, pending_bytes: int = 1 << 20) -> RankIngest:
     clock = asyncio.get_running_loop().time
     ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=0.1, clock=clock
+        MemoryIndex(), hash_seed="", pending_bytes=pending_bytes, stale_after=0.1, clock=clock
     )
     return ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
 
@@ -121,6 +124,63 @@ async def stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
+
+
+async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_asked_for_again(
+    context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = new_rank(pending_bytes=20_000)
+    engine = publisher.engine = EngineModel(buffer_steps=1 << 20)
+    caplog.set_level("INFO")
+    # For a thread of its own, so that nothing makes it wait for the subscriber.
+    with zmq.Context() as own, own.socket(zmq.PUB) as live:
+        live.setsockopt(zmq.SNDHWM, 0)
+        publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
+        task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=10).run())
+        await until(lambda: rank.trust.level is Level.EXACT)
+        frames = [engine.store((number % 7, number % 5, 1)) for number in range(5000)]
+
+        def send() -> None:
+            for sequence, payload in frames:
+                live.send_multipart([b"kv", sequence.to_bytes(8, "big"), payload])
+
+        sending = asyncio.create_task(asyncio.to_thread(send))
+        await until(lambda: rank.counts()["overflows"] > 0)
+        await sending
+        await until(lambda: rank.trust.level is Level.EXACT and rank.sequence == engine.sequence)
+        await stop(task)
+    assert rank.state.held()[Tier.GPU, 0] == engine.held()
+    assert rank.lag_batches == 0
+    assert rank.counts()["gaps"] >= 1
+    assert rank.counts()["restarts"] == 0
+    said = [record.getMessage() for record in caplog.records]
+    overflow = next(at for at, line in enumerate(said) if "come faster than they are" in line)
+    assert ", was exact: " in said[overflow + 1], "before any other work has its turn"
+
+
+async def test_batches_that_are_followed_late_make_a_rank_degraded_until_it_has_caught_up(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    now = 100.0
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=1e9, clock=lambda: now
+    )
+    rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    for late, level in ((0.0, Level.EXACT), (30.0, Level.DEGRADED), (0.5, Level.EXACT)):
+        number = publisher.engine.sequence + 1
+        publisher.engine.sequence = number
+        payload = msgspec.msgpack.encode([1.7e9 + now, [], 0])
+        publisher.engine.buffer.append((number, payload))
+        now += late
+        await publisher.publish((number, payload))
+        await until(lambda number=number: rank.sequence == number and rank.lag_batches == 0)
+        await until(lambda level=level: rank.trust.level is level)
+        assert (BEHIND in rank.trust.reason) is (level is Level.DEGRADED)
+        assert rank.lag.seconds == late
+        now += 1.0
+    await stop(task)
 
 
 async def test_a_late_joiner_gets_everything_by_replay_and_then_follows(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.shared.registry import NOBODY
-from indexer.trust import DRIFTED, Level, Trust
+from indexer.trust import BEHIND, DRIFTED, Level, Trust
 from router.attribution import Row
 from router.evidence import Evidence, Tally
 from router.facts import Finding, PodFacts, RankFacts
@@ -400,3 +400,13 @@ def test_a_pod_that_nobody_writes_in_the_shared_index_is_named() -> None:
     assert findings(facts, NOW - 15) == []
     exact = PodFacts(True, True, [rank()], Row("pod-a", "m"), shared=SHARED)
     assert findings(exact, NOW) == []
+
+
+def test_events_that_are_followed_late_for_longer_than_a_burst_are_a_finding_of_their_own() -> None:
+    late = Trust(Level.DEGRADED, f"{BEHIND}: more than 2 s", NOW - 70)
+    behind = replace(rank(trust=late), lag_batches=1234)
+    (found,) = findings(PodFacts(True, True, [behind], Row("pod-a", "m")), NOW)
+    assert found.kind == "lag"
+    assert "rank 0 are followed late, for 70 s (1234 batches wait here)" in found.text
+    burst = replace(behind, trust=replace(late, since=NOW - 3))
+    assert findings(PodFacts(True, True, [burst], Row("pod-a", "m")), NOW) == []

@@ -327,6 +327,9 @@ async def test_health_reflection_and_metrics_are_served(stand: Stand) -> None:
         text = await response.text()
     assert 'warmpath_requests_total{code="OK",method="Score"} 1.0' in text
     assert 'warmpath_rank_trust{level="exact",pod="pod-1",rank="0"} 1.0' in text
+    assert 'warmpath_rank_lag_seconds{pod="pod-1",rank="0"} 0.0' in text
+    assert 'warmpath_rank_lag_batches{pod="pod-1",rank="0"} 0.0' in text
+    assert 'warmpath_events_total{kind="overflows",pod="pod-1",rank="0"} 0.0' in text
     for path in ("healthz", "readyz"):
         async with stand.http.get(f"{base}/{path}") as response:
             assert response.status == 200

@@ -1559,6 +1559,7 @@ class EventCounts(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     ADOPTED_FIELD_NUMBER: _builtins.int
     DRIFTS_FIELD_NUMBER: _builtins.int
+    OVERFLOWS_FIELD_NUMBER: _builtins.int
     batches: _builtins.int
     stored_blocks: _builtins.int
     removed_blocks: _builtins.int
@@ -1576,6 +1577,10 @@ class EventCounts(_message.Message):
     """Those of the parentless whose parent turned up."""
     drifts: _builtins.int
     """Times that more blocks were announced than the fastest tier has: hits were announced as stores."""
+    overflows: _builtins.int
+    """Times that more waited to be followed than events.pending-bytes; all of it was let go then, and
+    asked for again.
+    """
     def __init__(
         self,
         *,
@@ -1592,10 +1597,11 @@ class EventCounts(_message.Message):
         skipped: _builtins.int = ...,
         adopted: _builtins.int = ...,
         drifts: _builtins.int = ...,
+        overflows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "batches", b"batches", "clears", b"clears", "drifts", b"drifts", "duplicates", b"duplicates", "gaps", b"gaps", "malformed", b"malformed", "parentless", b"parentless", "removed_blocks", b"removed_blocks", "replays", b"replays", "restarts", b"restarts", "skipped", b"skipped", "stored_blocks", b"stored_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "batches", b"batches", "clears", b"clears", "drifts", b"drifts", "duplicates", b"duplicates", "gaps", b"gaps", "malformed", b"malformed", "overflows", b"overflows", "parentless", b"parentless", "removed_blocks", b"removed_blocks", "replays", b"replays", "restarts", b"restarts", "skipped", b"skipped", "stored_blocks", b"stored_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,43 @@
+"""What waits to be followed: in order, whole from some message on, and within its bytes."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from indexer.backlog import Backlog
+
+BOUND = 100
+
+
+class Waiting(RuleBasedStateMachine):
+    """Beside a list of what was put and not taken or let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backlog = Backlog(BOUND)
+        self.waiting: list[tuple[int, list[list[bytes]]]] = []
+
+    @rule(
+        messages=st.lists(st.lists(st.binary(max_size=4), max_size=3), min_size=1, max_size=4),
+        size=st.integers(1, BOUND + 10),
+    )
+    def put(self, messages: list[list[bytes]], size: int) -> None:
+        has_room = sum(each for each, _ in self.waiting) + size <= BOUND
+        let_go = 0 if has_room else sum(len(one) for _, one in self.waiting)
+        assert self.backlog.put(messages, size) == let_go
+        self.waiting = [*(self.waiting if has_room else []), (size, messages)]
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def take(self) -> None:
+        _, messages = self.waiting.pop(0)
+        assert self.backlog.take() == messages
+
+    @invariant()
+    def adds_up(self) -> None:
+        self.backlog.check()
+        assert bool(self.backlog) == bool(self.waiting)
+
+
+TestWaiting = Waiting.TestCase
+TestWaiting.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -1,0 +1,76 @@
+"""A publisher that follows its engine late says so to the routers and in its metrics."""
+
+import msgspec
+
+from indexer.connect import Engine
+from indexer.engine_cache import engine_cache
+from indexer.ingest import Ingest
+from indexer.memory import MemoryIndex
+from indexer.trust import BEHIND, Level
+from publisher.metrics import PublisherCollector
+from publisher.places import Places
+from publisher.watch_server import WatchServer
+from router.attribution import Row
+from router.facts import PodFacts, RankFacts
+from router.findings import findings
+
+
+def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doctor_names_it() -> (
+    None
+):
+    now = 100.0
+    told = [0]
+    cache = engine_cache(
+        Engine(pod="p", model="m", engine="vllm", events="tcp://nowhere:1", ranks=2),
+        hash_seed="", journal_bytes=1 << 20, pending_bytes=1 << 20, stale_after=1.0,
+        segmented=False, clock=lambda: now,
+    )  # fmt: skip
+    engine = cache.ranks[1]
+    for rank in cache.ranks:
+        rank.connected()
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: now
+    )
+    watched = ingest.watch("p", 1)
+    watched.connected()
+    places = Places(1, slow_seconds=1.0, clock=lambda: now)
+    server = WatchServer(cache, keyspace="", places=places, heartbeat=1.0)
+    collector = PublisherCollector(cache, server, None, lambda: now)
+
+    def follow(sequence: int, late: float) -> None:
+        nonlocal now
+        now += 1.0
+        payload = msgspec.msgpack.encode([1.7e9 + now, [], 1])
+        now += late
+        engine.received("", sequence + 3, is_all=False)
+        engine.live_many([("", sequence, payload)])
+        cache.collect()
+        for delta in cache.journal.after(told[0], 100) or []:
+            if delta.state.rank == 1:
+                watched.take_delta(delta)
+        told[0] = cache.journal.sequence
+
+    def said() -> dict[str, float]:
+        return {
+            sample.name: sample.value
+            for family in collector.collect()
+            for sample in family.samples
+            if "_lag_" in sample.name and sample.labels["rank"] == "1"
+        }
+
+    watched.begin_snapshot()
+    watched.end_snapshot()
+    follow(0, late=0.0)
+    assert watched.trust.level is Level.EXACT
+    follow(1, late=30.0)
+    assert watched.trust.level is Level.DEGRADED
+    assert BEHIND in watched.trust.reason
+    assert said() == {
+        "warmpath_publisher_rank_lag_seconds": 30.0,
+        "warmpath_publisher_rank_lag_batches": 3.0,
+    }
+    facts = RankFacts(1, watched.trust, 16, 1000, 1010, 10, has_load=True)
+    [found] = findings(PodFacts(True, True, [facts], Row("p", "m")), now + 11.0)
+    assert found.kind == "lag"
+    follow(2, late=0.0)
+    assert watched.trust.level is Level.EXACT
