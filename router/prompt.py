@@ -167,7 +167,9 @@ class PromptReader:
         limit = self._limits.max_prompt_bytes
         if form in ("text", "chat_body", "completions_body"):
             value = getattr(message, form)
-            size = len(value.encode()) if isinstance(value, str) else len(value)
+            # A plain text has as many bytes as characters; to encode megabytes takes milliseconds.
+            plain = isinstance(value, bytes) or value.isascii()
+            size = len(value) if plain else len(value.encode())
             if size > limit:
                 raise BadPromptError(
                     f"prompt.{form}", f"has {size} bytes; limits.max-prompt-bytes is {limit}"

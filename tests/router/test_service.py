@@ -192,6 +192,7 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
             "prompt.completions_body",
         ),
         ("past the bytes", pb.Prompt(model="demo", text="a" * 4001), "", INVALID, "limits.max-prompt-bytes is 4000"),
+        ("past the bytes, not the characters", pb.Prompt(model="demo", text="é" * 2001), "", INVALID, "limits.max-prompt-bytes is 4000"),
         ("past the tokens", packed([1] * 1001), "", INVALID, "limits.max-prompt-tokens is 1000"),
         (
             "past the tokens, as a list",
