@@ -133,6 +133,7 @@ class WatchedRank:
 
     def disconnected(self, reason: str, *, presumed: bool = False) -> None:
         """Take note that they do not; `presumed` where it says nothing of the engine's events."""
+        reason = shortened(reason, MOST_REASON)
         if self._disconnected_at is None:
             self._disconnected_at = self._clock()
             self._presumed = presumed
@@ -189,7 +190,7 @@ class WatchedRank:
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
         self.capacity, self._copies = state.capacity, copies_of(state)
-        self._say(level, shortened(state.reason, MOST_REASON))
+        self._say(level, state.reason)
 
     def lost_room(self) -> None:
         """Take note that the index gave up keys of the rank for want of room."""
@@ -197,6 +198,8 @@ class WatchedRank:
             self._short = Trust(Level.DEGRADED, LOST_ROOM, self._clock())
 
     def _say(self, level: Level, reason: str) -> None:
+        # A reason may quote a publisher, and goes into every answer.
+        reason = shortened(reason, MOST_REASON)
         if (level, reason) != (self._said.level, self._said.reason):
             before, self._said = self.trust.level, Trust(level, reason, self._clock())
             if level is not before:

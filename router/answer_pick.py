@@ -14,7 +14,7 @@ from router import booking_id
 from router.attribution import Attribution
 from router.body import BadPromptError
 from router.bounds import check_name
-from router.candidate_message import candidate_message, candidate_messages, source_message
+from router.candidate_message import candidate_messages, source_message
 from router.decisions import Decisions
 from router.diagnose import diagnose
 from router.eligible import eligible
@@ -157,9 +157,13 @@ class PickAnswerer:
             (response.candidates, choice.options),
             (response.decode_candidates, choice.decode),
         ):
-            for one in options:
-                source = self._loads.explain(one.pod.id, one.rank.number, now)
-                told.append(candidate_message(one, self._wall_offset, source))
+            told.extend(
+                await candidate_messages(
+                    options,
+                    self._wall_offset,
+                    lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
+                )
+            )
         if choice.source is not None:
             response.source.CopyFrom(source_message(choice.source))
         return response

@@ -1,7 +1,7 @@
 """From a weighed option to the contract's Candidate, bare as Pick gives it or with its details."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from indexer.trust import Level, Trust
@@ -49,13 +49,23 @@ def weighed(option: Option) -> Weighed:
     )
 
 
-async def candidate_messages(options: Sequence[Option], wall_offset: float) -> list[pb.Candidate]:
-    """Return bare candidates; where they are many, others have their turn in between."""
+async def candidate_messages(
+    options: Sequence[Option],
+    wall_offset: float,
+    parts_of: Callable[[Option], Sequence[Part]] | None = None,
+) -> list[pb.Candidate]:
+    """Return candidates; where they are many, others have their turn in between.
+
+    They have their details where `parts_of` says what their loads are made of.
+    """
     told: list[pb.Candidate] = []
     for at in range(0, len(options), AT_ONCE):
         if at:
             await asyncio.sleep(0)
-        told.extend(candidate_message(one, wall_offset) for one in options[at : at + AT_ONCE])
+        told.extend(
+            candidate_message(one, wall_offset, parts_of(one) if parts_of else None)
+            for one in options[at : at + AT_ONCE]
+        )
     return told
 
 

@@ -15,7 +15,7 @@ from indexer.key import Chain
 from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.trust import Level
+from indexer.trust import MOST_REASON, Level
 from indexer.watch import ProtocolError, Watcher
 from indexer.watched import WatchedRank
 from indexer.word import pack_words
@@ -310,3 +310,21 @@ def test_blocks_that_are_told_anew_are_counted_once() -> None:
     assert rank.blocks() == {"gpu": 6}
     rank.end_snapshot()
     assert rank.blocks() == {"gpu": 6}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_a_publisher_is_quoted_with_has_a_length(*, is_known: bool) -> None:
+    fleet = Fleet(MemoryIndex())
+    if is_known:
+        fleet.loaded()
+    hello = pb.WatchResponse(hello=pb.Hello(epoch="f", pod="x" * 1_000_000, ranks=2))
+    with pytest.raises(ProtocolError) as raised:
+        fleet.take(hello)
+    for rank in fleet.ranks:
+        rank.disconnected(str(raised.value))
+        assert len(rank.trust.reason) <= MOST_REASON
+        rank.refused(str(raised.value))
+        assert len(rank.trust.reason) <= MOST_REASON
+        rank.forget(str(raised.value))
+        assert len(rank.trust.reason) <= MOST_REASON
+    fleet.check()
