@@ -7,10 +7,10 @@ STAMP := $(VENV)/.ready
 COMPILE = $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet run test test-vllm test-tensors check bench soak fuzz proto lock
+.PHONY: help setup demo fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with the pinned, hash-checked dependencies
 
@@ -45,11 +45,15 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 # What is compiled is compiled before the tests: no test's time limit is there for that.
-test: setup $(TOKENIZERS) ## the test-suite, and what is compiled once more with its bounds checked
+test: setup $(TOKENIZERS) ## the test-suite, but for what takes long: 5 minutes on 2 quiet cores
 	@$(COMPILE)
-	$(BIN)/python -m pytest --numprocesses $(JOBS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
+
+test-deep: setup $(TOKENIZERS) ## what takes long, and random tests at length; then what is compiled with its bounds checked
+	@$(COMPILE)
+	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	NUMBA_BOUNDSCHECK=1 $(COMPILE)
-	NUMBA_BOUNDSCHECK=1 WARMPATH_EXAMPLES=40 $(BIN)/python -m pytest --numprocesses $(JOBS) tests/indexer/test_scan.py \
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) tests/indexer/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py \
 	  tests/indexer/test_forms_agree.py tests/indexer/test_odd_names.py tests/indexer/test_hostile_frames.py
 
@@ -89,12 +93,11 @@ bench: setup ## measure against the peer (installed for this); prints ratios. Sc
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt
 	@$(BIN)/warmpath bench
 
-EXAMPLES ?= 5000
 MINUTES ?= 120
 soak: setup ## ingestion under faults, the shared index, long state machines (20 minutes), then MINUTES=120 beside hostile peers
 	PYTHONPATH=. $(BIN)/python tests/soak/soak.py
 	PYTHONPATH=. $(BIN)/python tests/soak/shared_index.py
-	WARMPATH_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
+	WARMPATH_PROFILE=soak $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
 	PYTHONPATH=. $(BIN)/python tests/soak/hostile.py --minutes $(MINUTES)
 
 RECIPE := ../shared/vllm-cpu

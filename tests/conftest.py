@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import examples
+
 # A busy machine is no finding: nothing here is about time.
-settings.register_profile("warmpath", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "warmpath",
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("warmpath")
 
 pytest_plugins = ["tests.servers.fixtures"]

@@ -5,6 +5,8 @@ import pytest
 
 from bench import benchmarks
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 def test_score_and_the_way_from_text_are_measured_over_grpc(

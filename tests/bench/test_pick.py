@@ -7,6 +7,8 @@ import pytest
 from bench import benchmarks, policy_bars
 from bench.study import BEST_PUBLISHED, PUBLISHED
 
+pytestmark = pytest.mark.deep
+
 
 def test_what_a_pick_costs_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmarks.main(["pick", "--quick", "--json"]) == 0

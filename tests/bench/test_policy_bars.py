@@ -18,6 +18,8 @@ from bench.study import BEST_PUBLISHED
 from bench.traffic import KINDS, Generated
 from scorer.policy import DEFAULT
 
+pytestmark = pytest.mark.deep
+
 SLICES = (
     Cell(TRACE, DEFAULT, pods=4, blocks_per_pod=500, load=0.75),
     Cell(TRACE, DEFAULT, pods=3, blocks_per_pod=1000, load=0.85),

@@ -7,6 +7,8 @@ import pytest
 from bench import benchmarks, redis_layouts
 from bench.redis_server import NoServerError, RedisServer, find_server
 
+pytestmark = pytest.mark.deep
+
 
 def test_the_shared_index_is_measured_against_a_hash_per_block(
     capsys: pytest.CaptureFixture[str],

@@ -23,6 +23,7 @@ from indexer.reference import ReferenceIndex
 from indexer.shared.connect import RedisSettings, connect
 from indexer.shared.index import RedisIndex
 from indexer.shared.names import Names
+from tests.examples import examples
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,
@@ -211,14 +212,15 @@ class EveryBackendAgrees(RuleBasedStateMachine):
 
 
 EveryBackendAgrees.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None
+    max_examples=examples(100), stateful_step_count=30, deadline=None
 )
 TestEveryBackendAgrees = EveryBackendAgrees.TestCase
 
 
+@pytest.mark.random
 def test_every_server_agrees(request: pytest.FixtureRequest, prefix: str) -> None:
     urls = tuple(request.getfixturevalue(server).url for server in SERVERS)
     run_state_machine_as_test(
         lambda: EveryBackendAgrees(urls, prefix),
-        settings=settings(max_examples=12, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=examples(12), stateful_step_count=30, deadline=None),
     )

@@ -13,6 +13,7 @@ from indexer.compiled.array_index import ArrayIndex
 from indexer.index import Index
 from indexer.memory import MemoryIndex
 from indexer.reference import ReferenceIndex
+from tests.examples import examples
 
 
 class Clock:
@@ -194,7 +195,9 @@ class LongHistory(RuleBasedStateMachine):
         assert self.index.stats().bytes <= 192 << 10
 
 
-LongHistory.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+LongHistory.TestCase.settings = settings(
+    max_examples=examples(40), stateful_step_count=50, deadline=None
+)
 TestLongHistory = LongHistory.TestCase
 
 

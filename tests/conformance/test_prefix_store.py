@@ -11,6 +11,7 @@ from prefixstore.lru import ENTRY_BYTES, LruStore
 from prefixstore.reference import ReferenceStore
 from prefixstore.store import Entry, PrefixStore
 from prefixstore.trie import LEAF_BYTES, NODE_BYTES, TrieStore
+from tests.examples import examples
 
 STORES: dict[str, Callable[[int], PrefixStore]] = {
     "reference": lambda _: ReferenceStore(),
@@ -118,7 +119,7 @@ class ForgetsButNeverLies(RuleBasedStateMachine):
 
 for _name in BOUNDED:
     _machine = type(f"{_name.title()}ForgetsButNeverLies", (ForgetsButNeverLies,), {"name": _name})
-    _machine.TestCase.settings = settings(max_examples=150, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=examples(150), deadline=None)
     globals()[f"Test{_machine.__name__}"] = _machine.TestCase
 
 

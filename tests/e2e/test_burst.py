@@ -19,6 +19,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from scorer.policies.warmpath import Warmpath
 
+pytestmark = pytest.mark.deep
+
 MODEL = "demo"
 BLOCK = 32
 VOCAB = 32_000

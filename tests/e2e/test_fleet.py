@@ -15,6 +15,8 @@ import yaml  # type: ignore[import-untyped]
 from publisher.__main__ import main as publish
 from router.read_config import load
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -16,6 +16,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.e2e.ports import two_in_a_row
 
+pytestmark = pytest.mark.deep
+
 COUNT = 2
 REQUEST = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids=pb.TokenIds(ids=[1, 2, 3])))
 

@@ -18,6 +18,8 @@ from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
+pytestmark = pytest.mark.deep
+
 PATIENCE = 60.0
 LEASE = 2
 OTHERS = list(range(5000, 5160))

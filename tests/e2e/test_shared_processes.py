@@ -16,6 +16,8 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.e2e.ports import two_in_a_row
 from tests.servers.redis_server import RedisServer
 
+pytestmark = pytest.mark.deep
+
 PROMPT = pb.Prompt(model="m", token_ids=pb.TokenIds(ids=range(100)))
 
 

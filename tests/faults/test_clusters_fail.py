@@ -1,7 +1,11 @@
 """Masters fail over and slots move, under load: what is called exact is true throughout, and all heals."""
 
+import pytest
+
 from tests.faults import cluster
 from tests.servers.redis_cluster import RedisCluster
+
+pytestmark = pytest.mark.deep
 
 HOLD = 0.0
 

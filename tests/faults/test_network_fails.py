@@ -1,6 +1,10 @@
 """Connections are cut, slow and narrow: what is called exact is true throughout, and all heals."""
 
+import pytest
+
 from tests.faults import network
+
+pytestmark = pytest.mark.deep
 
 HOLD = 0.0
 

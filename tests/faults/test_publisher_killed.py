@@ -21,6 +21,8 @@ from router.token_prompt import TokenPrompt
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 
+pytestmark = pytest.mark.deep
+
 LEASE = 2
 PATIENCE = 60.0
 PROMPT = TokenPrompt(MODEL, pack_tokens(IDS)).chain(16, "")

@@ -4,6 +4,8 @@ import pytest
 
 from tests.faults import claims
 
+pytestmark = pytest.mark.deep
+
 HOLD = 0.0
 
 

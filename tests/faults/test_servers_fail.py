@@ -7,6 +7,8 @@ import pytest
 from indexer.shared.writer_state import Cause
 from tests.faults import server
 
+pytestmark = pytest.mark.deep
+
 HOLD = 0.0
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from indexer.backlog import Backlog
+from tests.examples import examples
 
 BOUND = 100
 
@@ -40,4 +41,4 @@ class Waiting(RuleBasedStateMachine):
 
 
 TestWaiting = Waiting.TestCase
-TestWaiting.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestWaiting.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)

@@ -20,6 +20,7 @@ from indexer.packed_keys import packed_keys
 from indexer.reference import ReferenceIndex
 from indexer.token import pack_tokens
 from indexer.word import unpack_words
+from tests.examples import examples
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,
@@ -509,7 +510,7 @@ class AnyBeliefsInArrays(AnyBeliefs):
 
 
 for machine in (AnyBeliefs, AnyBeliefsInMemory, AnyBeliefsInArrays):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+    machine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 
 TestAnyBeliefs = AnyBeliefs.TestCase
 TestAnyBeliefsInMemory = AnyBeliefsInMemory.TestCase

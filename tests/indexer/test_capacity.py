@@ -18,6 +18,7 @@ from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest, SavedRank
 from indexer.rank_source import RankSource
 from indexer.trust import DRIFTED, Level
+from tests.examples import examples
 
 INDEXES = [ArrayIndex, MemoryIndex]
 CAPACITY = 8
@@ -355,7 +356,7 @@ class DriftingInPurePython(Drifting):
     index = MemoryIndex
 
 
-PROFILE = settings(max_examples=150, stateful_step_count=60, deadline=None)
+PROFILE = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
 Drifting.TestCase.settings = PROFILE
 DriftingInPurePython.TestCase.settings = PROFILE
 TestDrifting = Drifting.TestCase

@@ -16,7 +16,7 @@ from indexer.rank_ingest import SavedRank
 from indexer.token import pack_tokens
 from tests.examples import examples
 
-SCRIPTS = examples(50, ci=2000)
+SCRIPTS = examples(2000, desk=50)
 """Random scripts that are run; a failure names the seed of its script."""
 RANKS = [("a", 0, "vllm"), ("a", 1, "vllm"), ("b", 0, "vllm"), ("s", 0, "sglang")]
 KEYS = [
@@ -156,6 +156,7 @@ MISHAPS: dict[str, Callable[[Script, Side, tuple[str, int, str], int], None]] = 
 }
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(SCRIPTS))
 def test_all_forms_show_the_same(seed: int) -> None:
     script = Script(seed)

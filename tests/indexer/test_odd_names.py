@@ -19,6 +19,7 @@ from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
+from tests.examples import examples
 
 SIZE = 2
 EVENT = 64
@@ -201,5 +202,7 @@ class FullOfOddNames(RuleBasedStateMachine):
         assert self.index.stats().bytes <= BYTES
 
 
-FullOfOddNames.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+FullOfOddNames.TestCase.settings = settings(
+    max_examples=examples(40), stateful_step_count=30, deadline=None
+)
 TestFullOfOddNames = FullOfOddNames.TestCase

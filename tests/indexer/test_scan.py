@@ -35,6 +35,7 @@ from indexer.compiled.scan import (
 from indexer.engines import sglang, vllm
 from indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
 from indexer.extra import next_token
+from tests.examples import examples
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CODECS: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang}
@@ -293,7 +294,7 @@ def events(draw: st.DrawFn) -> object:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 @given(
     some=st.lists(events(), max_size=3),
     rest=st.lists(ANYTHING, max_size=2),

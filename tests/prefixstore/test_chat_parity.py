@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from prefixstore.jinja_template import JinjaTemplate, TemplateError
+from tests.examples import examples
 
 HERE = Path(__file__).parent
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -252,7 +253,7 @@ GIVEN = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     name=st.sampled_from(sorted(WRITTEN)),
     chat=st.lists(MESSAGES, min_size=1, max_size=5),

@@ -25,10 +25,11 @@ from prefixstore.template import ChatTemplate
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.body import ChatBody, parse_chat, parse_completions
+from tests.examples import examples
 
-PROMPTS = 400
+PROMPTS = examples(400)
 GROWN = 4
-"""How often each prompt grows. With 13 families: 20,800 texts."""
+"""How often each prompt grows. With 13 families: 20,800 texts in the profile `deep`."""
 
 Pair = tuple[str, FolderTokenizer, Tokenizer]
 
@@ -64,6 +65,7 @@ def prompts(name: str, own: list[str]) -> Iterator[str]:
             yield prompt
 
 
+@pytest.mark.random
 async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(pair: Pair) -> None:
     name, ours, oracle = pair
     own = [token.content for token in oracle.get_added_tokens_decoder().values()][:50]
@@ -98,7 +100,7 @@ TEXTS = st.lists(CHARACTERS, max_size=80).map(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(prompt=TEXTS)
 def test_a_text_cut_wherever_it_may_be_has_the_tokens_of_the_whole(pair: Pair, prompt: str) -> None:
     _, ours, oracle = pair
@@ -113,7 +115,7 @@ def test_a_text_cut_wherever_it_may_be_has_the_tokens_of_the_whole(pair: Pair, p
     assert ids(encoded) == oracle.encode(prompt, add_special_tokens=False).ids
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(prompt=TEXTS, more=st.text(max_size=300).map(lambda t: t.encode("utf-8", "ignore")))
 def test_a_text_that_grows_keeps_its_full_slices_and_their_cuts(prompt: str, more: bytes) -> None:
     find = cut_finder(proof.Cuts(expressions.BREAKS))
@@ -129,7 +131,7 @@ def test_a_text_that_grows_keeps_its_full_slices_and_their_cuts(prompt: str, mor
 LETTER = regex.compile(f"[{expressions.LETTERS}]")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(around=st.text(max_size=8), cut=st.sampled_from(expressions.BREAKS), letter=st.characters())
 def test_no_known_alternative_matches_over_a_cut(around: str, cut: str, letter: str) -> None:
     letter = letter if LETTER.fullmatch(letter) else "s"

@@ -30,6 +30,7 @@ from indexer.resolver import Resolver
 from indexer.shared.segment import Segments
 from indexer.trust import Level
 from indexer.watched import WatchedRank
+from tests.examples import examples
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 
@@ -210,5 +211,7 @@ class Follow(RuleBasedStateMachine):
         assert self.cache.journal.bytes <= 400
 
 
-Follow.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Follow.TestCase.settings = settings(
+    max_examples=examples(200), stateful_step_count=40, deadline=None
+)
 TestFollow = Follow.TestCase

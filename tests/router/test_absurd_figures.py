@@ -28,6 +28,7 @@ from router.pods import Pod, PodTable
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from scorer.strategy import longest_prefix
+from tests.examples import examples
 from tests.indexer.sides import FORMS, Event, Side, removed, stored
 
 HUGE = [
@@ -127,7 +128,7 @@ def answers(side: Side) -> None:
         msgspec.msgpack.encode(rank)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     form=st.sampled_from(sorted(FORMS)),
     events=st.lists(

@@ -9,6 +9,7 @@ from weighed import BLOCK, TOKENS, choice, follow, option, placed
 from indexer.group import Layout
 from router.attribution import Attribution, Row, ShadowRow
 from router.placed import Placed
+from tests.examples import examples
 
 
 def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Placed:
@@ -182,4 +183,4 @@ class AnyReports(RuleBasedStateMachine):
 
 
 TestAnyReports = AnyReports.TestCase
-TestAnyReports.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestAnyReports.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.book import Bookings, Work
 from scorer.candidate import IDLE, Load
+from tests.examples import examples
 
 
 def new_bookings(most: int = 100, expire_after: float = 600.0) -> Bookings:
@@ -395,5 +396,5 @@ class AnyReports(RuleBasedStateMachine):
                 assert load == Load(last_pick=load.last_pick)
 
 
-AnyReports.TestCase.settings = settings(max_examples=150, deadline=None)
+AnyReports.TestCase.settings = settings(max_examples=examples(150), deadline=None)
 TestAnyReports = AnyReports.TestCase

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
 
 from router.pb.warmpath.v1 import router_pb2 as pb
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -162,4 +163,4 @@ class AnyCancellation(RuleBasedStateMachine):
 
 
 TestAnyCancellation = AnyCancellation.TestCase
-TestAnyCancellation.settings = settings(max_examples=30, stateful_step_count=20)
+TestAnyCancellation.settings = settings(max_examples=examples(30), stateful_step_count=20)

@@ -13,6 +13,7 @@ from router.decisions import ENDS, MOST_CANDIDATES, Decisions
 from router.load import Part
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.placed import Placed
+from tests.examples import examples
 
 
 def test_a_candidate_as_pick_gives_it_has_no_details() -> None:
@@ -150,4 +151,4 @@ class AnyReports(RuleBasedStateMachine):
 
 
 TestAnyReports = AnyReports.TestCase
-TestAnyReports.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestAnyReports.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

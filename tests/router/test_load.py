@@ -13,6 +13,7 @@ from router.engine_load import Observed
 from router.load import LoadTable
 from scorer.candidate import Load
 from scorer.prefill import PrefillModel
+from tests.examples import examples
 
 STALE, SLACK = 5.0, 1.0
 
@@ -284,5 +285,5 @@ class AnyObservation(RuleBasedStateMachine):
         self.bookings.check()
 
 
-AnyObservation.TestCase.settings = settings(max_examples=150, deadline=None)
+AnyObservation.TestCase.settings = settings(max_examples=examples(150), deadline=None)
 TestAnyObservation = AnyObservation.TestCase

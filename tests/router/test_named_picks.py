@@ -16,6 +16,7 @@ from pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
 
 from router.body import BadPromptError
 from router.pb.warmpath.v1 import router_pb2 as pb
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -234,4 +235,4 @@ class AnyNames(RuleBasedStateMachine):
 
 
 TestAnyNames = AnyNames.TestCase
-TestAnyNames.settings = settings(max_examples=50, stateful_step_count=30)
+TestAnyNames.settings = settings(max_examples=examples(50), stateful_step_count=30)

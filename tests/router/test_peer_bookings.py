@@ -23,6 +23,7 @@ from router.report_relay import MOST_REPORTS
 from router.told_bookings import EXPIRE_SECONDS, Told
 from scorer.candidate import Load
 from scorer.policies.warmpath import Warmpath
+from tests.examples import examples
 
 NAMES = Names("test")
 NUMBERS = count(1)
@@ -649,7 +650,9 @@ class AnyFleet(RuleBasedStateMachine):
         assert self.store.keys() == []
 
 
-AnyFleet.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+AnyFleet.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)
 TestAnyFleet = AnyFleet.TestCase
 
 

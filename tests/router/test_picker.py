@@ -10,6 +10,7 @@ from router.engine_load import Observed
 from router.pods import Pod
 from router.weigh import NoPodError
 from scorer.prefill import PrefillModel
+from tests.examples import examples
 
 
 def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() -> None:
@@ -242,4 +243,4 @@ class AnyReports(RuleBasedStateMachine):
 
 
 TestAnyReports = AnyReports.TestCase
-TestAnyReports.settings = settings(max_examples=100, deadline=None)
+TestAnyReports.settings = settings(max_examples=examples(100), deadline=None)

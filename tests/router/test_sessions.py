@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.sessions import Sessions
+from tests.examples import examples
 
 
 def test_a_session_is_found_where_its_last_request_went() -> None:
@@ -105,5 +106,5 @@ class AnyPicks(RuleBasedStateMachine):
         self.sessions.check()
 
 
-AnyPicks.TestCase.settings = settings(max_examples=100, deadline=None)
+AnyPicks.TestCase.settings = settings(max_examples=examples(100), deadline=None)
 TestAnyPicks = AnyPicks.TestCase

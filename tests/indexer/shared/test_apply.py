@@ -22,6 +22,7 @@ from indexer.shared.plan import (
     outcome,
     purge_calls,
 )
+from tests.examples import examples
 from tests.indexer.shared.bucket_model import BucketModel, Change
 from tests.servers.redis_server import RedisServer
 
@@ -156,10 +157,11 @@ def client(request: pytest.FixtureRequest) -> Iterator["redis.Redis[bytes]"]:
         yield client
 
 
+@pytest.mark.random
 def test_any_history_leaves_what_the_model_says(client: "redis.Redis[bytes]") -> None:
     run_state_machine_as_test(
         lambda: AnyHistory(Servers(client, FEW)),
-        settings=settings(max_examples=50, stateful_step_count=40, deadline=None),
+        settings=settings(max_examples=examples(50), stateful_step_count=40, deadline=None),
     )
 
 

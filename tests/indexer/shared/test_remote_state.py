@@ -19,6 +19,7 @@ from indexer.shared.remote import RemoteIndex
 from indexer.shared.segment import SEGMENT
 from indexer.trust import Level
 from indexer.word import pack_words
+from tests.examples import examples
 from tests.indexer.shared.told_pod import EXACT, GPU, KEYSPACE, ToldPod, prompt_of
 
 SPILLED = bytes([2, 0, 0, 0, 9, 0, 0, 0])
@@ -314,5 +315,5 @@ def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
     machine.teardown()
 
 
-RemoteMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+RemoteMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestRemote = RemoteMachine.TestCase

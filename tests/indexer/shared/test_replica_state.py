@@ -250,6 +250,7 @@ class Copying(RuleBasedStateMachine):
         )
 
 
+@pytest.mark.random
 def test_what_is_exact_is_true_whatever_is_lost(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from indexer.saved import SavedResolver
 from indexer.shared import segment
 from indexer.shared.segment import SEGMENT, Segments
 from indexer.token import pack_tokens
+from tests.examples import examples
 
 BLOCK = 2
 SHORT = 3
@@ -177,12 +178,13 @@ class Follow(RuleBasedStateMachine):
         }
 
 
+@pytest.mark.random
 def test_of_every_key_that_is_held_the_segment_is_the_one_of_its_whole_chain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(segment, "SEGMENT", SHORT)
     run_state_machine_as_test(
-        Follow, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
+        Follow, settings=settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
     )
 
 

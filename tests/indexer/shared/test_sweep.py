@@ -13,6 +13,7 @@ from indexer.shared.command import Call, Command, Reply
 from indexer.shared.names import Names
 from indexer.shared.record import SLOTS_OF_A_CLAIM
 from indexer.shared.sweep import Swept, sweep
+from tests.examples import examples
 from tests.indexer.shared.index_model import Does, Model, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer
@@ -194,11 +195,12 @@ class Lying(Sweeping):
 
 
 TestSweeping = Sweeping.TestCase
-TestSweeping.settings = settings(max_examples=100, stateful_step_count=50)
+TestSweeping.settings = settings(max_examples=examples(100), stateful_step_count=50)
 TestLying = Lying.TestCase
-TestLying.settings = settings(max_examples=100, stateful_step_count=50)
+TestLying.settings = settings(max_examples=examples(100), stateful_step_count=50)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("machine", [Sweeping, Lying])
 def test_a_real_server_does_what_the_model_does(
     machine: type[Sweeping], redis_server: RedisServer
@@ -211,7 +213,9 @@ def test_a_real_server_does_what_the_model_does(
             def backend(self) -> Does:
                 return Server(client)
 
-        run_state_machine_as_test(Real, settings=settings(max_examples=25, stateful_step_count=50))
+        run_state_machine_as_test(
+            Real, settings=settings(max_examples=examples(25), stateful_step_count=50)
+        )
 
 
 @pytest.fixture(params=["model", "server"])

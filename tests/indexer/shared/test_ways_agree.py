@@ -35,7 +35,7 @@ from tests.indexer.shared.publisher_model import PublisherModel
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from tests.servers.redis_server import RedisServer
 
-SCRIPTS = examples(6, ci=60)
+SCRIPTS = examples(60, desk=6)
 """Random scripts that are run; a failure names the seed of its script."""
 PODS = ("a", "b")
 RANKS = 2
@@ -253,6 +253,7 @@ class Script:
         return stored(names, tokens, parent, size, medium=medium, **more)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(SCRIPTS))
 def test_each_way_shows_what_the_engine_published(server: RedisServer, seed: int) -> None:
     asked = AskedServer(server)

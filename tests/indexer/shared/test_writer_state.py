@@ -471,6 +471,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenure, "MOST_PLACES", 6)
 
 
+@pytest.mark.random
 @pytest.mark.usefixtures("_small")
 def test_whatever_is_lost_the_index_is_what_the_engines_hold_or_says_that_it_may_not_be() -> None:
     run_state_machine_as_test(
@@ -478,6 +479,7 @@ def test_whatever_is_lost_the_index_is_what_the_engines_hold_or_says_that_it_may
     )
 
 
+@pytest.mark.random
 @pytest.mark.usefixtures("_small")
 def test_where_redis_loses_nothing_what_is_sound_is_always_true_whatever_comes_late_or_twice() -> (
     None
@@ -490,6 +492,7 @@ def test_where_redis_loses_nothing_what_is_sound_is_always_true_whatever_comes_l
     )
 
 
+@pytest.mark.random
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("kind", ["redis_server", "valkey_server"])
 def test_a_real_server_says_and_holds_what_the_model_does(
@@ -500,7 +503,8 @@ def test_a_real_server_says_and_holds_what_the_model_does(
         mirrored = True
 
     run_state_machine_as_test(
-        Mirrored, settings=settings(max_examples=25, stateful_step_count=40, deadline=None)
+        Mirrored,
+        settings=settings(max_examples=examples(25), stateful_step_count=40, deadline=None),
     )
 
 

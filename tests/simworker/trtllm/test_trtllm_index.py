@@ -25,6 +25,7 @@ from simworker.trtllm.capacity_scheduler import CapacityPolicy
 from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.event_manager import KVCacheEventManager
 from simworker.trtllm.kv_cache_manager import KVCacheManager
+from tests.examples import examples
 from tests.simworker.local_worker import LocalWorker
 
 SIZE = 4
@@ -116,7 +117,7 @@ def finish(engine: TrtllmEngine) -> None:
     policy=st.sampled_from(list(CapacityPolicy)),
     prompts=st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=20), min_size=1, max_size=12),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 def test_the_index_holds_what_the_engine_holds_after_every_step(
     windows: dict[int, tuple[int, int]], policy: CapacityPolicy, prompts: list[list[int]]
 ) -> None:
