@@ -78,9 +78,12 @@ def test_ended_early_it_stops_all_that_it_started(
     # As slow as time itself: it cannot be over before it is ended.
     slow = ("--policies=warmpath", "--speed=1")
     command = [sys.executable, "-m", "router", "demo", f"--out={tmp_path}", *slow]
+    # A shell starts what it puts in the background with SIGINT ignored, and that is inherited.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     demo = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, env=os.environ | {"WARMPATH_TEST": mark}
     )
+    signal.signal(signal.SIGINT, before)
     # The demo itself, four workers, and the router; it is ready to be asked once it logs.
     while len(running_with(mark)) < 6 or not (tmp_path / "router.log").read_text():
         assert demo.poll() is None

@@ -92,7 +92,7 @@ def seen(worker: Worker) -> str:
 def publisher(worker: Worker, url: str, prefix: str, **changes: object) -> Settings:
     fields = {
         "pod": "w", "model": MODEL, "engine": "vllm", "events": worker.events,
-        "replay": worker.replay, "topic": "", "ranks": 1, "blocks": 0, "block_size": 16,
+        "replay": worker.replay, "topic": "", "ranks": 1, "first_rank": 0, "blocks": 0, "block_size": 16,
         "hash_seed": "", "listen": "127.0.0.1:0", "metrics_listen": "", "journal_bytes": 1 << 20,
         "max_watchers": 1, "redis": url, "redis_prefix": prefix, "redis_lease_seconds": LEASE,
     }  # fmt: skip
