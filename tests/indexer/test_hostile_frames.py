@@ -16,7 +16,7 @@ from indexer.rank_ingest import SavedRank
 from indexer.token import pack_tokens
 from tests.examples import examples
 
-SCRIPTS = examples(2000, desk=50)
+SCRIPTS = examples(500, desk=50)
 """Random scripts that are run; a failure names the seed of its script."""
 RANKS = [("a", 0, "vllm"), ("a", 1, "vllm"), ("b", 0, "vllm"), ("s", 0, "sglang")]
 KEYS = [

@@ -294,7 +294,7 @@ def events(draw: st.DrawFn) -> object:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@settings(max_examples=examples(2000))
+@settings(max_examples=examples(1000))
 @given(
     some=st.lists(events(), max_size=3),
     rest=st.lists(ANYTHING, max_size=2),
