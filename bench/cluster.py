@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.servers import free_ports
 from router.config import Pick, Probe
 from scorer.policies.warmpath import Warmpath
 
@@ -155,14 +154,14 @@ class Cluster:
     async def _start_router(self, router: Process) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
         path = Path(self._folder.name) / "router.toml"
-        path.write_text(self._config(free_ports(1)[0]), encoding="utf-8")
+        path.write_text(self._config(), encoding="utf-8")
         line = await router.start("router", "serve", "--config", str(path))
         self.router_address = line.split(" on ")[1].split(",")[0].strip()
 
-    def _config(self, port: int) -> str:
+    def _config(self) -> str:
         lines = [
             "[server]",
-            f'listen = "127.0.0.1:{port}"',
+            'listen = "127.0.0.1:0"',
             'metrics-listen = ""',
             "[[models]]",
             f'name = "{MODEL}"',

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from bench.cluster import MODEL, Child, ClusterError, Process, Worker, WorkerSettings
+from bench.held_ports import HeldPorts
 from bench.redis_cluster import RedisCluster
-from bench.servers import free_ports
 from bench.workload import VOCAB_SIZE
 
 SPEED = 12.0
@@ -83,9 +83,10 @@ class FleetProcesses:
             await asyncio.gather(*(worker.start(workers) for worker in self.workers))
             pairs = zip(self.workers, self.publishers, strict=True)
             self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
-            ports = free_ports(len(self.routers))
-            for number, port in enumerate(ports):
-                await self.start_router(number, f"127.0.0.1:{port}")
+            # Whoever starts a router again finds its port in its configuration.
+            ports = stack.enter_context(HeldPorts())
+            for number in range(len(self.routers)):
+                await self.start_router(number, f"127.0.0.1:{ports.take()}")
             self._stack = stack.pop_all()
         return self
 

@@ -1,8 +1,8 @@
 """Engines that only publish events: as many as are asked for, as fast as they can or at a pace.
 
-`python -m bench.flood ENDPOINT…` binds a publisher to each endpoint and takes orders on standard
-input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events", "each", "pace"}. It makes
-the messages first and says "made"; at the next line it sends them and says "sent".
+`python -m bench.flood COUNT` binds so many publishers and says where, in a JSON list. It takes orders on
+standard input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events", "each", "pace"}.
+It makes the messages first and says "made"; at the next line it sends them and says "sent".
 """
 
 import json
@@ -15,18 +15,20 @@ import zmq
 from bench.fleet import batches_of
 
 
-def main(endpoints: Sequence[str]) -> None:
+def main(count: int) -> None:
     """Publish what is asked for."""
     context = zmq.Context()
     sockets = []
-    for endpoint in endpoints:
+    for _ in range(count):
         socket = context.socket(zmq.PUB)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(endpoint)
+        socket.bind("tcp://127.0.0.1:*")
         sockets.append(socket)
     sequences = [0] * len(sockets)
-    print("ready", flush=True)
+    print(
+        json.dumps([socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in sockets]), flush=True
+    )
     for line in sys.stdin:
         order = json.loads(line)
         messages = list(_messages(order, sequences))
@@ -75,4 +77,4 @@ def _send(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]))

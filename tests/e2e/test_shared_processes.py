@@ -10,10 +10,9 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.servers import free_ports
+from bench.held_ports import HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.e2e.ports import two_in_a_row
 from tests.servers.redis_server import RedisServer
 
 pytestmark = pytest.mark.deep
@@ -63,8 +62,10 @@ class Served:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, redis_server: RedisServer, prefix: str) -> AsyncIterator[Served]:
-    (port,), metrics = free_ports(1), two_in_a_row()
+async def served(
+    tmp_path: Path, redis_server: RedisServer, prefix: str, held_ports: HeldPorts
+) -> AsyncIterator[Served]:
+    port, metrics = held_ports.take(), held_ports.take(1)
     config = tmp_path / "router.toml"
     config.write_text(
         f'[server]\nlisten = "127.0.0.1:{port}"\nmetrics-listen = "127.0.0.1:{metrics}"\n'

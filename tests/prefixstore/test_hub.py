@@ -182,9 +182,9 @@ def test_no_token_of_this_machine_is_sent(
     assert not any("authorization" in asked.headers for asked in hub.asked)
 
 
-def test_a_hub_that_is_down_is_said_at_once(source: Source, free_port: int) -> None:
+def test_a_hub_that_is_down_is_said_at_once(source: Source, held_port: int) -> None:
     with pytest.raises(TokenizerUnavailableError, match="cannot be reached"):
-        source(endpoint=f"http://127.0.0.1:{free_port}").load()
+        source(endpoint=f"http://127.0.0.1:{held_port}").load()
 
 
 def test_a_hub_that_fails_is_said_with_its_status(source: Source, hub: FakeHub) -> None:

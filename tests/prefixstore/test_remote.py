@@ -170,8 +170,8 @@ def test_what_the_engine_refuses_is_the_prompts_fault_and_the_engine_is_asked_on
     assert len(fake.asked) == 2
 
 
-def test_an_engine_that_is_down_is_named(clock: Clock, free_port: int) -> None:
-    url = f"http://127.0.0.1:{free_port}"
+def test_an_engine_that_is_down_is_named(clock: Clock, held_port: int) -> None:
+    url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
     with pytest.raises(TokenizerUnavailableError, match=url):
         RemoteSource(engine).load()
@@ -272,9 +272,9 @@ def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
 
 
 def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
-    clock: Clock, free_port: int, model_folder: Path
+    clock: Clock, held_port: int, model_folder: Path
 ) -> None:
-    url = f"http://127.0.0.1:{free_port}"
+    url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
     tokenizer = FallbackSource(engine, FolderSource(model_folder)).load()
     assert isinstance(tokenizer, FallbackTokenizer)

@@ -195,15 +195,15 @@ async def test_watchers_past_the_limit_are_refused(pod: Pod) -> None:
 
 
 async def test_what_is_no_request_is_refused_and_writes_no_traceback(
-    pod: Pod, tmp_path: Path, free_port: int
+    pod: Pod, tmp_path: Path, held_port: int
 ) -> None:
-    await pod.publish(f"--metrics-listen=127.0.0.1:{free_port}")
+    await pod.publish(f"--metrics-listen=127.0.0.1:{held_port}")
     async with grpc.aio.insecure_channel(pod.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await channel.unary_stream("/warmpath.watch.v1.CacheWatch/Watch")(b"\xff\xff").read()
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert error.value.details() == "request: is no WatchRequest"
-    reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", held_port)
     writer.write(b"\0 no HTTP at all\r\n\r\n")
     assert b"400" in await reader.readline()
     writer.close()
@@ -278,16 +278,16 @@ async def test_with_tls_both_sides_must_show_who_they_are(pod: Pod, tmp_path: Pa
 
 
 async def test_its_metrics_tell_watchers_journal_and_trust(
-    pod: Pod, tmp_path: Path, free_port: int
+    pod: Pod, tmp_path: Path, held_port: int
 ) -> None:
-    await pod.publish(f"--metrics-listen=127.0.0.1:{free_port}")
+    await pod.publish(f"--metrics-listen=127.0.0.1:{held_port}")
     await pod.generate(IDS)
     async with AsyncExitStack() as stack:
         _, asker = await asking(stack, router_config(pod), tmp_path)
         await asker.until(lambda score: score.matched_tokens == FULL)
         async with (
             aiohttp.ClientSession() as http,
-            http.get(f"http://127.0.0.1:{free_port}/metrics") as response,
+            http.get(f"http://127.0.0.1:{held_port}/metrics") as response,
         ):
             text = await response.text()
     assert "warmpath_publisher_watchers 1.0" in text

@@ -98,12 +98,12 @@ async def test_where_others_reach_it_is_told_as_it_is_advertised(
 
 
 async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when_it_is_there(
-    pod: Pod, prefix: str, free_port: int
+    pod: Pod, prefix: str, held_port: int
 ) -> None:
     names = Names(prefix)
     with RedisServer("redis") as server:
         server.stop()
-        await pod.publish(*options(server, prefix), f"--metrics-listen=127.0.0.1:{free_port}")
+        await pod.publish(*options(server, prefix), f"--metrics-listen=127.0.0.1:{held_port}")
         await pod.generate(IDS)
         async with grpc.aio.insecure_channel(pod.address) as channel:
             stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
@@ -114,7 +114,7 @@ async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when
                     parts += 1
                     break
             assert parts
-        url = f"http://127.0.0.1:{free_port}/metrics"
+        url = f"http://127.0.0.1:{held_port}/metrics"
         async with aiohttp.ClientSession() as http:
 
             async def metrics() -> str:

@@ -9,6 +9,7 @@ import zmq
 import zmq.asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bench.held_ports import HeldPorts
 from publisher.assemble import Settings, publishing
 
 Status = health_pb2.HealthCheckResponse
@@ -24,18 +25,18 @@ def settings(port: int) -> Settings:
 
 
 @pytest.fixture
-async def health(free_ports: int) -> AsyncIterator[tuple[int, health_pb2_grpc.HealthStub]]:
+async def health(two_ports: int) -> AsyncIterator[tuple[int, health_pb2_grpc.HealthStub]]:
     async with (
-        publishing(settings(free_ports)) as publisher,
+        publishing(settings(two_ports)) as publisher,
         grpc.aio.insecure_channel(publisher.address) as channel,
     ):
-        yield free_ports, health_pb2_grpc.HealthStub(channel)
+        yield two_ports, health_pb2_grpc.HealthStub(channel)
 
 
 @pytest.fixture
-def free_ports(free_port: int) -> int:
+def two_ports(held_ports: HeldPorts) -> int:
     """Return the first of two ports, those of the ranks."""
-    return free_port if free_port < 65535 else free_port - 1
+    return held_ports.take(1)
 
 
 async def asked(stub: health_pb2_grpc.HealthStub) -> int:

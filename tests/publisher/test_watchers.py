@@ -20,9 +20,9 @@ CHANGE = pb.Change(added=pb.Keys(keys=bytes(512 << 10)))
 
 
 @pytest.fixture
-async def published(free_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publishing]:
+async def published(held_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publishing]:
     monkeypatch.setattr(publisher.assemble, "SLOW_SECONDS", 1.0)
-    async with publishing(settings(free_port)) as running:
+    async with publishing(settings(held_port)) as running:
         yield running
 
 
@@ -112,12 +112,12 @@ async def test_watchers_that_never_read_lose_their_places_to_routers_of_the_same
 
 
 async def test_a_connection_that_says_nothing_ends(
-    monkeypatch: pytest.MonkeyPatch, free_port: int
+    monkeypatch: pytest.MonkeyPatch, held_port: int
 ) -> None:
     hurried = [("grpc.server_handshake_timeout_ms", 200)]
     options = [*GRPC_OPTIONS, *hurried]
     monkeypatch.setattr(publisher.assemble, "GRPC_OPTIONS", options)
-    async with publishing(settings(free_port)) as running:
+    async with publishing(settings(held_port)) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(port(running)))
         with contextlib.suppress(ConnectionError):
             while await reader.read(1 << 10):

@@ -115,10 +115,10 @@ async def test_what_the_router_refuses_is_said_with_status_and_reason(
 
 
 async def test_a_router_that_is_not_there_is_named(
-    free_port: int, capsys: pytest.CaptureFixture[str]
+    held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask.pods_main, "--router", f"127.0.0.1:{free_port}") == 1
-    assert f"no router answers at 127.0.0.1:{free_port}" in capsys.readouterr().err
+    assert await run(ask.pods_main, "--router", f"127.0.0.1:{held_port}") == 1
+    assert f"no router answers at 127.0.0.1:{held_port}" in capsys.readouterr().err
 
 
 async def test_pods_are_listed(

@@ -78,16 +78,16 @@ async def test_a_router_without_pods_is_not_ready_and_says_so(tmp_path: Path) ->
 
 
 async def test_a_router_all_of_whose_pods_are_down_is_not_ready_and_says_why(
-    tmp_path: Path, free_port: int
+    tmp_path: Path, held_port: int
 ) -> None:
-    address = f"127.0.0.1:{free_port}"
+    address = f"127.0.0.1:{held_port}"
     async with asked(tmp_path, pod(address, 'events = "tcp://127.0.0.1:1"')) as router:
         assert await router.status() == NOT_SERVING, "from the first moment"
         said = await router.until(NOT_SERVING, 503)
         while "not connected" in said["pods"]["reason"]:
             said = await router.until(NOT_SERVING, 503)
     assert said["pods"]["reason"].startswith("none of 1 pods is ready; pod-1: ")
-    assert str(free_port) in said["pods"]["reason"]
+    assert str(held_port) in said["pods"]["reason"]
 
 
 @pytest.mark.parametrize("service", ["", "warmpath.v1.Router"])

@@ -417,7 +417,7 @@ def test_where_there_is_no_index_that_is_said(
     prefix: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    free_port: int,
+    held_port: int,
 ) -> None:
     def problem(*words: str) -> str:
         assert main(["stats", *words]) == 2
@@ -427,7 +427,7 @@ def test_where_there_is_no_index_that_is_said(
         "--url", redis_server.url, "--prefix", prefix
     )
     assert "no Redis answers at" in problem(
-        "--url", f"redis://127.0.0.1:{free_port}", "--timeout", "5"
+        "--url", f"redis://127.0.0.1:{held_port}", "--timeout", "5"
     )
     assert "not one of redis://" in problem("--url", "http://x")
     assert "Give --config ROUTER.toml or --url" in problem()

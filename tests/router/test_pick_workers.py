@@ -15,7 +15,6 @@ import pytest
 from pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
 
 from bench.cluster import Process, Worker, WorkerSettings
-from bench.servers import free_ports
 from router import ask_pick, doctor
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -285,12 +284,11 @@ async def all_told(stand: Stand) -> bool:
 
 
 async def test_several_processes_each_keep_the_bookings_of_their_connections(
-    tmp_path: Path,
+    tmp_path: Path, held_port: int
 ) -> None:
-    [port] = free_ports(1)
     path = tmp_path / "router.toml"
     path.write_text(
-        f'[server]\nlisten = "127.0.0.1:{port}"\nmetrics-listen = ""\nprocesses = 2\n'
+        f'[server]\nlisten = "127.0.0.1:{held_port}"\nmetrics-listen = ""\nprocesses = 2\n'
         '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n' + pod("a") + pod("b")
     )
     process = await asyncio.create_subprocess_exec(
@@ -302,7 +300,7 @@ async def test_several_processes_each_keep_the_bookings_of_their_connections(
         assert b"2 processes" in await process.stdout.readline()
         for _ in range(4):
             options = [("grpc.use_local_subchannel_pool", 1)]
-            address = f"127.0.0.1:{port}"
+            address = f"127.0.0.1:{held_port}"
             async with grpc.aio.insecure_channel(address, options=options) as channel:
                 stand = Stand(address, router_pb2_grpc.RouterStub(channel))
                 answer = await stand.pick(prompt(), wait=True)

@@ -175,8 +175,8 @@ async def test_one_failed_look_is_no_reason_two_are(engine: tuple[Engine, Pod, R
     assert pod.ready
 
 
-async def test_an_engine_that_does_not_answer_is_down(free_port: int) -> None:
-    pod = Pod("p", f"127.0.0.1:{free_port}", "m", ())
+async def test_an_engine_that_does_not_answer_is_down(held_port: int) -> None:
+    pod = Pod("p", f"127.0.0.1:{held_port}", "m", ())
     await look(Prober(pod, interval=1, timeout=1))
     assert pod.status.healthy is False
 
@@ -270,7 +270,7 @@ async def test_an_engine_that_says_that_it_takes_no_requests_is_believed_at_once
 
 
 async def test_an_engine_that_ends_is_told_of_when_that_is_known_and_when_it_is_well_again(
-    engine: tuple[Engine, Pod, RankIngest], free_port: int
+    engine: tuple[Engine, Pod, RankIngest], held_port: int
 ) -> None:
     server, pod, _ = engine
     told: list[str] = []
@@ -288,13 +288,13 @@ async def test_an_engine_that_ends_is_told_of_when_that_is_known_and_when_it_is_
     server.health = 200
     await look(prober, 2)
     assert told == ["p"] * 2, "and so is what was sent meanwhile"
-    address, pod.address = pod.address, f"127.0.0.1:{free_port}"
+    address, pod.address = pod.address, f"127.0.0.1:{held_port}"
     await look(prober)
     assert told == ["p"] * 2, "one failed look is no reason"
     pod.address = address
     await look(prober, 2)
     assert told == ["p"] * 3
-    pod.address = f"127.0.0.1:{free_port}"
+    pod.address = f"127.0.0.1:{held_port}"
     await look(prober, 3)
     assert told == ["p"] * 4
 
@@ -384,7 +384,7 @@ async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
 
 @pytest.mark.parametrize("problem", ["refuses", "is not there"])
 async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted(
-    engine: tuple[Engine, Pod, RankIngest], problem: str, free_port: int
+    engine: tuple[Engine, Pod, RankIngest], problem: str, held_port: int
 ) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -394,7 +394,7 @@ async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted
     if problem == "refuses":
         server.health = 503
     else:
-        pod.address = f"127.0.0.1:{free_port}"
+        pod.address = f"127.0.0.1:{held_port}"
     await look(prober)
     pod.address, server.health = address, 200
     assert rank.trust.level is Level.EXACT

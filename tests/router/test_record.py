@@ -133,7 +133,7 @@ def test_bad_options_are_named(
 
 async def test_an_engine_that_publishes_nothing_is_named_and_no_file_is_left(
     tmp_path: Path,
-    free_port: int,
+    held_port: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -142,7 +142,7 @@ async def test_an_engine_that_publishes_nothing_is_named_and_no_file_is_left(
     await worker.start(SETTINGS)
     out = tmp_path / "out.jsonl.gz"
     target = f"--target=http://{worker.address}"
-    silent = f"tcp://127.0.0.1:{free_port}"
+    silent = f"tcp://127.0.0.1:{held_port}"
     for options, named in (
         ([f"--events={silent}"], "--events: nobody publishes"),
         ([f"--events={worker.events}", f"--replay={silent}"], "--replay: no answer"),
@@ -162,14 +162,14 @@ def record_in_a_loop(command: list[str]) -> int:
 
 
 async def test_it_can_be_ended_while_it_waits_for_the_engine(
-    tmp_path: Path, free_port: int
+    tmp_path: Path, held_port: int
 ) -> None:
     worker = Worker("w", Process("worker", tmp_path / "log"))
     await worker.start(SETTINGS)
     out = tmp_path / "out.jsonl.gz"
     waiting = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "router", "record", f"--target=http://{worker.address}",
-        f"--events=tcp://127.0.0.1:{free_port}", f"--out={out}",
+        f"--events=tcp://127.0.0.1:{held_port}", f"--out={out}",
     )  # fmt: skip
     while not out.exists():
         await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ from tests.router.shared_stand import (
     seen,
     until,
 )
-from tests.servers.redis_server import RedisServer, free_port
+from tests.servers.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -101,22 +101,21 @@ async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
 
 @pytest.mark.parametrize("mode", ["replica", "shared"])
 async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_there(
-    tmp_path: Path, worker: Worker, prefix: str, mode: str
+    tmp_path: Path, worker: Worker, prefix: str, mode: str, held_port: int
 ) -> None:
-    port = free_port()
-    url = f"redis://127.0.0.1:{port}"
+    url = f"redis://127.0.0.1:{held_port}"
     async with (
         publishing(publisher(worker, url, prefix)),
         router(tmp_path, url, prefix, seen(worker), f'mode = "{mode}"') as one,
     ):
         await generate(worker, IDS)
-        while f"127.0.0.1:{port}" not in (await one.trust()).reason:
+        while f"127.0.0.1:{held_port}" not in (await one.trust()).reason:
             assert await one.score() == {"w": 0}
             await asyncio.sleep(0.02)
         while not one.running.health.ready():
             await asyncio.sleep(0.02)
         assert (await one.trust()).level == pb.Trust.COLD
-        with RedisServer(port=port) as server:
+        with RedisServer(port=held_port) as server:
             await until(one.is_believed)
             while await one.score() != {"w": 144}:
                 await asyncio.sleep(0.02)

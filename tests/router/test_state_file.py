@@ -112,10 +112,10 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
 
 @pytest.mark.parametrize(("processes", "name"), [(1, "state"), (2, "state.1")])
 async def test_an_end_without_saving_is_a_failure(
-    tmp_path: Path, free_port: int, processes: int, name: str
+    tmp_path: Path, held_port: int, processes: int, name: str
 ) -> None:
     config = serving(tmp_path, "state", processes)
-    config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{free_port}"))
+    config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{held_port}"))
     router = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "router", "serve", "--config", str(config),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -185,10 +185,10 @@ async def test_a_tokenizer_of_the_hub_serves_texts_and_chats(
 
 
 async def test_a_hub_that_is_wrong_or_down_refuses_only_its_models_texts(
-    tmp_path: Path, model_folder: Path, hub: FakeHub, free_port: int
+    tmp_path: Path, model_folder: Path, hub: FakeHub, held_port: int
 ) -> None:
     wrong = hub_table(hub, **{"tokenizer.json": "0" * 64})
-    down = hub_table(hub).replace(hub.url, f"http://127.0.0.1:{free_port}")
+    down = hub_table(hub).replace(hub.url, f"http://127.0.0.1:{held_port}")
     models = (
         f'[[models]]\nname = "wrong"\n{wrong}'
         f'[[models]]\nname = "down"\n{down.replace(COMMIT, "f" * 40)}'

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,26 +12,14 @@ from typing import Any, Literal
 
 import redis
 
+from bench.held_ports import HeldPorts
+from bench.redis_cluster import BUS
 from bench.redis_server import find_server
 from tests.servers.service import Service
 
 Binary = Literal["redis", "valkey"]
 """Redis 6.2 or Valkey 9."""
 START_SECONDS = 30.0
-
-
-def free_port(cluster: bool = False) -> int:
-    """Return a port that is free; of a cluster's node, its bus port is free too."""
-    while True:
-        with socket.socket() as probe, socket.socket() as bus:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            try:
-                if cluster:
-                    bus.bind(("127.0.0.1", port + 10000))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = START_SECONDS, what: str = "") -> Any:
@@ -68,7 +55,8 @@ class RedisServer(Service):
         self.name = binary
         self.folder = Path(tempfile.mkdtemp(prefix="warmpath-redis-"))
         self.port = port
-        self._given_port = port
+        """Held from the start to `close`, so that a restart finds it; given, it is held by the giver."""
+        self._held = HeldPorts()
         self._config = {"save": "", "appendonly": "no"} | config
         self._users = users
         self._sentinel = sentinel
@@ -131,14 +119,11 @@ class RedisServer(Service):
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        for _ in range(5):
-            self.port = self._given_port or free_port(cluster="cluster_enabled" in self._config)
-            self._write_config()
-            self._spawn()
-            if self._answers():
-                return
-            # Another one took the port in between.
-        raise AssertionError(f"it did not start:\n{self.log}")
+        beyond = (BUS,) if "cluster_enabled" in self._config else ()
+        self.port = self.port or self._held.take(*beyond)
+        self._write_config()
+        self._spawn()
+        assert self._answers(), self.log
 
     def restart(self) -> None:
         """Start it again where it was: same port, same folder."""
@@ -209,6 +194,7 @@ class RedisServer(Service):
     def close(self) -> None:
         """End it and remove what it wrote."""
         self.kill()
+        self._held.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self, number: signal.Signals) -> None:

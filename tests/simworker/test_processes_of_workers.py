@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from typing import Any, Self
@@ -12,7 +11,7 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
-from bench.servers import free_ports
+from bench.held_ports import HeldPorts
 from tests.simworker.local_worker import IDS, SMALL
 
 
@@ -66,19 +65,6 @@ async def cached(http: aiohttp.ClientSession, address: str) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-def free_run(count: int) -> int:
-    """Return the first of so many consecutive ports that are free now."""
-    while True:
-        [first] = free_ports(1)
-        # Apart from each other, and below the ports that others are given.
-        first = first % 20000 + 10000
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in range(first, first + count):
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", port))
-            return first
-
-
 async def asked_until_refused(http: aiohttp.ClientSession, address: str) -> None:
     """Ask again while the listener is still open, a moment longer than the connections."""
     while True:
@@ -114,8 +100,10 @@ async def test_many_workers_in_a_process_have_caches_of_their_own_and_end_togeth
         assert await spawned.terminated() == (0, "")
 
 
-async def test_ports_are_counted_up_with_room_for_the_ranks() -> None:
-    first, events, replay = free_run(2), free_run(4), free_run(4)
+async def test_ports_are_counted_up_with_room_for_the_ranks(
+    held_ports: HeldPorts,
+) -> None:
+    first, events, replay = held_ports.take(1), held_ports.take(1, 2, 3), held_ports.take(1, 2, 3)
     options = (
         "--workers=2", "--data-parallel-size=2", f"--listen=127.0.0.1:{first}",
         f"--events-endpoint=tcp://127.0.0.1:{events}", f"--replay-endpoint=tcp://127.0.0.1:{replay}",

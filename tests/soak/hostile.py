@@ -27,7 +27,7 @@ import aiohttp
 import grpc.aio
 import zmq.asyncio
 
-from bench.servers import free_ports
+from bench.held_ports import HeldPorts
 from indexer.key import fingerprint
 from indexer.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -84,8 +84,11 @@ class Soak:
         self.acts: Counter[str] = Counter()
         self.rng = Random(seed)
         self.context = zmq.asyncio.Context()
-        ports = free_ports(4)
-        self.grpc, self.http, self.watch, self.page = (f"127.0.0.1:{port}" for port in ports)
+        self.ports = HeldPorts()
+        """The router's and the publisher's: held while they run, so that callers know them beforehand."""
+        self.grpc, self.http, self.watch, self.page = (
+            f"127.0.0.1:{self.ports.take()}" for _ in range(4)
+        )
         self.engines = [
             HonestEngine(pod, capacity=capacity, seed=seed + number, context=self.context)
             for number, (pod, capacity) in enumerate(
@@ -234,6 +237,7 @@ def _pod(name: str, address: str, follow: str) -> str:
 async def standing(soak: Soak) -> AsyncIterator[list[LyingEngine]]:
     """Have both processes run, and the still engine followed and full."""
     async with AsyncExitStack() as stack:
+        stack.enter_context(soak.ports)
         liars = await soak.write(stack)
         for watched in (soak.publisher, soak.router):
             stack.push_async_callback(watched.end, DRAIN_SECONDS)

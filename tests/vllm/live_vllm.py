@@ -9,11 +9,10 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -22,6 +21,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from bench.held_ports import HeldPorts
 from router.assemble import running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -63,24 +63,6 @@ WORDS = [
 def text(words: int, seed: int) -> str:
     rng = Random(seed)
     return " ".join(rng.choice(WORDS) for _ in range(words))
-
-
-def free_ports(count: int) -> int:
-    """Return the first of some ports in a row that were free a moment ago.
-
-    The engine numbers its ranks' ports itself, so nothing can hold them for it: the row lies below the ports that the
-    system gives to whoever asks for any, where other processes do not come by chance.
-    """
-    rng = Random()
-    while True:
-        first = rng.randrange(10_000, 30_000)
-        with ExitStack() as held:
-            try:
-                for port in range(first, first + count):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
 
 
 @dataclass
@@ -163,11 +145,16 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    first = free_ports(8)
-    engine = Engine(first, first + 1, first + 4, first + 7, tmp_path_factory.mktemp("vllm") / "log")
-    engine.start()
-    yield engine
-    engine.stop()
+    with HeldPorts() as ports:
+        # The engine counts its ranks' ports up itself.
+        listen, events, replay, publisher = (
+            ports.take(), ports.take(1), ports.take(1), ports.take()
+        )  # fmt: skip
+        log = tmp_path_factory.mktemp("vllm") / "log"
+        engine = Engine(listen, events, replay, publisher, log)
+        engine.start()
+        yield engine
+        engine.stop()
 
 
 class Router:
