@@ -14,7 +14,7 @@ from router import booking_id
 from router.attribution import Attribution
 from router.body import BadPromptError
 from router.bounds import check_name
-from router.candidate_message import candidate_messages, source_message
+from router.candidate_message import candidate_message, candidate_messages, source_message
 from router.decisions import Decisions
 from router.diagnose import diagnose
 from router.eligible import eligible
@@ -46,6 +46,10 @@ FORMS: dict[str, Literal["ids", "text", "chat"]] = {"chat_body": "chat", "text":
 """What a prompt's form counts as; a completions body may hold ids as well as a text."""
 
 MOST_SESSION_BYTES = 256
+
+MOST_TOLD = 64
+"""Candidates in an answer to Pick, the pick among them: to tell of all costs more than to weigh them,
+and nobody tries so many fall-backs."""
 
 
 class PickAnswerer:
@@ -103,7 +107,7 @@ class PickAnswerer:
             ask = replace(ask, shadow=request.shadow, booking_id=name)
             placed, choice = await self._choose(ask)
         try:
-            yield await self._response(ask, placed.booking_id, choice)
+            yield self._response(ask, placed.booking_id, choice)
         except BaseException:
             self._picker.withdraw(placed, self._clock())
             raise
@@ -118,18 +122,18 @@ class PickAnswerer:
         except UnknownPolicyError as error:
             raise BadPromptError("policy", str(error)) from error
 
-    async def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
+    def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
+        told, decode = choice.options[:MOST_TOLD], choice.decode[:MOST_TOLD]
         response = pb.PickResponse(
             booking_id=name,
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
+            candidates=[candidate_message(one, self._wall_offset) for one in told],
+            decode_candidates=[candidate_message(one, self._wall_offset) for one in decode],
+            candidates_left_out=len(choice.options) - len(told),
+            decode_candidates_left_out=len(choice.decode) - len(decode),
         )
-        for told, options in (
-            (response.candidates, choice.options),
-            (response.decode_candidates, choice.decode),
-        ):
-            told.extend(await candidate_messages(options, self._wall_offset))
         if choice.source is not None:
             response.source.CopyFrom(source_message(choice.source))
         return response

@@ -8,6 +8,7 @@ import grpc
 import pytest
 from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 
+from router.answer_pick import MOST_TOLD
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 THREE = QUIET + pod("a") + pod("b") + pod("c")
@@ -40,6 +41,22 @@ async def test_pick_ranks_all_candidates_and_books_the_first(unending: Stand) ->
     second = await stand.pick(prompt(first=900))
     assert by_pod(second.candidates)[best.pod].outstanding_tokens == 100
     assert second.candidates[0].pod != best.pod
+
+
+async def test_pick_tells_of_the_best_candidates_and_counts_the_others(tmp_path: Path) -> None:
+    many = "".join(pod(f"pod-{number}") for number in range(MOST_TOLD + 6))
+    async with standing(tmp_path, QUIET + many) as stand:
+        all_of_them = (await stand.explain(prompt())).candidates
+        picked = await stand.pick(prompt(), disaggregated=True)
+    assert len(all_of_them) == MOST_TOLD + 6
+    assert (len(picked.candidates), picked.candidates_left_out) == (MOST_TOLD, 6)
+    assert (len(picked.decode_candidates), picked.decode_candidates_left_out) == (MOST_TOLD, 6)
+
+
+async def test_nothing_is_left_out_of_a_few_candidates(stand: Stand) -> None:
+    picked = await stand.pick(prompt(), disaggregated=True)
+    assert len(picked.candidates) == len(picked.decode_candidates) == 3
+    assert picked.candidates_left_out == picked.decode_candidates_left_out == 0
 
 
 async def test_a_prefill_takes_what_the_constants_say(stand: Stand) -> None:

@@ -613,6 +613,8 @@ class PickResponse(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     RECKONED_TOKENS_FIELD_NUMBER: _builtins.int
     RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
+    CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    DECODE_CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """Names the booking in Report: what the request said, if it said any."""
     prompt_tokens: _builtins.int
@@ -622,13 +624,16 @@ class PickResponse(_message.Message):
     """
     reckoned_because: _builtins.str
     """Why it was not; empty where all was."""
+    candidates_left_out: _builtins.int
+    """How many further candidates were weighed, for the prefill and for decoding."""
+    decode_candidates_left_out: _builtins.int
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """Best first: the pick, then the fall-backs in the order to try them."""
+        """Best first: the pick, then the fall-backs in the order to try them. At most 64; Explain tells of all."""
 
     @_builtins.property
     def decode_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """Of a disaggregated pick: where to decode, best first. `candidates` are for the prefill."""
+        """Of a disaggregated pick: where to decode, best first, at most 64. `candidates` are for the prefill."""
 
     @_builtins.property
     def source(self) -> Global___Source:
@@ -646,10 +651,12 @@ class PickResponse(_message.Message):
         source: Global___Source | None = ...,
         reckoned_tokens: _builtins.int = ...,
         reckoned_because: _builtins.str = ...,
+        candidates_left_out: _builtins.int = ...,
+        decode_candidates_left_out: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "decode_candidates", b"decode_candidates", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "candidates_left_out", b"candidates_left_out", "decode_candidates", b"decode_candidates", "decode_candidates_left_out", b"decode_candidates_left_out", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
