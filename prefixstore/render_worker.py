@@ -6,11 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 
 from prefixstore.chat import ModelTemplate
+from prefixstore.isolated import isolated
 from prefixstore.render_frame import (
     LENGTH_BYTES,
     REPLY_ROOM,
@@ -23,15 +23,7 @@ from prefixstore.render_frame import (
 from prefixstore.renderer import RenderCrashedError, RenderTimeoutError
 from prefixstore.template import RenderLimitError, TemplateError
 
-ROOT = Path(__file__).resolve().parents[1]
-
-COMMAND = (
-    # Isolated: nothing of the environment, of the user or of the working directory is imported. The
-    # code is this process's own, also where several versions are installed.
-    "-I",
-    "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); import prefixstore.render_process as p; p.main()",
-)
+COMMAND = isolated("prefixstore.render_process")
 
 START_SECONDS = 60.0
 """Longest wait for each step of a process's start: a busy machine takes a while to start Python."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from prefixstore.isolated import isolated
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 MOST_BYTES = 4 << 30
@@ -20,20 +21,18 @@ MOST_REASON = 1000
 REFUSED = 3
 """Exit status of a process that says on its standard output why the tokenizer cannot be had."""
 
-ROOT = Path(__file__).resolve().parents[1]
-COMMAND = (
-    # Isolated, as `prefixstore.render_worker` says: nothing of the working directory is imported.
-    "-I",
-    "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {__name__} as t; sys.exit(t.main())",
-)
-
 
 def try_tokenizer(
     folder: Path, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
 ) -> None:
     """Load a folder's tokenizer elsewhere. Raises TokenizerUnavailableError where that fails."""
-    command = [sys.executable, *COMMAND, str(folder), str(most_bytes), str(math.ceil(most_seconds))]
+    command = [
+        sys.executable,
+        *isolated(__name__),
+        str(folder),
+        str(most_bytes),
+        str(math.ceil(most_seconds)),
+    ]
     try:
         ended = subprocess.run(  # noqa: S603  ourselves
             command,
