@@ -9,8 +9,8 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import atheris
@@ -34,6 +34,7 @@ with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
     from indexer.memory import MemoryIndex
     from indexer.rank_ingest import RankIngest
     from indexer.rank_source import RankSource
+    from tests.fuzz.guided import fuzz
 
 MOST_EVENTS = 4
 """Batches of one input that go through one rank, so that they can contradict each other."""
@@ -118,16 +119,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     args = parser.parse_args()
     warm_up(ArrayIndex(1 << 20))
-    with tempfile.TemporaryDirectory() as corpus:
-        seeds(args.engine, Path(corpus))
-        found = ROOT / "out" / "fuzz"
-        found.mkdir(parents=True, exist_ok=True)
-        options = [
-            sys.argv[0], corpus, f"-max_total_time={args.seconds}", "-max_len=4096", "-timeout=5",
-            "-rss_limit_mb=1024", f"-artifact_prefix={found}/{args.engine}-", "-print_final_stats=1",
-        ]  # fmt: skip
-        atheris.Setup(options, target(args.engine))
-        atheris.Fuzz()
+    fuzz(args.engine, args.seconds, partial(seeds, args.engine), target(args.engine))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import json
 import os
 import struct
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import atheris
@@ -53,6 +53,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.wire import listed_ids, parse_request
     from scorer.strategy import longest_prefix
     from tests.fuzz.asked_service import AskedService
+    from tests.fuzz.guided import fuzz
 
 Target = Callable[[bytes], None]
 TOKENS = b"".join(struct.pack("<I", token) for token in range(33))
@@ -293,21 +294,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     args = parser.parse_args()
     warm_up(ArrayIndex(1 << 20))
-    with tempfile.TemporaryDirectory() as corpus, asyncio.Runner() as runner:
-        for number, seed in enumerate(seeds(args.target)):
-            (Path(corpus) / str(number)).write_bytes(seed)
-        found = ROOT / "out" / "fuzz"
-        found.mkdir(parents=True, exist_ok=True)
-        options = [
-            sys.argv[0], corpus, f"-max_total_time={args.seconds}", "-max_len=4096", "-timeout=5",
-            "-rss_limit_mb=1024", f"-artifact_prefix={found}/{args.target}-", "-print_final_stats=1",
-        ]  # fmt: skip
+    corpus = seeds(args.target)
+    with asyncio.Runner() as runner:
         target = TARGETS[args.target](runner)
         # What Numba compiles at its first call is compiled before time is taken.
-        for seed in seeds(args.target):
+        for seed in corpus:
             target(seed)
-        atheris.Setup(options, target)
-        atheris.Fuzz()
+        fuzz(args.target, args.seconds, partial(_write, corpus), target)
+
+
+def _write(corpus: list[bytes], folder: Path) -> None:
+    for number, seed in enumerate(corpus):
+        (folder / str(number)).write_bytes(seed)
 
 
 if __name__ == "__main__":
