@@ -17,8 +17,8 @@ MOST_TIMES = 256
 """Bytes that one byte may become: XLM-RoBERTa's precompiled map with what follows it has 66."""
 MOST_PIECES = 16
 """Bytes that pre-tokenizers may make of one: ByteLevel makes two, each time that it is named."""
-MOST_MORE = 1024
-"""Bytes that a text may get besides."""
+ENDLESS = 1 << 32
+"""What is more than this is not counted."""
 
 TIMES = {
     # U+FDFA has 3 bytes, and 33 when it is decomposed.
@@ -57,7 +57,8 @@ def growth(normalizer: Mapping[str, Any] | None) -> Growth:
         times, more = Growth()
         for one in normalizer["normalizers"]:
             step = growth(one)
-            times, more = times * step.times, more * step.times + step.more
+            times = min(times * step.times, ENDLESS)
+            more = min(more * step.times + step.more, ENDLESS)
         return Growth(times, more)
     if kind == "Prepend":
         # Added tokens divide a text, and each part between two of them, of a byte or more, gets it.
@@ -76,16 +77,19 @@ def growth(normalizer: Mapping[str, Any] | None) -> Growth:
     return Growth(TIMES.get(kind, 1))
 
 
-def check_growth(definition: Mapping[str, Any]) -> None:
-    """Raise ValueError for a tokenizer that makes texts grow too much; else as `growth`."""
-    times, more = growth(definition.get("normalizer"))
+def checked_growth(definition: Mapping[str, Any]) -> int:
+    """Return how many bytes a tokenizer makes of one of a text, at most.
+
+    Raises ValueError for a tokenizer that makes texts grow too much; else as `growth`.
+    """
+    # What a text gets besides is less than one more byte would make: each step gives less than it makes.
+    times = growth(definition.get("normalizer")).times
     pieces = pieces_growth(definition.get("pre_tokenizer"))
     if pieces > MOST_PIECES:
         raise ValueError(f"pre_tokenizer: makes up to {pieces} bytes of one; {MOST_PIECES} at most")
     if times > MOST_TIMES:
         raise ValueError(f"normalizer: makes up to {times} bytes of one; {MOST_TIMES} at most")
-    if more > MOST_MORE:
-        raise ValueError(f"normalizer: adds up to {more} bytes to a text; {MOST_MORE} at most")
+    return times * pieces
 
 
 def pieces_growth(steps: Mapping[str, Any] | None) -> int:
@@ -93,7 +97,7 @@ def pieces_growth(steps: Mapping[str, Any] | None) -> int:
     if steps is None:
         return 1
     if steps["type"] == "Sequence":
-        return math.prod(map(pieces_growth, steps["pretokenizers"]))
+        return min(math.prod(map(pieces_growth, steps["pretokenizers"])), ENDLESS)
     return TIMES.get(steps["type"], 1)
 
 

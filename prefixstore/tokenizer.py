@@ -16,7 +16,7 @@ import tokenizers
 
 from prefixstore.added_tokens import add_missing, described
 from prefixstore.boundary import cut_finder
-from prefixstore.growth import check_growth
+from prefixstore.growth import checked_growth
 from prefixstore.ids import pack_ids
 from prefixstore.proof import cuts_of, puts_space_in_front
 
@@ -32,6 +32,9 @@ PROBE = (
     "e\u0301 \U0001f469\u200d\U0001f469\u200d\U0001f467 end of the probe "
 ) * 4
 """What is encoded whole and cut when a tokenizer is loaded: a proof is good, a look is better."""
+
+MOST_GROWN_BYTES = 32 << 20
+"""Bytes that `tokenizers` may make of texts that it is given at once; each takes it about 150 more."""
 
 PROBED_TOKENS = 1000
 """Tokens of the vocabulary that are looked at too."""
@@ -74,7 +77,8 @@ class Tokenizer(Protocol):
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         """Return the ids of consecutive parts of a text, no special tokens added. Thread-safe.
 
-        `at_start` says whether the first one begins the text. Raises UnicodeDecodeError.
+        `at_start` says whether the first one begins the text. Raises UnicodeDecodeError, and
+        InvalidTextError for a part that is too long.
         """
 
 
@@ -117,7 +121,7 @@ class FolderTokenizer:
         try:
             definition = (folder / reading).read_text(encoding="utf-8")
             parsed = json.loads(definition)
-            check_growth(parsed)
+            self._growth = checked_growth(parsed)
             self._tokenizer = tokenizers.Tokenizer.from_str(definition)
             reading = "config.json"
             model_config = _optional_json(folder / reading)
@@ -210,6 +214,24 @@ class FolderTokenizer:
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         """Return each part's ids."""
+        most = MOST_GROWN_BYTES // self._growth
+        encoded: list[bytes] = []
+        together: list[bytes] = []
+        size = 0
+        for part in parts:
+            if len(part) > most:
+                raise InvalidTextError(
+                    f"has {len(part)} bytes in one piece, and its tokenizer may make {self._growth} of "
+                    f"each: {most} at most"
+                )
+            if size + len(part) > most:
+                encoded += self._encode(together, at_start=at_start and not encoded)
+                together, size = [], 0
+            together.append(part)
+            size += len(part)
+        return encoded + self._encode(together, at_start=at_start and not encoded)
+
+    def _encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         texts = [part.decode() for part in parts]
         if self.has_cuts and self._drops_space:
             # Before every part but the text's first the tokenizer puts the space itself.

@@ -11,9 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
-from prefixstore.growth import Growth, check_growth, growth
+from prefixstore.growth import Growth, checked_growth, growth
 from prefixstore.source import FolderSource
-from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.tokenizer import (
+    MOST_GROWN_BYTES,
+    FolderTokenizer,
+    InvalidTextError,
+    TokenizerUnavailableError,
+)
 from prefixstore.try_tokenizer import try_tokenizer
 
 NORMALIZERS = st.recursive(
@@ -112,7 +117,34 @@ def test_the_normalisers_of_albert_and_xlnet_are_taken() -> None:
         {"type": "Precompiled", "precompiled_charsmap": ligature},
         {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
     ]
-    check_growth({"normalizer": {"type": "Sequence", "normalizers": steps}})
+    checked_growth({"normalizer": {"type": "Sequence", "normalizers": steps}})
+
+
+@given(normalizer=NORMALIZERS)
+def test_what_a_text_gets_besides_is_less_than_a_byte_of_it_makes(
+    normalizer: dict[str, Any],
+) -> None:
+    times, more = growth(normalizer)
+    assert more < times
+
+
+def test_steps_that_multiply_without_end_are_refused_in_words() -> None:
+    steps = {"type": "Sequence", "normalizers": [{"type": "NFKC"}] * 20_000}
+    with pytest.raises(ValueError, match="makes up to 4294967296 bytes of one; 256 at most"):
+        checked_growth({"normalizer": steps})
+
+
+def test_a_text_that_would_grow_beyond_measure_is_refused_and_one_in_parts_is_not(
+    tmp_path: Path,
+) -> None:
+    replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
+    tokenizer = FolderTokenizer(folder_of(tmp_path, replace))
+    most = MOST_GROWN_BYTES // 200
+    with pytest.raises(InvalidTextError, match=f"may make 200 of each: {most} at most"):
+        tokenizer.encode([b"c" * (most + 1)], at_start=True)
+    parts = [b"c" * (most // 2)] * 5
+    assert tokenizer.encode(parts, at_start=True) == tokenizer.encode(parts[:1], at_start=True) * 5
+    assert tokenizer.encode([], at_start=True) == []
 
 
 def test_what_is_put_in_front_counts_for_each_part_between_added_tokens() -> None:
@@ -123,7 +155,7 @@ def test_what_is_put_in_front_counts_for_each_part_between_added_tokens() -> Non
     ends = [end for _, end in tokenizer.encode(text).offsets]
     assert len(ends) == 100
     with pytest.raises(ValueError, match="makes up to 301 bytes of one; 256 at most"):
-        check_growth(json.loads(tokenizer.to_str()))
+        checked_growth(json.loads(tokenizer.to_str()))
 
 
 def test_pre_tokenizers_that_grow_texts_without_measure_are_refused() -> None:
@@ -131,9 +163,9 @@ def test_pre_tokenizers_that_grow_texts_without_measure_are_refused() -> None:
     with pytest.raises(
         ValueError, match="pre_tokenizer: makes up to 65536 bytes of one; 16 at most"
     ):
-        check_growth({"pre_tokenizer": steps})
+        checked_growth({"pre_tokenizer": steps})
     steps["pretokenizers"] = [{"type": "ByteLevel"}, {"type": "Split"}]
-    check_growth({"pre_tokenizer": steps})
+    checked_growth({"pre_tokenizer": steps})
 
 
 def test_the_process_imports_nothing_from_the_working_directory(
