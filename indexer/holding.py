@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from indexer.engines.event import EngineHash
 from indexer.index import BrokenInvariantError
+from indexer.saved import SavedHolding
 
 
 class Holding:
@@ -23,6 +24,8 @@ class Holding:
         """Names of which nothing is certain since something was missed."""
         self.thinned: set[EngineHash] = set()
         """Names that were last removed, and are held because they had been announced more often."""
+        self.repeated: set[EngineHash] = set()
+        """Names of which a copy was announced in a way in which a hit may be, too."""
         self.certain = 0
         """Copies of all names but those in doubt."""
 
@@ -35,7 +38,7 @@ class Holding:
         """Return the name that stands for a key; None where none does, or several do."""
         return None if key in self._more else self.names.get(key)
 
-    def hold(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
+    def hold(self, name: EngineHash, keys: Iterable[int], *, may_be_hit: bool = False) -> list[int]:
         """Hold one copy more of a name; return the keys that are new here."""
         count = self.copies.get(name, 0)
         self.certain += 1
@@ -45,6 +48,8 @@ class Holding:
                 # What was counted before may be gone; this copy is certain.
                 self.doubted.discard(name)
                 count = 0
+            elif may_be_hit:
+                self.repeated.add(name)
             self.copies[name] = count + 1
             return []
         self.copies[name] = 1
@@ -76,6 +81,7 @@ class Holding:
             self.certain -= copies
         self.doubted.discard(name)
         self.thinned.discard(name)
+        self.repeated.discard(name)
         return [key for key in keys if self._leave(name, key)]
 
     def _leave(self, name: EngineHash, key: int) -> bool:
@@ -101,16 +107,15 @@ class Holding:
 
     def restore(
         self,
-        copies: dict[EngineHash, int],
-        doubted: Iterable[EngineHash],
-        thinned: Iterable[EngineHash],
+        saved: SavedHolding,
         last: Mapping[EngineHash, int],
         earlier: Mapping[EngineHash, Iterable[int]],
     ) -> None:
         """Hold what another process held, given the last key of every name, and the keys before it."""
-        self.copies = copies
-        self.doubted = set(doubted)
-        self.thinned = set(thinned)
+        copies = self.copies = saved.copies
+        self.doubted = set(saved.doubted)
+        self.thinned = set(saved.thinned)
+        self.repeated = set(saved.repeated)
         self.certain = sum(copies.values()) - sum(map(copies.__getitem__, self.doubted))
         for name in copies:
             self._stand(name, last[name])
@@ -122,6 +127,7 @@ class Holding:
         """Take note that any name may be gone."""
         self.doubted = set(self.copies)
         self.thinned.clear()
+        self.repeated.clear()
         self.certain = 0
 
     def one_copy_each(self) -> None:
@@ -129,6 +135,7 @@ class Holding:
         for name in self.copies.keys() - self.doubted:
             self.copies[name] = 1
         self.thinned.clear()
+        self.repeated.clear()
         self.certain = len(self.copies) - len(self.doubted)
 
     def prove(self, name: EngineHash) -> bool:
@@ -148,6 +155,9 @@ class Holding:
             raise BrokenInvariantError("a name that is not held is in doubt")
         if not self.thinned <= self.copies.keys() - self.doubted:
             raise BrokenInvariantError("a name that was removed last is not held, or in doubt")
+        once = {name for name, count in self.copies.items() if count == 1}
+        if not self.repeated <= self.copies.keys() - self.doubted - (once - self.thinned):
+            raise BrokenInvariantError("a name that may have been hit has one copy, or is in doubt")
         certain = (count for name, count in self.copies.items() if name not in self.doubted)
         if self.certain != sum(certain):
             raise BrokenInvariantError("the copies do not add up")

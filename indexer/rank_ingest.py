@@ -33,6 +33,15 @@ TWICE = (
 )
 """The reason where an engine that keeps each block once stores one again."""
 
+REPEATED = (
+    "a block was announced again before it was removed, perhaps for a hit: without the cache's size "
+    "(blocks) nothing tells whether a copy is left"
+)
+"""The reason where hits may have been announced as stores, and nothing could show it."""
+
+HITS = "hits"
+"""The subject of a limit: stores that may have been hits."""
+
 NAMESPACES, COPIES, BEFORE = "namespaces", "copies", "before"
 """Subjects of limits that are saved: what sets requests apart that come, a block stored twice, and what
 another process knew of both."""
@@ -171,6 +180,7 @@ class RankIngest:
         """Take note of the cache's size, where nobody has configured it."""
         if not self.source.capacity:
             self.capacity = blocks
+            self._tell_repeated()
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
@@ -289,6 +299,7 @@ class RankIngest:
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
         self.capacity = self.capacity or saved.capacity
+        self._tell_repeated()
         self._limits.set(BEFORE, saved.limit)
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
@@ -304,7 +315,7 @@ class RankIngest:
             elif isinstance(action, Reset):
                 self.state.forget()
                 self.lag.begin()
-                for about in (COPIES, BEFORE):
+                for about in (COPIES, BEFORE, HITS):
                     self._limits.set(about, "")
             elif isinstance(action, Doubt):
                 self.state.doubt()
@@ -367,6 +378,12 @@ class RankIngest:
             self.state.settle()
             self.stream.turned_over(now)
         self._measure(now)
+        self._tell_repeated()
+
+    def _tell_repeated(self) -> None:
+        """Limit the trust for stores that may have been hits, where the cache's size is not known."""
+        is_unsure = not self.capacity and self.state.may_show_hits()
+        self._limits.set(HITS, REPEATED if is_unsure else "")
 
     def _measure(self, now: float) -> None:
         """Give up what is too much, where more was announced than the cache can hold."""

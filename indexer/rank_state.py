@@ -71,6 +71,9 @@ class RankState(Protocol):
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
 
+    def may_show_hits(self) -> bool:
+        """Whether something may be shown only because a hit was announced as a store."""
+
     def give_up_excess(self) -> object:
         """Let the fastest tier hold only what must be there although hits were announced too."""
 
@@ -153,6 +156,10 @@ class PureState:
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
         return self.resolver.copies()
+
+    def may_show_hits(self) -> bool:
+        """Whether something may be shown only because a hit was announced as a store."""
+        return self.resolver.may_show_hits()
 
     def give_up_excess(self) -> None:
         """Let the fastest tier hold only what must be there although hits were announced too."""

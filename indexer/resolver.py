@@ -267,7 +267,19 @@ class Resolver:
             self._prove_prefix((event.tier, event.group), event.parent)
         if event.once:
             self.counts.again += self._certain((event.tier, event.group), held)
-        return self._hold((event.tier, event.group), held)
+        spot = (event.tier, event.group)
+        return self._hold(spot, held, may_be_hit=self._may_be_hit(event, held))
+
+    def _may_be_hit(self, event: Stored, held: Sequence[EngineHash]) -> bool:
+        """Whether a store may be a hit that is announced again (`shared/engine-events.md`, 2.8).
+
+        A hit begins at the prompt's beginning, and all of it is cached; in a window, its end.
+        """
+        if event.tier is not Tier.GPU:
+            return False
+        if self._is_window(event.group):
+            return event.parent is None or event.is_rest
+        return event.parent is None and bool(self._certain((event.tier, event.group), held[:1]))
 
     def _certain(self, spot: Spot, names: Sequence[EngineHash]) -> int:
         """Return how many names are certainly held in a place."""
@@ -281,7 +293,7 @@ class Resolver:
         placed = [name for name in event.hashes if name in self._keys]
         if group.kind not in WINDOW_KINDS:
             self.counts.unplaced += len(event.hashes) - len(placed)
-        return self._hold(spot, placed)
+        return self._hold(spot, placed, may_be_hit=self._may_be_hit(event, placed))
 
     def _store_orphan(self, event: Stored, spot: Spot) -> list[Change]:
         if all(name in self._keys for name in event.hashes):
@@ -320,7 +332,9 @@ class Resolver:
     def _keys_of(self, name: EngineHash) -> tuple[int, ...]:
         return (*self._earlier.get(name, ()), self._keys[name])
 
-    def _hold(self, spot: Spot, held: Sequence[EngineHash]) -> list[Change]:
+    def _hold(
+        self, spot: Spot, held: Sequence[EngineHash], *, may_be_hit: bool = False
+    ) -> list[Change]:
         holding = self._holdings.get(spot)
         if holding is None:
             holding = self._holdings[spot] = Holding()
@@ -328,7 +342,7 @@ class Resolver:
         known = holding.certain_names
         links: list[tuple[int, int]] = []
         for name in held:
-            more = holding.hold(name, self._keys_of(name))
+            more = holding.hold(name, self._keys_of(name), may_be_hit=may_be_hit)
             if more:
                 above = self._key_above(name)
                 if above != (fresh[-1] if fresh else 0):
@@ -456,6 +470,22 @@ class Resolver:
         holding = self._holdings.get(spot)
         return holding.certain if holding else 0
 
+    def may_show_hits(self) -> bool:
+        """Whether something may be shown only because a hit was announced as a store.
+
+        A name that was removed since is gone then, and a window does not hold the blocks before it that
+        the hit named.
+        """
+        return any(
+            holding.repeated if self._is_window(group) else holding.repeated & holding.thinned
+            for (_, group), holding in list(self._holdings.items())
+            if holding.repeated
+        )
+
+    def _is_window(self, group: int) -> bool:
+        known = self.layout.groups.get(group)
+        return known is not None and known.kind in WINDOW_KINDS
+
     def give_up_excess(self) -> list[Change]:
         """Let the fastest tier hold only what must be there although hits were announced too.
 
@@ -469,8 +499,7 @@ class Resolver:
             tier, group = spot
             if tier is not Tier.GPU:
                 continue
-            known = self.layout.groups.get(group)
-            is_window = known is not None and known.kind in WINDOW_KINDS
+            is_window = self._is_window(group)
             unsure = holding.copies.keys() - holding.doubted if is_window else holding.thinned
             gone: list[int] = []
             for name in list(unsure):
@@ -496,7 +525,12 @@ class Resolver:
             above=self._above,
             holdings=[
                 SavedHolding(
-                    tier, group, holding.copies, list(holding.doubted), list(holding.thinned)
+                    tier,
+                    group,
+                    holding.copies,
+                    list(holding.doubted),
+                    list(holding.thinned),
+                    list(holding.repeated),
                 )
                 for (tier, group), holding in self._holdings.items()
             ],
@@ -521,7 +555,7 @@ class Resolver:
         changes: list[Change] = []
         for one in saved.holdings:
             holding = self._holdings[one.tier, one.group] = Holding()
-            holding.restore(one.copies, one.doubted, one.thinned, self._keys, self._earlier)
+            holding.restore(one, self._keys, self._earlier)
             if holding.names:
                 keys = list(holding.names)
                 changes.append(Added((one.tier, one.group), keys, self._segments_of(keys)))

@@ -27,6 +27,8 @@ class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
     doubted: list[EngineHash]
     thinned: list[EngineHash] = []
     """Names that were last removed, and are held because they had been announced more often."""
+    repeated: list[EngineHash] = []
+    """Names of which a copy was announced in a way in which a hit may be, too."""
 
 
 class SavedPlain(msgspec.Struct, frozen=True):

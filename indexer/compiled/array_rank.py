@@ -308,7 +308,12 @@ def _rest(event: Event, done: int) -> Event:
     if isinstance(event, Removed):
         return dataclasses.replace(event, hashes=event.hashes[done:])
     assert isinstance(event, Stored)
-    rest = dataclasses.replace(event, hashes=event.hashes[done:], parent=event.hashes[done - 1])
+    rest = dataclasses.replace(
+        event,
+        hashes=event.hashes[done:],
+        parent=event.hashes[done - 1],
+        is_rest=event.parent is None,
+    )
     if event.tokens is None:
         return rest
     return dataclasses.replace(

@@ -48,6 +48,8 @@ class Stored:
     """Tokens of the group's sliding window; 0: it has none, or it is not said."""
     lookahead: bool = False
     """Whether a block names the token after it too (see `indexer.extra.next_token`)."""
+    is_rest: bool = False
+    """Whether it is the rest of a store without a parent: its parent is a block of that store."""
     once: bool = False
     """Whether the engine keeps no block twice in a tier: a block that it stores again is another's."""
 

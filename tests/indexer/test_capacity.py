@@ -15,7 +15,7 @@ from indexer.engines.event import Tier
 from indexer.index import Index
 from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, SavedRank
+from indexer.rank_ingest import REPEATED, RankIngest, SavedRank
 from indexer.rank_source import RankSource
 from indexer.trust import DRIFTED, Level
 from tests.examples import examples
@@ -287,15 +287,62 @@ def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Inde
     assert rank.copies() == 1
 
 
+@pytest.mark.parametrize("index", INDEXES)
+def test_what_may_have_been_a_hit_is_not_exact_once_it_was_removed(index: type[Index]) -> None:
+    rank = follow(index, capacity=0)
+    say = Said(rank)
+    say(stored([1, 2], [1, 1, 2, 2]))
+    say(stored([1, 2], [1, 1, 2, 2]))
+    assert rank.trust.level is Level.EXACT  # both are there, however often
+    say.together([[removed(2)], [removed(9)]])
+    assert (rank.trust.level, rank.trust.reason) == (Level.DEGRADED, REPEATED)
+    say(stored([2], [2, 2], parent_block_hash=1))
+    assert rank.trust.level is Level.EXACT
+    say(removed(1, 2), removed(1, 2), removed(2))
+    assert rank.trust.level is Level.EXACT
+    assert held(rank) == set()
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_size_that_is_learned_tells_of_hits_that_were_announced(index: type[Index]) -> None:
+    rank = follow(index, capacity=0)
+    say = Said(rank)
+    say(stored([1], [1, 1]), stored([1], [1, 1]), removed(1))
+    assert rank.trust.reason == REPEATED
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(rank.save()), type=SavedRank)
+    later = follow(index, capacity=0)
+    later.disconnected()
+    later.restore(saved)
+    assert later.state.may_show_hits()
+    rank.learn_capacity(4)
+    assert rank.trust.level is Level.EXACT
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_window_that_was_announced_twice_may_not_hold_what_lies_before_it(
+    index: type[Index],
+) -> None:
+    rank = follow(index, capacity=0)
+    say = Said(rank)
+    window = {
+        "group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2,
+    }  # fmt: skip
+    say(stored([1, 2], [1, 1, 2, 2], **window), removed(1, group_idx=1))
+    assert rank.trust.level is Level.EXACT
+    say(stored([1, 2], [1, 1, 2, 2], **window))
+    assert rank.trust.reason == REPEATED
+
+
 class Drifting(RuleBasedStateMachine):
     """One engine whose requests may ask for full reports, and a rank that hears all of it."""
 
     index: Callable[[], Index] = ArrayIndex
+    capacity = CAPACITY
 
     def __init__(self) -> None:
         super().__init__()
         self.engine = EngineModel(capacity=CAPACITY)
-        self.rank = follow(type(self).index)
+        self.rank = follow(type(self).index, capacity=self.capacity)
         self.is_sound = True
         """Whether no full report was given since the rank last gave up what was too much."""
 
@@ -330,13 +377,17 @@ class Drifting(RuleBasedStateMachine):
         self.hear(self.engine.clear())
         self.is_sound = True
 
+    def is_called_exact(self) -> bool:
+        trust = self.rank.trust
+        return trust.level is Level.EXACT or (not self.capacity and trust.reason == REPEATED)
+
     @invariant()
     def parts_agree(self) -> None:
         self.rank.check()
 
     @invariant()
     def it_shows_no_more_than_fits(self) -> None:
-        assert self.rank.copies() <= CAPACITY
+        assert not self.capacity or self.rank.copies() <= CAPACITY
 
     @invariant()
     def nothing_is_shown_that_is_gone(self) -> None:
@@ -344,9 +395,14 @@ class Drifting(RuleBasedStateMachine):
             assert held(self.rank) <= self.engine.held()
 
     @invariant()
+    def nothing_is_shown_exact_that_is_gone(self) -> None:
+        if not self.capacity and self.rank.trust.level is Level.EXACT:
+            assert held(self.rank) <= self.engine.held()
+
+    @invariant()
     def without_a_report_it_is_exact(self) -> None:
         if self.engine.sequence >= 0 and not self.rank.drifts and self.is_sound:
-            assert self.rank.trust.level is Level.EXACT
+            assert self.is_called_exact()
             assert held(self.rank) == self.engine.held()
 
 
@@ -356,8 +412,24 @@ class DriftingInPurePython(Drifting):
     index = MemoryIndex
 
 
+class DriftingUnbounded(Drifting):
+    """The same where nobody tells the cache's size."""
+
+    capacity = 0
+
+
+class DriftingUnboundedInPurePython(DriftingInPurePython):
+    """The same where Numba cannot be had either."""
+
+    capacity = 0
+
+
 PROFILE = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
 Drifting.TestCase.settings = PROFILE
 DriftingInPurePython.TestCase.settings = PROFILE
 TestDrifting = Drifting.TestCase
 TestDriftingInPurePython = DriftingInPurePython.TestCase
+DriftingUnbounded.TestCase.settings = PROFILE
+DriftingUnboundedInPurePython.TestCase.settings = PROFILE
+TestDriftingUnbounded = DriftingUnbounded.TestCase
+TestDriftingUnboundedInPurePython = DriftingUnboundedInPurePython.TestCase
