@@ -85,7 +85,7 @@ def connections(
     """Return what is to run for as long as the engine is followed."""
     if engine.engine == "trtllm":
         poller = Poller(
-            dict(enumerate(ranks)),
+            dict(enumerate(ranks, engine.first_rank)),
             engine.events,
             interval=POLL_SECONDS,
             timeout=patience.replay_seconds,

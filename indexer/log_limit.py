@@ -1,6 +1,7 @@
 """What the log may take: peers and callers decide how often something is worth a line, and how long."""
 
 import logging
+import re
 from collections.abc import Callable
 from threading import Lock
 
@@ -17,6 +18,8 @@ MOST_TRACEBACK = 8000
 MOST_KINDS = 4096
 """Kinds of lines that are remembered."""
 
+# Peers' texts are quoted: one with a line break would write a line of its own.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _formatter = logging.Formatter()
 
@@ -48,7 +51,7 @@ class LogLimit(logging.Filter):
             if len(self._kinds) > MOST_KINDS:
                 del self._kinds[next(iter(self._kinds))]
         if may:
-            message = shortened(record.getMessage(), MOST_CHARACTERS)
+            message = _CONTROL.sub(_escaped, shortened(record.getMessage(), MOST_CHARACTERS))
             record.msg = f"{message} ({left_out} more of these)" if left_out else message
             record.args = None
             if record.exc_info:
@@ -56,6 +59,10 @@ class LogLimit(logging.Filter):
                     _formatter.formatException(record.exc_info), MOST_TRACEBACK
                 )
         return may
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return ascii(found[0])[1:-1]
 
 
 def limited_handler(clock: Callable[[], float]) -> logging.Handler:

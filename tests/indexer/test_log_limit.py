@@ -55,6 +55,12 @@ def test_a_line_has_a_length() -> None:
     assert line.endswith("end")
 
 
+def test_what_a_peer_says_begins_no_line_of_its_own() -> None:
+    log = Log()
+    log.say("a", "gone\n2026 CRITICAL router: all is lost\x1b[2J\u2028é")
+    assert log.lines == ["pod a: gone\\n2026 CRITICAL router: all is lost\\x1b[2J\\u2028é"]
+
+
 def test_what_is_remembered_has_a_bound() -> None:
     log = Log()
     for number in range(3 * MOST_KINDS):

@@ -5,8 +5,11 @@ import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+import zmq.asyncio
 from aiohttp import web
 
+from indexer.connect import Engine as Described
+from indexer.connect import Patience, connections
 from indexer.engines import trtllm
 from indexer.poll import Poller
 from indexer.rank_ingest import RankIngest
@@ -93,6 +96,21 @@ async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
     assert followed[0].batches == 0
     assert followed[0].trust.level is Level.COLD
     await stop(task)
+
+
+async def test_ranks_are_numbered_as_the_engine_numbers_them(engine: tuple[Engine, str]) -> None:
+    server, url = engine
+    followed = ranks(2)
+    event = b'[{"event_id":0,"attention_dp_rank":5,"window_size":64,"data":'
+    server.answers.append(event + b'{"type":"created","num_blocks_per_cache_level":[4,0]}}]')
+    described = Described("p", "m", "trtllm", url, ranks=2, first_rank=4)
+    patience = Patience(replay_seconds=5, reconnect_seconds=1, max_frame_bytes=1 << 20)
+    with zmq.asyncio.Context() as context:
+        [work] = connections(described, list(followed.values()), context, patience)
+        task = asyncio.create_task(work.run())
+        await until(lambda: followed[1].batches == 1)
+        assert followed[0].batches == 0
+        await stop(task)
 
 
 async def test_an_answer_that_cannot_be_read_marks_every_rank(engine: tuple[Engine, str]) -> None:
