@@ -3,13 +3,13 @@
 Routers in direct mode and publishers follow engines in the same way.
 """
 
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq.asyncio
 
 from indexer.endpoint import rank_endpoint
+from indexer.engine_tls import EngineTls
 from indexer.engines import sglang, trtllm, vllm
 from indexer.engines.event import Batch
 from indexer.poll import Poller
@@ -72,7 +72,7 @@ class Patience:
     replay_seconds: float
     reconnect_seconds: float
     max_frame_bytes: int
-    tls: ssl.SSLContext | None = None
+    tls: EngineTls | None = None
     """None: by the system's authorities."""
 
 

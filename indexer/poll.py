@@ -7,11 +7,11 @@ engine under attention data parallelism.
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Mapping
 
 import aiohttp
 
+from indexer.engine_tls import EngineTls
 from indexer.engines.event import MalformedEventError
 from indexer.engines.trtllm import address, split
 from indexer.rank_ingest import RankIngest
@@ -46,7 +46,7 @@ class Poller:
         interval: float,
         timeout: float,
         max_bytes: int,
-        tls: ssl.SSLContext | None = None,
+        tls: EngineTls | None = None,
     ) -> None:
         self._ranks = ranks
         self._url = url
@@ -71,7 +71,10 @@ class Poller:
     async def _fetch(self, session: aiohttp.ClientSession) -> bytes:
         # An engine speaks for itself: its answer must not have anybody ask other hosts.
         async with session.post(
-            self._url, allow_redirects=False, ssl=self._tls or True
+            self._url,
+            allow_redirects=False,
+            ssl=self._tls.context if self._tls else True,
+            server_hostname=self._tls.name if self._tls else None,
         ) as response:
             if response.status != 200:
                 raise AnswerError(f"{self._url} answers {response.status}")

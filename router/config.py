@@ -16,6 +16,8 @@ Positive = Annotated[int, Meta(gt=0, le=1 << 30)]
 """A number of things."""
 Bytes = Annotated[int, Meta(gt=0, le=MOST_BYTES)]
 Blocks = Annotated[int, Meta(ge=0, lt=1 << 32)]
+ServerName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)?$")]
+"""A host's name, or none."""
 FirstRank = Annotated[int, Meta(ge=0, lt=1 << 16)]
 BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
 """Tokens of a block."""
@@ -353,6 +355,8 @@ class Probe(Table, frozen=True):
     """PEM of the certificate that the router shows them."""
     key: str = ""
     """PEM of its private key."""
+    server_name: ServerName = ""
+    """The name that the certificates of engines with `https` have; empty: the host of each address."""
 
 
 class Watch(Table, frozen=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import grpc
 
+from indexer.engine_tls import EngineTls
 from router.config import Probe, Watch
 
 
@@ -28,7 +29,7 @@ def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials
     return grpc.ssl_channel_credentials((folder / table.ca).read_bytes(), key, cert)
 
 
-def engine_credentials(table: Probe, folder: Path) -> ssl.SSLContext:
+def engine_credentials(table: Probe, folder: Path) -> EngineTls:
     """Return what engines that serve HTTPS are shown, and recognised by.
 
     Files are relative to `folder`. Raises CredentialsError.
@@ -42,4 +43,4 @@ def engine_credentials(table: Probe, folder: Path) -> ssl.SSLContext:
             context.load_cert_chain(folder / table.cert, folder / table.key, password="")
     except OSError as error:
         raise CredentialsError(key, f"{files} cannot be used: {error}") from error
-    return context
+    return EngineTls(context, table.server_name or None)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Iterable, Sequence
 
 import grpc
@@ -10,6 +9,7 @@ import zmq.asyncio
 
 from indexer.connect import Engine, Patience, connections
 from indexer.endpoint import EXPOSED, is_exposed
+from indexer.engine_tls import EngineTls
 from indexer.ingest import Ingest
 from indexer.key import fingerprint
 from indexer.rank import Rank
@@ -43,7 +43,7 @@ class Follower:
         events: config.Events,
         probe: config.Probe,
         credentials: grpc.ChannelCredentials | None,
-        tls: ssl.SSLContext,
+        tls: EngineTls,
         shared: SharedPods | None = None,
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,

@@ -6,7 +6,6 @@ import errno
 import logging
 import math
 import re
-import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from indexer.engine_tls import EngineTls
 from indexer.poll import problem_of
 from indexer.rank import Rank
 from router.engine_load import NAMES, Observed, parse
@@ -88,7 +88,7 @@ class Prober:
         interval: float,
         timeout: float,
         engine: str = "vllm",
-        tls: ssl.SSLContext | None = None,
+        tls: EngineTls | None = None,
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -268,7 +268,12 @@ class Prober:
         """Return the status and the body of an answer; an empty one where it is past all measure."""
         url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
         # A pod speaks for itself: what it says must not have the router ask other hosts.
-        async with session.get(url, allow_redirects=False, ssl=self._tls or True) as response:
+        async with session.get(
+            url,
+            allow_redirects=False,
+            ssl=self._tls.context if self._tls else True,
+            server_hostname=self._tls.name if self._tls else None,
+        ) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk

@@ -108,6 +108,26 @@ async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_sa
         await runner.cleanup()
 
 
+async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    theirs = authority.certificate("engine", "engines.example")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(theirs.cert, theirs.key)
+    runner = web.AppRunner(Engine().app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
+    for name, problem in (
+        ("engines.example", "/health answers"),
+        ("", "certificate verify failed"),
+        ("other.example", "certificate verify failed"),
+    ):
+        table = Probe(ca=authority.ca.name, server_name=name)
+        await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)
+        assert problem in pod.status.reason
+    await runner.cleanup()
+
+
 def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(OSError, match=r"probe\.ca: ca\.pem cannot be used: "):
