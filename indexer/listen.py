@@ -1,6 +1,7 @@
 """What listens guards its door: connections that say nothing take descriptors which others need."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,13 @@ MOST_CONNECTIONS = 64
 CONNECTION_SECONDS = 10.0
 """From when a connection is opened until its answer is read."""
 
+MOST_GRPC_CONNECTIONS = min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+"""Of a gRPC server; the other half of the descriptors is for engines, publishers and Redis."""
+
 GRPC_OPTIONS = (
+    # Past them a new connection ends at once. Those that make no call make room.
+    ("grpc.max_allowed_incoming_connections", MOST_GRPC_CONNECTIONS),
+    ("grpc.max_connection_idle_ms", 300_000),
     # A connection that does not begin to speak HTTP/2 ends after this (it is 120 s otherwise).
     ("grpc.server_handshake_timeout_ms", 10_000),
     # Who vanished, or reads nothing from its socket, answers no ping.

@@ -111,12 +111,56 @@ async def test_watchers_that_never_read_lose_their_places_to_routers_of_the_same
             call.cancel()
 
 
+SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""With this a client of HTTP/2 begins."""
+
+
+def change_option(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
+    options = dict(GRPC_OPTIONS)
+    assert name in options
+    monkeypatch.setattr(publisher.assemble, "GRPC_OPTIONS", [*(options | {name: value}).items()])
+
+
+async def _connect(
+    stack: AsyncExitStack, running: Publishing
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bool]:
+    """Return a connection of HTTP/2, and whether the server takes it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port(running)))
+    stack.callback(writer.close)
+    with contextlib.suppress(ConnectionError):
+        writer.write(SETTINGS)
+        return reader, writer, bool(await reader.read(1))
+    return reader, writer, False
+
+
+async def test_connections_have_a_bound_and_who_leaves_makes_room(
+    monkeypatch: pytest.MonkeyPatch, held_port: int
+) -> None:
+    change_option(monkeypatch, "grpc.max_allowed_incoming_connections", 4)
+    async with publishing(settings(held_port)) as running, AsyncExitStack() as stack:
+        taken = [await _connect(stack, running) for _ in range(4)]
+        assert all(is_taken for _, _, is_taken in taken)
+        _, _, is_taken = await _connect(stack, running)
+        assert not is_taken
+        taken[0][1].close()
+        while not is_taken:
+            _, _, is_taken = await _connect(stack, running)
+
+
+async def test_a_connection_without_calls_makes_room(
+    monkeypatch: pytest.MonkeyPatch, held_port: int
+) -> None:
+    change_option(monkeypatch, "grpc.max_connection_idle_ms", 300)
+    async with publishing(settings(held_port)) as running, AsyncExitStack() as stack:
+        reader, _, is_taken = await _connect(stack, running)
+        assert is_taken
+        await reader.read()
+
+
 async def test_a_connection_that_says_nothing_ends(
     monkeypatch: pytest.MonkeyPatch, held_port: int
 ) -> None:
-    hurried = [("grpc.server_handshake_timeout_ms", 200)]
-    options = [*GRPC_OPTIONS, *hurried]
-    monkeypatch.setattr(publisher.assemble, "GRPC_OPTIONS", options)
+    change_option(monkeypatch, "grpc.server_handshake_timeout_ms", 200)
     async with publishing(settings(held_port)) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(port(running)))
         with contextlib.suppress(ConnectionError):
