@@ -14,6 +14,7 @@ from bench.simulate_cell import Cell, Figures, pooled, run
 from bench.simulate_fleet import FleetSettings, build_fleet
 from bench.study import ALL, BEST_PUBLISHED, OWN, POOLED, PUBLISHED, variant, variants
 from simworker.latency import LatencyModel, StepWork
+from tests.examples import examples
 
 CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=200)
 
@@ -80,10 +81,12 @@ def test_warmpath_finds_more_and_waits_less_than_round_robin(engine: Any) -> Non
     assert ours.ceiling == theirs.ceiling
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("spec", ALL)
 def test_every_variant_of_the_study_runs(spec: str) -> None:
-    found = run(replace(CELL, policy=spec))
-    assert found.requests == 200
+    requests = examples(200, desk=60)
+    found = run(replace(CELL, policy=spec, requests=requests))
+    assert found.requests == requests
     assert found.ttft_p50_s > 0
     # The bound's cache is all pods' together and takes prompts that are being computed for computed.
     assert found.hit_share <= (1.1 if spec == POOLED else 1.001)

@@ -7,6 +7,7 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -48,6 +49,7 @@ def byte_level(ranks: Mapping[bytes, int], pattern: str) -> Tokenizer:
     spare = iter(char for char in BYTES if ord(char) >= 256)
     letters = [written.get(byte) or next(spare) for byte in range(256)]
 
+    @cache
     def name(token: bytes) -> str:
         return "".join(letters[byte] for byte in token)
 

@@ -4,7 +4,7 @@ from hypothesis import settings
 
 from tests.examples import examples
 
-EXAMPLES = examples(500, desk=50)
+EXAMPLES = examples(500)
 
 LONG = settings(max_examples=EXAMPLES, stateful_step_count=25)
 """Settings of a state machine: `TestThing = Machine.TestCase; TestThing.settings = LONG`."""
