@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from bench.held_ports import HeldPorts
 from tests.examples import examples
+from tests.recordings import TOKENIZER
 
 # A busy machine is no finding: nothing here is about time.
 settings.register_profile(
@@ -16,16 +17,10 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
 settings.load_profile("warmpath")
 
 pytest_plugins = ["tests.servers.fixtures"]
-
-SHARED = Path(__file__).resolve().parents[1].parent / "shared"
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    return SHARED
 
 
 @pytest.fixture
@@ -45,7 +40,7 @@ def held_port(held_ports: HeldPorts) -> int:
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a model folder with the tokenizer and template of the recordings."""
     folder = tmp_path_factory.mktemp("tiny-llama")
-    tokenizer = (SHARED / "vllm-cpu" / "tokenizer.json").read_text(encoding="utf-8")
+    tokenizer = TOKENIZER.read_text(encoding="utf-8")
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
     template = (
         "{{ '<s>' }}{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}"

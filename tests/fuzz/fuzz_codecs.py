@@ -16,7 +16,7 @@ from pathlib import Path
 import atheris
 
 ROOT = Path(__file__).resolve().parents[2]
-VECTORS = ROOT.parent / "shared" / "vectors"
+RECORDED = ROOT / "tests" / "recorded"
 sys.path.insert(0, str(ROOT))
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
@@ -107,7 +107,7 @@ def seeds(engine: str, folder: Path) -> None:
             event = {"event_id": number, "data": data, "window_size": 64, "attention_dp_rank": 0}
             (folder / str(number)).write_text(json.dumps([event]))
         return
-    file = json.loads((VECTORS / f"{engine}-events.json").read_text())
+    file = json.loads((RECORDED / f"{engine}-events.json").read_text())
     for vector in file["vectors"]:
         (folder / vector["name"]).write_bytes(bytes.fromhex(vector["payload_hex"]))
 

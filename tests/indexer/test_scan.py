@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -36,8 +35,8 @@ from indexer.engines import sglang, vllm
 from indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
 from indexer.extra import next_token
 from tests.examples import examples
+from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 CODECS: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang}
 TIERS = list(Tier)
 ANY_NUMBER = "an adapter's number"
@@ -235,9 +234,8 @@ def test_batches_are_scanned_up_to_the_first_that_is_not_plain() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_every_recorded_batch_reads_the_same(engine: str) -> None:
     plain = 0
-    for path in sorted((SHARED / "vectors").glob("*.json")):
-        file = json.loads(path.read_text())
-        for vector in file.get("vectors", ()) if isinstance(file, dict) else ():
+    for path in (VLLM_EVENTS, SGLANG_EVENTS):
+        for vector in json.loads(path.read_text())["vectors"]:
             if "payload_hex" in vector and vector.get("engine", "vllm").startswith(engine):
                 try:
                     plain += agrees(engine, bytes.fromhex(vector["payload_hex"]))

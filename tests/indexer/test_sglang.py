@@ -1,7 +1,6 @@
 """SGLang's codec against the bytes that real versions of SGLang made."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,9 +10,9 @@ from indexer.engines import sglang
 from indexer.engines.event import Cleared, Removed, Stored, Tier
 from indexer.extra import next_token
 from indexer.token import pack_tokens
+from tests.recordings import SGLANG_EVENTS
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-FILE = json.loads((SHARED / "vectors" / "sglang-events.json").read_text())
+FILE = json.loads(SGLANG_EVENTS.read_text())
 VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}
 
 

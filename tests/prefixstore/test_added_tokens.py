@@ -8,13 +8,14 @@ import pytest
 from transformers import AutoTokenizer
 
 from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from tests.recordings import TOKENIZER
 
 NEW = {"content": "<|new|>", "normalized": False, "special": True}
 TEXT = "Hello world, this is <|new|> it <|next|>  ok </s>\n"
 
 
-def write(folder: Path, shared: Path, config: dict[str, Any]) -> Path:
-    definition = (shared / "vllm-cpu" / "tokenizer.json").read_text(encoding="utf-8")
+def write(folder: Path, config: dict[str, Any]) -> Path:
+    definition = TOKENIZER.read_text(encoding="utf-8")
     (folder / "tokenizer.json").write_text(definition, encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
@@ -39,10 +40,8 @@ def write(folder: Path, shared: Path, config: dict[str, Any]) -> Path:
         {"pad_token": None, "bos_token": "<s>", "add_bos_token": True},
     ],
 )
-def test_tokens_are_added_as_transformers_adds_them(
-    tmp_path: Path, shared: Path, config: dict[str, Any]
-) -> None:
-    folder = write(tmp_path, shared, config | {"tokenizer_class": "PreTrainedTokenizerFast"})
+def test_tokens_are_added_as_transformers_adds_them(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = write(tmp_path, config | {"tokenizer_class": "PreTrainedTokenizerFast"})
     theirs = AutoTokenizer.from_pretrained(str(folder))
     ours = FolderTokenizer(folder)
     for special in (True, False):
@@ -53,16 +52,16 @@ def test_tokens_are_added_as_transformers_adds_them(
         assert found == theirs(TEXT, add_special_tokens=special).input_ids
 
 
-def test_a_token_that_is_none_is_named_with_its_file(tmp_path: Path, shared: Path) -> None:
-    write(tmp_path, shared, {"eos_token": 5})
+def test_a_token_that_is_none_is_named_with_its_file(tmp_path: Path) -> None:
+    write(tmp_path, {"eos_token": 5})
     with pytest.raises(TokenizerUnavailableError, match=r"tokenizer_config\.json: an added token"):
         FolderTokenizer(tmp_path)
 
 
 def test_a_space_in_front_that_only_the_configuration_has_is_warned_of(
-    tmp_path: Path, shared: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    FolderTokenizer(write(tmp_path, shared, {"add_prefix_space": False}))
+    FolderTokenizer(write(tmp_path, {"add_prefix_space": False}))
     assert not caplog.text
-    FolderTokenizer(write(tmp_path, shared, {"add_prefix_space": True}))
+    FolderTokenizer(write(tmp_path, {"add_prefix_space": True}))
     assert "add_prefix_space" in caplog.text

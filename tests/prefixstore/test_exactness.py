@@ -26,6 +26,7 @@ from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.body import ChatBody, parse_chat, parse_completions
 from tests.examples import examples
+from tests.recordings import VLLM_TRACE
 
 PROMPTS = examples(400, desk=80)
 GROWN = 4
@@ -51,11 +52,9 @@ LARGEST = "tekken (tiktoken, o200k's kind)"
         pytest.param(name, marks=[pytest.mark.deep] if name == LARGEST else []) for name in FAMILIES
     ],
 )
-def pair(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shared: Path
-) -> Pair:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Our tokenizer and the whole-text oracle."""
-    oracle = FAMILIES[request.param](shared)
+    oracle = FAMILIES[request.param]()
     return request.param, save(tmp_path_factory.mktemp("family"), oracle), oracle
 
 
@@ -296,24 +295,22 @@ def test_what_is_put_around_a_text_is_found_where_the_vocabulary_has_few_charact
 
 
 def test_cuts_that_prove_wrong_when_a_tokenizer_is_loaded_are_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shared: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("prefixstore.tokenizer.cuts_of", lambda *_: proof.Cuts(" "))
-    ours = save(tmp_path, FAMILIES["unsplittable bpe"](shared))
+    ours = save(tmp_path, FAMILIES["unsplittable bpe"]())
     assert not ours.has_cuts
     assert "none is cut" in caplog.text
 
 
-async def test_the_recorded_engine_saw_exactly_these_tokens(
-    shared: Path, model_folder: Path
-) -> None:
+async def test_the_recorded_engine_saw_exactly_these_tokens(model_folder: Path) -> None:
     tokenizer = FolderTokenizer(model_folder)
     assert tokenizer.chat_template
     template = ChatTemplate(
         tokenizer.chat_template, tokenizer.special_tokens, clock=lambda: datetime.now(UTC)
     )
     compared = 0
-    with gzip.open(shared / "vllm-cpu" / "trace.jsonl.gz", "rt") as lines:
+    with gzip.open(VLLM_TRACE, "rt") as lines:
         for raw in map(json.loads, lines):
             if raw["kind"] != "request" or raw["status"] != 200:
                 continue

@@ -19,6 +19,7 @@ from prefixstore.tokenizer import (
     TokenizerUnavailableError,
 )
 from prefixstore.workers import Workers
+from tests.recordings import TOKENIZER
 
 BYTES = ByteTokenizer()
 LONG = "some words of a long prompt " * 200
@@ -310,9 +311,9 @@ async def test_a_text_without_cuts_is_looked_through_once(pool: TokenizerPool) -
 
 @pytest.mark.parametrize("lone", [SLICE - 1, SLICE, SLICE + 1, 3 * SLICE, 3 * SLICE + 2])
 async def test_a_cut_that_lies_across_the_end_of_a_slice_is_found_with_the_next(
-    pool: TokenizerPool, lone: int, tmp_path: Path, shared: Path
+    pool: TokenizerPool, lone: int, tmp_path: Path
 ) -> None:
-    definition = (shared / "vllm-cpu" / "tokenizer.json").read_text(encoding="utf-8")
+    definition = TOKENIZER.read_text(encoding="utf-8")
     (tmp_path / "tokenizer.json").write_text(definition, encoding="utf-8")
     tokenizer = FolderTokenizer(tmp_path)
     text = "x" * lone + "，" + "1" * 3 * SLICE

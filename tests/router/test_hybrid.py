@@ -1,10 +1,9 @@
 """Models with several caches: a prompt is warm as far as all of them can be reused.
 
-The batches are those that vLLM 0.32's own cache manager made (`shared/vectors/`).
+The batches are those that vLLM 0.32's own cache manager made (`tests/recorded/`).
 """
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,9 +18,9 @@ from indexer.token import pack_tokens, unpack_tokens
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix
+from tests.recordings import VLLM_EVENTS
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-FILE = json.loads((SHARED / "vectors" / "vllm-events.json").read_text())
+FILE = json.loads(VLLM_EVENTS.read_text())
 VECTORS = {vector["name"]: bytes.fromhex(vector["payload_hex"]) for vector in FILE["vectors"]}
 
 

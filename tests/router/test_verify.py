@@ -18,15 +18,14 @@ from router import predict, recording
 from router.predict import Conditions, verify
 from router.recording import Frame, Life, read_recording
 from router.verify import main
-
-TRACE = Path(__file__).resolve().parents[2].parent / "shared" / "vllm-cpu" / "trace.jsonl.gz"
+from tests.recordings import KV_CACHE_MANAGER, VLLM_TRACE
 
 Lines = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def recorded(shared: Path) -> Lines:
-    with gzip.open(shared / "vllm-cpu" / "trace.jsonl.gz", "rt") as lines:
+def recorded() -> Lines:
+    with gzip.open(VLLM_TRACE, "rt") as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -41,10 +40,8 @@ def write(path: Path, lines: Lines) -> Path:
     return path
 
 
-def test_what_is_predicted_is_what_the_engine_did(
-    shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outcome = run(shared / "vllm-cpu" / "trace.jsonl.gz", capsys)
+def test_what_is_predicted_is_what_the_engine_did(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run(VLLM_TRACE, capsys)
     assert outcome["requests"] == 260
     assert outcome["exact"] == 258
     assert outcome["overclaimed"] == 1  # the cache was reset, of which no event had told
@@ -53,9 +50,9 @@ def test_what_is_predicted_is_what_the_engine_did(
 
 
 def test_every_exception_is_explained_by_the_engines_own_rules(
-    shared: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    outcome = run(shared / "vllm-cpu" / "trace.jsonl.gz", capsys)
+    outcome = run(VLLM_TRACE, capsys)
     reasons = {miss["request"]: miss["reason"] for miss in outcome["mismatches"]}
     assert "samples of one prompt" in reasons.pop(113)
     assert "announces a reset only with its next step" in reasons.pop(228)
@@ -84,15 +81,15 @@ def test_a_recording_without_events_in_the_middle_is_not_exact(
     assert lost_at["trust"] == "degraded"
 
 
-def test_the_readable_form_says_the_same(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(shared / "vllm-cpu" / "trace.jsonl.gz")]) == 0
+def test_the_readable_form_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(VLLM_TRACE)]) == 0
     text = capsys.readouterr().out
     assert "258 of 260 requests predicted exactly" in text
     assert "request 228" in text
 
 
-def test_the_readme_shows_what_is_printed(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(shared / "vllm-cpu" / "trace.jsonl.gz")]) == 0
+def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(VLLM_TRACE)]) == 0
     readme = Path(__file__).resolve().parents[2] / "README.md"
     assert capsys.readouterr().out in readme.read_text(encoding="utf-8")
 
@@ -127,7 +124,7 @@ def test_what_is_no_recording_is_refused_with_its_line(
 
 
 def test_a_full_report_that_the_cache_cannot_hold_degrades_the_view() -> None:
-    outcome = verify(read_recording(TRACE))
+    outcome = verify(read_recording(VLLM_TRACE))
     changes = [change for change in outcome.trust_changes if "more blocks" in change["reason"]]
     assert [change["trust"] for change in changes] == ["degraded"]
     assert "102 of 95" in changes[0]["reason"]
@@ -147,7 +144,7 @@ def test_a_full_report_that_the_cache_cannot_hold_degrades_the_view() -> None:
 def test_the_compiled_path_and_the_pure_one_say_the_same_of_each_request(
     conditions: Conditions,
 ) -> None:
-    recording = read_recording(TRACE)
+    recording = read_recording(VLLM_TRACE)
     assert verify(recording, conditions) == verify(recording, conditions, pure=True)
 
 
@@ -162,7 +159,7 @@ def test_what_serves_is_what_is_verified(
         return index
 
     monkeypatch.setattr(predict, "embedded_index", make)
-    assert main([str(TRACE)]) == main([str(TRACE), "--pure"]) == 0
+    assert main([str(VLLM_TRACE)]) == main([str(VLLM_TRACE), "--pure"]) == 0
     assert made == [True, False]
     printed = capsys.readouterr().out
     assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
@@ -178,7 +175,7 @@ EXPLAINED = (
 @pytest.mark.parametrize("start_at", [0.0, 0.1, 0.37, 0.5, 0.77, 0.95, 1.0])
 @pytest.mark.parametrize("drop", [0.0, 0.1])
 def test_cut_anywhere_with_replay_the_view_converges_to_exact(start_at: float, drop: float) -> None:
-    outcome = verify(read_recording(TRACE), Conditions(start_at=start_at, drop=drop, seed=7))
+    outcome = verify(read_recording(VLLM_TRACE), Conditions(start_at=start_at, drop=drop, seed=7))
     assert outcome.trust.level is Level.EXACT
     for miss in outcome.mismatches:
         assert any(part in miss.reason for part in EXPLAINED), miss
@@ -190,7 +187,7 @@ def test_without_replay_it_never_claims_too_much_while_it_says_exact(
     start_at: float, drop: float
 ) -> None:
     conditions = Conditions(start_at=start_at, replay=False, drop=drop, seed=7)
-    outcome = verify(read_recording(TRACE), conditions)
+    outcome = verify(read_recording(VLLM_TRACE), conditions)
     over = [
         miss
         for miss in outcome.mismatches
@@ -204,7 +201,7 @@ def test_without_replay_it_never_claims_too_much_while_it_says_exact(
 
 
 def test_a_lost_view_heals_once_the_whole_cache_has_turned_over() -> None:
-    outcome = verify(read_recording(TRACE), Conditions(start_at=0.2, replay=False))
+    outcome = verify(read_recording(VLLM_TRACE), Conditions(start_at=0.2, replay=False))
     reasons = [change["reason"] for change in outcome.trust_changes]
     late = next(n for n, reason in enumerate(reasons) if "joined late" in reason)
     assert outcome.trust_changes[late + 1]["trust"] == "exact", reasons
@@ -213,7 +210,9 @@ def test_a_lost_view_heals_once_the_whole_cache_has_turned_over() -> None:
 def test_the_json_says_trust_reasons_and_what_was_overclaimed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([str(TRACE), "--json", "--start-at", "0.5", "--no-replay", "--drop", "0.1"]) == 0
+    assert (
+        main([str(VLLM_TRACE), "--json", "--start-at", "0.5", "--no-replay", "--drop", "0.1"]) == 0
+    )
     report = json.loads(capsys.readouterr().out)
     assert report["trust"] in ("exact", "degraded")
     assert report["reasons"]
@@ -225,7 +224,7 @@ def test_conditions_out_of_range_are_refused(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        main([str(TRACE), option])
+        main([str(VLLM_TRACE), option])
     assert "from 0 to 1" in capsys.readouterr().err
 
 
@@ -260,9 +259,9 @@ def test_what_is_no_recording_is_said_to_be_none(
 
 
 def test_a_recording_that_was_cut_off_counts_up_to_there(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = (shared / "vllm-cpu" / "trace.jsonl.gz").read_bytes()
+    whole = VLLM_TRACE.read_bytes()
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(whole[: len(whole) // 2])
     assert main([str(path), "--json"]) == 1, "it is not whole"
@@ -293,7 +292,7 @@ def test_in_a_recorded_life_our_keys_and_the_engines_own_hashes_name_the_same_bl
     """The engine's hash chain is the oracle: equal hashes, equal keys, and the other way round."""
     names: dict[object, int] = {}
     life = 0
-    for line in read_recording(TRACE).lines:
+    for line in read_recording(VLLM_TRACE).lines:
         if isinstance(line, Life) and line.action == "start":
             life += 1
         if not isinstance(line, Frame):
@@ -315,20 +314,17 @@ def test_in_a_recorded_life_our_keys_and_the_engines_own_hashes_name_the_same_bl
         assert keys
 
 
-OPERATIONS = TRACE.with_name("kvm_trace.jsonl.gz")
-
-
 def test_a_trace_of_operations_is_repeated_without_a_difference(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    outcome = run(OPERATIONS, capsys)
+    outcome = run(KV_CACHE_MANAGER, capsys)
     assert outcome == {"operations": 4237, "differences": 0, "first_differences": []}
 
 
 def test_an_operation_that_ends_otherwise_is_told_with_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with gzip.open(OPERATIONS, "rt") as file:
+    with gzip.open(KV_CACHE_MANAGER, "rt") as file:
         lines = [json.loads(line) for line in file][:200]
     number = next(at for at, line in enumerate(lines) if line["op"] == "allocate_slots")
     lines[number]["out"]["new_block_ids"][0] += 1
@@ -352,5 +348,5 @@ def test_options_of_following_do_not_go_with_a_trace_of_operations(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
-        main([str(OPERATIONS), "--drop", "0.1"])
+        main([str(KV_CACHE_MANAGER), "--drop", "0.1"])
     assert "--drop" in capsys.readouterr().err

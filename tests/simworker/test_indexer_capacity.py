@@ -23,6 +23,7 @@ from simworker.v1.block_hash import maybe_convert_block_hash
 from simworker.v1.replay_trace import read_trace
 from simworker.v1.trace_args import TraceArgs
 from simworker.v1.trace_operations import TraceOperations
+from tests.recordings import KV_CACHE_MANAGER
 
 HYBRID = Path(__file__).parent / "v1" / "vllm_hybrid.jsonl.gz"
 
@@ -76,9 +77,9 @@ def truly_held(operations: TraceOperations) -> dict[int, set[object]]:
 @pytest.mark.parametrize("index", [ArrayIndex, MemoryIndex])
 @pytest.mark.parametrize("recording", ["kvm_trace", "hybrid"])
 def test_more_than_fits_is_announced_only_by_full_reports_and_never_shown_once_it_was_seen(
-    recording: str, index: type[Index], shared: Path
+    recording: str, index: type[Index]
 ) -> None:
-    path = HYBRID if recording == "hybrid" else shared / "vllm-cpu" / "kvm_trace.jsonl.gz"
+    path = HYBRID if recording == "hybrid" else KV_CACHE_MANAGER
     operations = TraceOperations()
     asked_for: dict[str, str] = {}
     followed: list[Followed] = []

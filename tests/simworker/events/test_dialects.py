@@ -11,13 +11,13 @@ from simworker.events.dialect import UnknownDialectError, dialect_named
 from simworker.events.sglang import SglangDialect
 from simworker.events.vllm import VllmDialect
 from simworker.events.wire_event import Cleared, Removed, Stored, WireEvent
+from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "vectors"
 MASK = (1 << 64) - 1
 
 
-def vectors(name: str) -> list[dict[str, Any]]:
-    return list(json.loads((SHARED / f"{name}-events.json").read_text())["vectors"])
+def vectors(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text())["vectors"])
 
 
 def plain(value: Any) -> Any:
@@ -71,7 +71,7 @@ def version(text: str) -> tuple[int, ...]:
 
 VLLM = [
     vector
-    for vector in vectors("vllm")
+    for vector in vectors(VLLM_EVENTS)
     # Negative names are of hashes that Python's own `hash` made, and ours are not.
     if "negative" not in vector["name"]
 ]
@@ -103,7 +103,7 @@ def expressible(vector: dict[str, Any]) -> bool:
     )
 
 
-SGLANG = [vector for vector in vectors("sglang") if expressible(vector)]
+SGLANG = [vector for vector in vectors(SGLANG_EVENTS) if expressible(vector)]
 
 
 @pytest.mark.parametrize("vector", SGLANG, ids=[vector["name"] for vector in SGLANG])

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from simworker.engine import BrokenInvariantError
 from simworker.events.faulty_outlet import EventFaults, FaultyOutlet
 from simworker.events.journal import Frame, Journal
 from simworker.events.publisher import EndpointError, Publisher, rank_endpoint
+from tests.recordings import VLLM_EVENTS
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "vectors"
-RECORDED = json.loads((SHARED / "vllm-events.json").read_text())
+RECORDED = json.loads(VLLM_EVENTS.read_text())
 STREAM = RECORDED["publisher_stream"]
 
 Open = Callable[..., Publisher]

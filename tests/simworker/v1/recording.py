@@ -1,4 +1,4 @@
-"""A real engine's recording (`shared/vllm-cpu/RECIPE.md`), and our engine given the same requests.
+"""A real engine's recording (`tests/recorded/`), and our engine given the same requests.
 
 Requests that were sent one at a time leave nothing open: each runs alone until it ends. For those that
 were sent at once, the recording says when the client sent them, not before which step each of
@@ -20,8 +20,8 @@ from simworker.events.vllm import VllmDialect
 from simworker.v1.assemble import build_engine, kv_cache_config
 from simworker.v1.request import Request
 from simworker.v1.scheduler_config import SchedulerConfig
+from tests.recordings import VLLM_TRACE
 
-RECORDING = Path(__file__).resolve().parents[3].parent / "shared" / "vllm-cpu" / "trace.jsonl.gz"
 ARRIVALS = Path(__file__).with_name("recorded_arrivals.json")
 
 Line = dict[str, Any]
@@ -58,7 +58,7 @@ class Run:
 
 def read_runs() -> list[Run]:
     runs: list[Run] = []
-    with gzip.open(RECORDING, "rt") as file:
+    with gzip.open(VLLM_TRACE, "rt") as file:
         for line in map(json.loads, file):
             if line["kind"] == "engine" and line["action"] == "start":
                 runs.append(Run(line["env"].get("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES") != "0"))

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -28,9 +27,9 @@ from simworker.v1.lora_request import LoRARequest
 from simworker.v1.mm_feature import MultiModalFeatureSpec, PlaceholderRange
 from simworker.v1.request import Request
 from simworker.v1.sampling_params import SamplingParams
+from tests.recordings import VLLM_HASHES
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared"
-RECORDED = json.loads((SHARED / "vectors" / "vllm-hashes.json").read_text())
+RECORDED = json.loads(VLLM_HASHES.read_text())
 VECTORS = RECORDED["vectors"]
 CURRENT = [vector for vector in VECTORS if vector["version"] == "0.32.0"]
 OLDER = [

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simworker.v1.replay_trace import BadTraceError, read_trace, replay_trace
+from tests.recordings import KV_CACHE_MANAGER
 
-SHARED = Path(__file__).resolve().parents[3].parent / "shared"
-RECORDED = SHARED / "vllm-cpu" / "kvm_trace.jsonl.gz"
 HYBRID = Path(__file__).parent / "vllm_hybrid.jsonl.gz"
 
 
-def test_the_shared_recording_replays_without_a_difference() -> None:
-    result = replay_trace(read_trace(RECORDED))
+def test_the_managers_recording_replays_without_a_difference() -> None:
+    result = replay_trace(read_trace(KV_CACHE_MANAGER))
     assert result.operations == 4237
     assert result.first_differences == []
     assert result.differences == 0
@@ -32,7 +31,7 @@ def test_windows_and_hybrids_replay_without_a_difference() -> None:
 
 @pytest.fixture(scope="module")
 def lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in list(read_trace(RECORDED))[:60]]
+    return [json.loads(line) for line in list(read_trace(KV_CACHE_MANAGER))[:60]]
 
 
 def encoded(lines: list[dict[str, Any]]) -> list[str]:
@@ -147,7 +146,10 @@ def beginning(path: Path, name: str, count: int) -> list[dict[str, Any]]:
     return lines[start : start + count]
 
 
-BEGINNINGS = [beginning(RECORDED, "external-tokens", 120), beginning(HYBRID, "fine-hashes", 80)]
+BEGINNINGS = [
+    beginning(KV_CACHE_MANAGER, "external-tokens", 120),
+    beginning(HYBRID, "fine-hashes", 80),
+]
 
 
 @settings(deadline=None)

@@ -1,0 +1,21 @@
+"""Recordings of real engines (`recorded/`): a checkout alone has them, and `warmpath verify` takes the first.
+
+The scripts that made them, and more of them, lie in `../shared/` where the project is developed.
+"""
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).with_name("recorded")
+
+VLLM_TRACE = _FOLDER / "vllm-0.32.jsonl.gz"
+"""A seeded workload against vLLM 0.32: events, requests and what the engine reported of each."""
+TOKENIZER = _FOLDER / "tokenizer.json"
+"""The tokenizer of that engine."""
+KV_CACHE_MANAGER = _FOLDER / "kv-cache-manager.jsonl.gz"
+"""Seeded operations on vLLM's own `KVCacheManager`, and their outcomes."""
+VLLM_EVENTS = _FOLDER / "vllm-events.json"
+"""Payloads encoded by the event classes of vLLM's versions."""
+SGLANG_EVENTS = _FOLDER / "sglang-events.json"
+"""Payloads encoded by the event classes of SGLang's versions."""
+VLLM_HASHES = _FOLDER / "vllm-hashes.json"
+"""Hashes of blocks made by vLLM's own functions."""
