@@ -12,6 +12,8 @@ class Backlog:
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[int, list[list[bytes]]]] = deque()
         self._bytes = 0
+        self._since: int | None = None
+        """Bytes that came since messages were let go; None: none were, or the source was empty since."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -27,9 +29,29 @@ class Backlog:
             let_go = sum(len(waiting) for _, waiting in self._waiting)
             self._waiting.clear()
             self._bytes = 0
+            self._since = self._since or 0
+        self.add(messages, size)
+        return let_go
+
+    def add(self, messages: list[list[bytes]], size: int) -> None:
+        """Add messages of so many bytes, though they may be too many; see `is_full`."""
         self._waiting.append((size, messages))
         self._bytes += size
-        return let_go
+        if self._since is not None:
+            self._since += size
+
+    def emptied(self) -> None:
+        """Take note that nothing is left where the messages come from."""
+        self._since = None
+
+    def is_endless(self, spare: int) -> bool:
+        """Whether more than may wait and `spare` bytes came, without an end, since some were let go."""
+        return self._since is not None and self._since > self._max_bytes + spare
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may be added without letting go; one addition alone always may wait."""
+        return self._bytes >= self._max_bytes and len(self._waiting) > 1
 
     def take(self) -> list[list[bytes]]:
         """Remove and return the messages that were added first."""

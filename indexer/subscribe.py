@@ -92,7 +92,8 @@ class Subscriber:
         try:
             live.setsockopt(zmq.LINGER, 0)
             # A bounded queue beside heartbeats can end the process (libzmq issue 3937: an assertion, if
-            # a connection is lost while its queue is full). It is read faster than it is followed.
+            # a connection is lost while its queue is full). It is read faster than it is followed, and
+            # closed, with all that it holds, where even so no end of it is found (`_receive`).
             live.setsockopt(zmq.RCVHWM, 0)
             live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
             live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
@@ -112,8 +113,10 @@ class Subscriber:
             self._ask(self._rank.connected())
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(self._receive(live))
-                await _until(GONE, monitor)
+                gone = tasks.create_task(_until(GONE, monitor))
+                await asyncio.wait((receiving, gone), return_when=asyncio.FIRST_COMPLETED)
                 receiving.cancel()
+                gone.cancel()
             self._rank.disconnected()
         finally:
             live.disable_monitor()
@@ -129,7 +132,10 @@ class Subscriber:
         return monitor
 
     async def _receive(self, live: "zmq.Socket[bytes]") -> None:
-        """Take what has arrived, many messages at a time: each wake-up costs as much as ten of them."""
+        """Take what has arrived, many messages at a time: each wake-up costs as much as ten of them.
+
+        Returns where messages come for so long without a pause that ZeroMQ may hold any number of them.
+        """
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         backlog = Backlog(self._rank.pending_bytes)
@@ -139,6 +145,13 @@ class Subscriber:
             while True:
                 arrived.clear()
                 self._read(live, backlog)
+                if backlog.is_endless(READ_BYTES):
+                    source = self._rank.source
+                    log.warning(
+                        "pod %s rank %d: its events come faster than they are read: connecting anew",
+                        source.pod, source.rank,
+                    )  # fmt: skip
+                    return
                 if backlog:
                     self._take(backlog.take())
                     await asyncio.sleep(0)
@@ -153,6 +166,7 @@ class Subscriber:
         while read < READ_MESSAGES and size < READ_BYTES:
             messages, taken = _drain(live)
             if not messages:
+                backlog.emptied()
                 break
             let_go += backlog.put(messages, taken)
             is_last = len(messages) < MOST_MESSAGES and taken < MOST_BYTES
@@ -160,6 +174,7 @@ class Subscriber:
                 topic, sequence, _ = newest
                 self._rank.received(topic, sequence, is_all=is_last and not read)
             if is_last:
+                backlog.emptied()
                 break
             read += len(messages)
             size += taken
@@ -215,27 +230,73 @@ class Subscriber:
 
     async def _carry_out(self, asked: AskReplay) -> None:
         # One socket a request: answers to an abandoned request die with it.
-        with self._context.socket(zmq.DEALER) as dealer:
+        with zmq.Socket(self._context, zmq.DEALER) as dealer:
             dealer.setsockopt(zmq.LINGER, 0)
+            # A router leaves out what a bounded queue has no room for; so it is read ahead, and closed.
             dealer.setsockopt(zmq.RCVHWM, 0)
             dealer.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
             dealer.connect(self._replay)
-            await dealer.send_multipart([b"", asked.start.to_bytes(8, "big")])
+            dealer.send_multipart([b"", asked.start.to_bytes(8, "big")])
+            backlog = Backlog(self._rank.pending_bytes)
+            if await self._take_answer(asked, dealer, backlog):
+                return
+        while backlog:
+            if self._replayed(asked, backlog.take()):
+                return
+            await asyncio.sleep(0)
+        reason = f"more of the answer waited than events.pending-bytes ({self._rank.pending_bytes})"
+        self._ask(self._rank.replay_failed(asked.ticket, reason))
+
+    async def _take_answer(
+        self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
+    ) -> bool:
+        """Take a replay's answer; return whether it is over, or else more waits than may."""
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        loop.add_reader(dealer.FD, arrived.set)
+        try:
             while True:
-                async with asyncio.timeout(self._replay_seconds):
-                    frames = await _frames(dealer.recv_multipart())
-                answer = replay_frames(frames)
-                if answer is None:
-                    self._rank.frame_malformed("a replay's message is [topic,] sequence, payload")
-                    continue
-                _, sequence, payload = answer
-                if sequence == END:
-                    self._ask(self._rank.replay_ended(asked.ticket))
-                    return
-                again = self._rank.replayed(asked.ticket, _number(sequence), payload)
-                if again is not None:
-                    self._ask(again)
-                    return
+                arrived.clear()
+                _read_ahead(dealer, backlog)
+                if backlog.is_full:
+                    return False
+                if backlog:
+                    if self._replayed(asked, backlog.take()):
+                        return True
+                    await asyncio.sleep(0)
+                else:
+                    async with asyncio.timeout(self._replay_seconds):
+                        await arrived.wait()
+        finally:
+            loop.remove_reader(dealer.FD)
+
+    def _replayed(self, asked: AskReplay, messages: list[list[bytes]]) -> bool:
+        """Take messages of a replay's answer; return whether it is over."""
+        for message in messages:
+            answer = replay_frames(message)
+            if answer is None:
+                self._rank.frame_malformed("a replay's message is [topic,] sequence, payload")
+                continue
+            _, sequence, payload = answer
+            if sequence == END:
+                self._ask(self._rank.replay_ended(asked.ticket))
+                return True
+            again = self._rank.replayed(asked.ticket, _number(sequence), payload)
+            if again is not None:
+                self._ask(again)
+                return True
+        return False
+
+
+def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
+    """Read what has arrived of an answer, up to a bound, and no more than may wait."""
+    size = 0
+    while size < READ_BYTES and not backlog.is_full:
+        messages, taken = _drain(dealer)
+        if not messages:
+            return
+        backlog.add(messages, taken)
+        size += taken
 
 
 def _number(sequence: bytes) -> int:

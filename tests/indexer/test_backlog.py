@@ -42,3 +42,26 @@ class Waiting(RuleBasedStateMachine):
 
 TestWaiting = Waiting.TestCase
 TestWaiting.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
+
+
+def test_what_has_no_end_is_known_by_its_bytes_since_messages_were_let_go() -> None:
+    backlog = Backlog(BOUND)
+    backlog.put([[b""]], BOUND)
+    assert not backlog.is_endless(0), "all of it has room"
+    backlog.put([[b""]], 60)
+    assert not backlog.is_endless(0)
+    backlog.put([[b""]], 41)
+    assert backlog.is_endless(0)
+    assert not backlog.is_endless(1)
+    backlog.emptied()
+    backlog.put([[b""]], BOUND - 41)
+    assert not backlog.is_endless(0)
+
+
+def test_what_is_added_and_not_to_be_let_go_is_full_from_its_bytes_on_but_never_of_one() -> None:
+    backlog = Backlog(BOUND)
+    backlog.add([[b"1"]], 2 * BOUND)
+    assert not backlog.is_full
+    backlog.add([[b"2"]], 1)
+    assert backlog.is_full
+    assert [backlog.take(), backlog.take()] == [[[b"1"]], [[b"2"]]]

@@ -16,6 +16,7 @@ from indexer.ingest import Ingest
 from indexer.memory import MemoryIndex
 from indexer.rank_ingest import RankIngest
 from indexer.rank_source import RankSource
+from indexer.stream_action import AskReplay
 from indexer.subscribe import Subscriber
 from indexer.tap import END
 from indexer.trust import BEHIND, Level
@@ -157,6 +158,54 @@ async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_ask
     said = [record.getMessage() for record in caplog.records]
     overflow = next(at for at, line in enumerate(said) if "come faster than they are" in line)
     assert ", was exact: " in said[overflow + 1], "before any other work has its turn"
+
+
+async def test_a_socket_of_which_no_end_is_found_is_closed_and_opened_anew(
+    context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = new_rank(pending_bytes=20_000)
+    with zmq.Context() as own, own.socket(zmq.PUB) as live:
+        live.setsockopt(zmq.SNDHWM, 0)
+        publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
+        task = asyncio.create_task(subscribe(rank, context, publisher).run())
+        await until(lambda: rank.trust.level is Level.EXACT)
+        payload = msgspec.msgpack.encode([1.0, [], 0, b"." * 400_000])
+        asked, sequence = publisher.asked, 0
+        while "connecting anew" not in caplog.text:
+            # In the loop's own thread: nothing is read meanwhile, as on a machine that is too slow.
+            for _ in range(64):
+                sequence += 256
+                live.send_multipart([b"kv", sequence.to_bytes(8, "big"), payload])
+            await asyncio.sleep(0)
+        await until(lambda: publisher.asked > asked and rank.is_connected)
+        assert len(caplog.text) < 50_000
+        await until(lambda: rank.trust.level is not Level.DEGRADED)
+        await stop(task)
+
+
+async def test_a_replays_answer_past_its_bytes_is_cut_off_and_resumed_until_it_is_whole(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank(pending_bytes=20_000)
+    reasons = []
+    fail = rank.replay_failed
+
+    def failed(ticket: int, reason: str) -> AskReplay | None:
+        asked = fail(ticket, reason)
+        reasons.append(rank.trust.reason)
+        return asked
+
+    rank.replay_failed = failed  # type: ignore[method-assign]
+    engine = publisher.engine = EngineModel(buffer_steps=1000)
+    for number in range(1000):
+        engine.store((number % 7, number % 5, 1))
+    task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=10).run())
+    await until(lambda: rank.trust.level is Level.EXACT)
+    assert rank.state.held()[Tier.GPU, 0] == engine.held()
+    assert reasons
+    assert all("events.pending-bytes (20000)" in reason for reason in reasons)
+    assert publisher.starts == sorted(publisher.starts)
+    await stop(task)
 
 
 async def test_batches_that_are_followed_late_make_a_rank_degraded_until_it_has_caught_up(
