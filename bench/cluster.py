@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bench.held_ports import HOST, HeldPorts
 from router.config import Pick, Probe
 from scorer.policies.warmpath import Warmpath
 
@@ -52,15 +53,15 @@ class Child:
             code = self._process.returncode
             raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
 
-    async def stop(self) -> int | None:
-        """Ask it to end, and make it where it does not; return its exit status."""
+    async def stop(self, within: float = STOP_SECONDS) -> int | None:
+        """Ask it to end, and make it where it does not in time; return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return None
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(within):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -138,7 +139,18 @@ class Cluster:
         self._settings = settings
         self._router = Process("the router", logs / "router.log") if router else None
         names = [f"pod-{number + 1}" for number in range(pods)]
-        self.workers = [Worker(name, Process(name, logs / f"{name}.log")) for name in names]
+        # Held, so that a worker that is started again finds them free.
+        self._held = HeldPorts()
+        self.workers = [
+            Worker(
+                name,
+                Process(name, logs / f"{name}.log"),
+                f"{HOST}:{self._held.take()}",
+                f"tcp://{HOST}:{self._held.take()}",
+                f"tcp://{HOST}:{self._held.take()}",
+            )
+            for name in names
+        ]
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> Self:
@@ -204,6 +216,7 @@ class Cluster:
         if self._router is not None:
             processes.append(self._router)
         await asyncio.gather(*(process.stop() for process in processes))
+        self._held.close()
         if self._folder is not None:
             self._folder.cleanup()
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from bench.cluster import MODEL, Child, ClusterError, Process, Worker, WorkerSettings
-from bench.held_ports import HeldPorts
+from bench.held_ports import HOST, HeldPorts
 from bench.redis_cluster import RedisCluster
 from bench.workload import VOCAB_SIZE
 
 SPEED = 12.0
 """Modelled seconds a real second."""
+REDIS_SECONDS = 0.5
+STOP_SECONDS = 1.5
+"""How long Redis, which keeps nothing, and all others may take to end: whoever stops the fleet waits."""
 LOOK_SECONDS = 0.1
 """Pause between two looks whether a process has ended."""
 
@@ -52,8 +55,10 @@ def file_names(settings: FleetSettings) -> list[str]:
 class FleetProcesses:
     """All of them; an async context manager that ends them."""
 
-    def __init__(self, settings: FleetSettings) -> None:
+    def __init__(self, settings: FleetSettings, tell: Callable[[str], None]) -> None:
+        """Whoever waits for the start is told what is being started."""
         self._settings = settings
+        self._tell = tell
         self.folder = settings.out
         self._stack = AsyncExitStack()
         self.redis = RedisCluster(settings.server, settings.masters, settings.out)
@@ -75,20 +80,31 @@ class FleetProcesses:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.redis.stop)
+            stack.push_async_callback(self.redis.stop, REDIS_SECONDS)
+            self._tell(
+                f"starting a cluster of {self._settings.masters} {self._settings.server} servers"
+            )
             await self.redis.start()
-            for process in self._processes:
-                stack.push_async_callback(process.stop)
+            stack.push_async_callback(self._stop)
+            self._tell(f"starting the workers ({len(self.workers)}), each with a publisher")
             workers = WorkerSettings(24_000, 32, SPEED, VOCAB_SIZE)
             await asyncio.gather(*(worker.start(workers) for worker in self.workers))
             pairs = zip(self.workers, self.publishers, strict=True)
             self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
             # Whoever starts a router again finds its port in its configuration.
             ports = stack.enter_context(HeldPorts())
-            for number in range(len(self.routers)):
-                await self.start_router(number, f"127.0.0.1:{ports.take()}")
+            self._tell(f"starting the routers ({len(self.routers)})")
+            self.addresses = [f"{HOST}:{ports.take()}" for _ in self.routers]
+            routers = [*zip(self.routers, self.addresses, strict=True)]
+            # The first compiles the index where nobody has; the others find it compiled.
+            await self._start_router(*routers[0])
+            await asyncio.gather(*(self._start_router(*pair) for pair in routers[1:]))
             self._stack = stack.pop_all()
         return self
+
+    async def _stop(self) -> None:
+        """Stop all but Redis at once: it ends last, for publishers give up their claims in it."""
+        await asyncio.gather(*(process.stop(STOP_SECONDS) for process in self._processes))
 
     async def _publish(self, worker: Worker, publisher: Process) -> str:
         line = await publisher.start(
@@ -103,13 +119,10 @@ class FleetProcesses:
         )
         return str(json.loads(line)["address"])
 
-    async def start_router(self, number: int, address: str) -> None:
-        """Start a router at an address, or start it there again."""
-        process = self.routers[number]
+    async def _start_router(self, process: Process, address: str) -> None:
         config = self._settings.out / f"{process.name}.toml"
         config.write_text(self._config(address), encoding="utf-8")
         await process.start("router", "serve", "--config", str(config))
-        self.addresses[number:] = [address, *self.addresses[number + 1 :]]
 
     def _config(self, address: str) -> str:
         lines = [

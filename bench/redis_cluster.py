@@ -61,9 +61,9 @@ class RedisCluster:
         for client in clients:
             await _is_whole(client)
 
-    async def stop(self) -> None:
-        """Stop the servers."""
-        await asyncio.gather(*(node.stop() for node in self.nodes))
+    async def stop(self, within: float) -> None:
+        """Stop the servers, at the latest after so many seconds."""
+        await asyncio.gather(*(node.stop(within) for node in self.nodes))
         self._held.close()
 
 

@@ -7,9 +7,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from bench.fleet_processes import SPEED, FleetProcesses, FleetSettings, file_nam
 from bench.out_folder import claim
 from bench.policies import Choice, Policy, Warmpath
 from bench.redis_server import NoServerError
-from bench.replay import Prepared, prepare, replay
+from bench.replay import Prepared, Replayed, prepare, replay
 from bench.workload import build, read_trace
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -33,6 +34,8 @@ SPAN = 120.0
 KNOWN_SECONDS = 60.0
 """How long the routers may take to know every pod."""
 PAUSE = 0.1
+TOLD = 5
+"""How often one hears of the traffic while it lasts."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,12 +111,14 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    async with FleetProcesses(settings) as fleet, AsyncExitStack() as stack:
+    tell = partial(console.print, soft_wrap=True)
+    async with FleetProcesses(settings, tell) as fleet, AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(address))
             for address in fleet.addresses
         ]
         stubs = [router_pb2_grpc.RouterStub(channel) for channel in channels]
+        tell("waiting until every router knows every worker")
         begun = time.monotonic()
         async with asyncio.timeout(KNOWN_SECONDS):
             for stub in stubs:
@@ -123,12 +128,13 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
         known = time.monotonic() - begun
         requests = _requests(settings.requests)
         pods = [worker.id for worker in fleet.workers]
+        tell(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
         result = await replay(
             requests,
             EveryRouter([Warmpath(channel, MODEL, pods) for channel in channels]),
             [worker.address for worker in fleet.workers],
             speed=SPEED,
-            progress=lambda _: None,
+            progress=lambda sofar: _tell_progress(tell, sofar, len(requests)),
         )
         fleet.check()
         prompt = sum(one.prompt_tokens for one in result.served)
@@ -148,7 +154,14 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
         _present(told, fleet, console)
         if not once:
             _tell_what_to_try(fleet, console)
-            await fleet.tell_of_ends(lambda line: console.print(line, soft_wrap=True))
+            await fleet.tell_of_ends(tell)
+
+
+def _tell_progress(tell: Callable[[str], None], sofar: Replayed, total: int) -> None:
+    """Say at each fifth how many requests are done."""
+    done = len(sofar.served) + sofar.failed
+    if done * TOLD // total != (done - 1) * TOLD // total:
+        tell(f"{done} of {total} requests are done")
 
 
 def _requests(count: int) -> list[Prepared]:

@@ -31,6 +31,19 @@ def children_of(parent: int, word: bytes) -> list[int]:
     return [one for one, line in words.items() if word in line]
 
 
+def nobody_is_left(folder: Path) -> bool:
+    """Return whether no process has the folder in its command line."""
+    mine = str(folder).encode()
+    for command_line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = command_line.read_bytes()
+        except OSError:
+            continue
+        if mine in words:
+            return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("mode", "server", "routers"), [("replica", "valkey", 3), ("shared", "redis", 1)]
 )
@@ -83,13 +96,23 @@ def test_it_goes_on_until_it_is_asked_to_end(tmp_path: Path) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    mine = str(tmp_path)
-    for command_line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = command_line.read_bytes()
-        except OSError:
-            continue
-        assert mine.encode() not in words, "a process was left behind"
+    assert nobody_is_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "moment", ["starting a cluster", "starting the workers", "starting the routers", "sending"]
+)
+def test_ctrl_c_while_one_waits_ends_it_and_leaves_nobody(tmp_path: Path, moment: str) -> None:
+    command = fleet(tmp_path, "--requests=60", "--routers=1", "--pods=1")
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while not process.stderr.readline().startswith(moment):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert nobody_is_left(tmp_path)
 
 
 def test_the_compose_file_has_the_same_shape() -> None:
