@@ -1,7 +1,7 @@
 """Every rank's ingestion into one index: ranks by (pod, number), and the slots they hold."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from indexer.blind import BlindRank
 from indexer.embedded import new_state
@@ -67,6 +67,11 @@ class Ingest:
         if slots:
             return slots.epoch
         return self.remote.life(pod, rank) if self.remote else 0
+
+    def lives(self, ranks: Sequence[tuple[str, int]]) -> list[int]:
+        """Return the life of each of these ranks, by pod and number."""
+        of, life = self._slots_of.get, self.life
+        return [slots.epoch if (slots := of(name)) else life(*name) for name in ranks]
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
         """Return who holds which blocks of a prompt: places, first blocks, past the last ones.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from indexer.believed import Believed
 from indexer.index import BrokenInvariantError
 from router.book import MOST_PREFILL, Bookings, Work
+from router.options import Option
 from router.placed import End, Placed, Predicted
 from router.score import Form
-from router.weigh import Option
 from scorer.prefill import PrefillModel
 
 LOOKS = 4

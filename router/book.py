@@ -209,6 +209,14 @@ class Bookings:
             IDLE if (book := books.get(name)) is None else book.load(now, floor) for name in ranks
         ]
 
+    def waits(self, ranks: Iterable[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
+        """Return each rank's wait and the rest of its load (`RankBook.wait_and_rest`), in this order."""
+        now, books, floor = self.expire(now), self._ranks, self._head_floor
+        return [
+            (0.0, IDLE) if (book := books.get(name)) is None else book.wait_and_rest(now, floor)
+            for name in ranks
+        ]
+
     def ranks(self) -> Mapping[tuple[str, int], RankBook]:
         """Return what is booked, by pod and rank, to be read only."""
         return self._ranks

@@ -24,6 +24,7 @@ fleet, so it is forgotten after others were measured often, and is tried again.
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,6 +179,28 @@ class Calibration:
         1 where it may be chance, however full the fleet is.
         """
         return math.exp(self._difference(model, pod, rank).standing_out(1.0))
+
+    def all_of(
+        self, of: str, ranks: Sequence[tuple[str, int]], utilisation: float
+    ) -> tuple[list[float], list[float]]:
+        """Return the factors of a model's ranks, by pod and number, and their slownesses."""
+        factors, slownesses = [1.0] * len(ranks), [1.0] * len(ranks)
+        model = self._models.get(of)
+        if model is None:
+            return factors, slownesses
+        usual = math.exp(model.usual)
+        differences, share = model.differences, 1 - utilisation
+        for place, name in enumerate(ranks):
+            found = differences.get(name)
+            if found is None:
+                found = differences[name] = self._differing(model, name)
+            apart = found.apart
+            if apart:
+                factors[place] = math.exp(found.usual + found.standing_out(share))
+                slownesses[place] = math.exp(found.standing_out(1.0))
+            else:
+                factors[place] = usual
+        return factors, slownesses
 
     def usual(self, model: str) -> float:
         """Return the factor that a model's typical rank has."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from indexer.trust import Level, Trust
 from router.load import Part
+from router.options import Option
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.weigh import Option
 from scorer.candidate import Candidate
 from scorer.match import TIERS, Match
 

@@ -101,18 +101,42 @@ class LoadTable:
             return booked
         return [self._corrected(*each, now) for each in zip(ranks, booked, strict=True)]
 
-    def _corrected(self, name: tuple[str, int], booked: Load, now: float) -> Load:
+    def waits(self, ranks: Sequence[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
+        """Return each rank's wait, and a load that is the rank's in everything else, in the order given.
+
+        So less is made anew than by `loads`.
+        """
+        if not self._seen and (self._others is None or not self._others.anywhere(now)):
+            return self._bookings.waits(ranks, now)
+        self._bookings.expire(now)
+        found = [self._found(name, now) for name in ranks]
+        uncorrected = [name for name, one in zip(ranks, found, strict=True) if one is None]
+        booked = iter(self._bookings.waits(uncorrected, now))
+        return [next(booked) if one is None else (self._wait(one, now), one.load) for one in found]
+
+    def _found(self, name: tuple[str, int], now: float) -> Correction | None:
+        """Return what corrects a rank's bookings; None where nothing does."""
         others = self._told(name, now)
         seen = self._fresh(name, others, now)
         if seen is None and others is NOBODY:
-            return booked
-        correction = self._correction(name, others, seen)
-        load, head = correction.load, correction.head
-        if head is None:
-            return load
+            return None
+        return self._correction(name, others, seen)
+
+    def _wait(self, found: Correction, now: float) -> float:
+        if found.head is None:
+            return found.load.wait
         floor = self._bookings.head_floor
+        return wait(found.nanoseconds, found.head, found.free_since, now, floor)
+
+    def _corrected(self, name: tuple[str, int], booked: Load, now: float) -> Load:
+        correction = self._found(name, now)
+        if correction is None:
+            return booked
+        load = correction.load
+        if correction.head is None:
+            return load
         return Load(
-            wait(correction.nanoseconds, head, correction.free_since, now, floor),
+            self._wait(correction, now),
             load.waiting,
             load.in_flight,
             load.waiting_uncached_tokens,
@@ -176,7 +200,8 @@ class LoadTable:
             return None
         if age > self._stale:
             return None
-        seen = self._seen[name] = seen.explained_by(others)
+        if others is not NOBODY:
+            seen = self._seen[name] = seen.explained_by(others)
         return seen
 
     def _correction(

@@ -19,11 +19,12 @@ from router.assign import Assigner
 from router.book import Bookings
 from router.calibration import Calibration
 from router.load import LoadTable
+from router.options import Option
 from router.placed import End, Placed, Predicted, Witness
 from router.pods import Pod
 from router.score import Scorer
 from router.sessions import Sessions
-from router.weigh import Ask, Choice, Option, Weigher
+from router.weigh import Ask, Choice, Weigher
 from scorer.policy import DEFAULT
 from scorer.prefill import PrefillModel
 
@@ -144,7 +145,7 @@ class Picker:
         self._weigher.see(ask.prompt.model, choice.busy, now)
         best = choice.options[0]
         where = best.pod.id, best.rank.number
-        kept = choice.options if ask.shadow else choice.options[:MOST_FALLBACKS]
+        kept = choice.options[: None if ask.shadow else MOST_FALLBACKS]
         self._picks += 1
         placed = Placed(
             self._picks,
@@ -154,7 +155,7 @@ class Picker:
             choice.prompt_tokens,
             at=now,
             picked=where,
-            available=_held(max(choice.options, key=_matched), choice),
+            available=_held(choice.options.warmest(), choice),
             predicted={
                 (one.pod.id, one.rank.number): _predicted(one, choice, self._room(one))
                 for one in kept
@@ -327,10 +328,6 @@ class Picker:
             raise BrokenInvariantError("the predictions that are kept do not add up")
         if len(kept) > self._settings.most:
             raise BrokenInvariantError(f"{len(kept)} picks, of at most {self._settings.most}")
-
-
-def _matched(option: Option) -> int:
-    return option.match.matched_tokens
 
 
 def _held(option: Option, choice: Choice) -> int:

@@ -71,8 +71,11 @@ class Pod:
         status = self.status
         if status.healthy is False:
             return False
-        if not self.has_events or any(rank.is_connected for rank in self.ranks):
+        if not self.has_events:
             return True
+        for rank in self.ranks:  # a loop, as it is asked for every pod of every Pick
+            if rank.is_connected:
+                return True
         return status.healthy is True and all(
             rank.trust.level is Level.COLD or rank.trust.since < status.looked_at
             for rank in self.ranks

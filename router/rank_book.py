@@ -105,6 +105,7 @@ class RankBook:
     __slots__ = (
         "_head",
         "_load",
+        "_rest",
         "context_tokens",
         "free_since",
         "in_flight",
@@ -134,6 +135,7 @@ class RankBook:
         self.prompt_tokens = 0
         self.context_tokens = 0
         self._load: Load | None = None
+        self._rest: Load | None = None
         self._head: Head | None = None
 
     def place(self, booking: Booking) -> None:
@@ -164,7 +166,7 @@ class RankBook:
     def changed(self) -> None:
         """Take note that loads of before are not those of now."""
         self.version += 1
-        self._load = self._head = None
+        self._load = self._rest = self._head = None
 
     def heads(self, booking: Booking) -> bool:
         """Whether a booking is the first of those that wait."""
@@ -195,8 +197,29 @@ class RankBook:
         if not self.in_flight and not self.last_pick:
             return IDLE
         head = self.head()
-        load = Load(
-            wait=wait(self.nanoseconds, head, self.free_since, now, floor),
+        load = self._load_with(wait(self.nanoseconds, head, self.free_since, now, floor))
+        if head is None:
+            # Only a head depends on the time.
+            self._load = load
+        return load
+
+    def wait_and_rest(self, now: float, floor: float) -> tuple[float, Load]:
+        """Return the load's wait, and a load that is the rank's in everything else.
+
+        That one is kept for as long as nothing changes but the time.
+        """
+        rest = self._rest
+        if rest is None:
+            if not self.in_flight and not self.last_pick:
+                return 0.0, IDLE
+            rest = self._rest = self._load_with(self.nanoseconds / NANOSECONDS)
+        if not self.waiting:
+            return rest[0], rest
+        return wait(self.nanoseconds, self.head(), self.free_since, now, floor), rest
+
+    def _load_with(self, seconds: float) -> Load:
+        return Load(
+            wait=seconds,
             waiting=len(self.waiting),
             in_flight=len(self.in_flight),
             waiting_uncached_tokens=self.uncached_tokens,
@@ -204,10 +227,6 @@ class RankBook:
             context_tokens=self.context_tokens,
             last_pick=self.last_pick,
         )
-        if head is None:
-            # Only a head depends on the time.
-            self._load = load
-        return load
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the sums or the order are wrong."""

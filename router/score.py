@@ -134,7 +134,8 @@ class Scorer:
         for rank in ranks:
             layout = rank.layout
             leading = leading and layout.has_prefix
-            of_form.setdefault(layout.form if layout.block_size else UNKNOWN, []).append(rank)
+            form = layout.form
+            of_form.setdefault(form if form[0] else UNKNOWN, []).append(rank)
         shared = self._shared_tiers.get(prompt.model, ())
         unknown = of_form.pop(UNKNOWN, [])
         if of_form:
@@ -258,14 +259,15 @@ class Scorer:
                     alike[pieces[0]] = match
             matches[rank] = match
         size = sought.block_size
-        for rank in wanted if beliefs else ():
-            arriving, assumed = beliefs.get((rank.pod, rank.number), (0, 0))
-            if rank.trust.level is Level.EXACT:
-                # What was sent there before its events came is known better now.
-                assumed = 0
+        for name, (arriving, sent) in beliefs.items():
+            holder = self._ingest.rank(*name)
+            if holder is None or holder not in wanted:
+                continue
+            # What was sent there before its events came is known better now.
+            assumed = 0 if holder.trust.level is Level.EXACT else sent
             if arriving or assumed:
-                matches[rank] = Match(
-                    matches.get(rank, NOTHING).spans,
+                matches[holder] = Match(
+                    matches.get(holder, NOTHING).spans,
                     size,
                     arriving_tokens=arriving * size,
                     assumed_tokens=assumed * size,
@@ -278,12 +280,12 @@ class Scorer:
             return
         if len(self._lives) > MOST_LIVES:
             self._lives.clear()
-        for rank in ranks:
-            name = (rank.pod, rank.number)
-            life = self._ingest.life(*name)
-            if self._lives.setdefault(name, life) != life:
-                self._lives[name] = life
-                self._believed.forget(*name)
+        names, lives = [(rank.pod, rank.number) for rank in ranks], self._lives
+        for name, life in zip(names, self._ingest.lives(names), strict=True):
+            if lives.get(name) != life:
+                if name in lives:
+                    self._believed.forget(*name)
+                lives[name] = life
 
     def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
         """Return how many leading blocks are believed to be on each rank: arriving, assumed."""

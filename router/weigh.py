@@ -4,23 +4,28 @@
     load (bookings, engines)  ├─► candidates ─► policy ─► choice
     session, utilisation     ─┘
 
+Of very many ranks it weighs columns (`router.weigh_many`), where the policy knows them.
+
 Nothing is booked here: what follows from a choice is `router.pick`'s.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from indexer.rank import Rank
-from indexer.trust import Level, Trust
+from indexer.trust import Level
 from router.calibration import Calibration
 from router.load import LoadTable
+from router.options import FewOptions, Field, Option, Options
 from router.pods import Pod
 from router.score import NOTHING, Prompt, Scorer
 from router.sessions import Sessions
 from router.utilisation import Utilisation
+from router.weigh_many import MANY, ManyWeigher
 from scorer.candidate import Candidate, Load, Ranked, Request
+from scorer.columns import ColumnPolicy
 from scorer.decode import rank_decode
 from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
@@ -71,24 +76,6 @@ class Ask:
         return self.prompt.tokens + self.unread
 
 
-class Option(NamedTuple):
-    """A candidate as it was weighed."""
-
-    pod: Pod
-    rank: Rank
-    match: Match
-    trust: Trust
-    candidate: Candidate
-    cost: float
-    terms: tuple[tuple[str, float], ...]
-    calibration: float
-
-    @property
-    def predicted_ttft(self) -> float:
-        """Seconds until the first token."""
-        return self.candidate.load.wait + self.candidate.prefill
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """All options, best first."""
@@ -98,7 +85,7 @@ class Choice:
     utilisation: float
     busy: float
     """The share of ranks with a prefill to do, at this moment."""
-    options: Sequence[Option]
+    options: Options
     decode: Sequence[Option] = ()
     """Of a disaggregated request: where to decode; `options` are for the prefill."""
     is_beside: bool = False
@@ -107,7 +94,13 @@ class Choice:
     @property
     def reason(self) -> str:
         """The sentence why the first one won."""
-        text = reason(self.prompt_tokens, self.options, self.policy, is_beside=self.is_beside)
+        text = reason(
+            self.prompt_tokens,
+            self.options.telling(),
+            self.policy,
+            names_ranks=self.options.has_ranks(),
+            is_beside=self.is_beside,
+        )
         if self.options[0].pod.serves:
             return text
         return f"{text} It is not known to be well, and no other is."
@@ -115,7 +108,7 @@ class Choice:
     @property
     def source(self) -> Option | None:
         """The option that holds most, where that is more than what the best one holds."""
-        most = max(self.options, key=lambda one: one.match.known_tokens)
+        most = self.options.fullest()
         return most if most.match.known_tokens > self.options[0].match.matched_tokens else None
 
 
@@ -147,6 +140,14 @@ class Weigher:
         self._prefill = prefill
         self._assumed_seconds = assumed_seconds
         self._rng = rng
+        self._many = ManyWeigher(
+            scorer,
+            loads,
+            calibration,
+            prefill=prefill,
+            assumed_seconds=assumed_seconds,
+            rng=rng,
+        )
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
         self._utilisations: dict[str, Utilisation] = {}
 
@@ -156,6 +157,11 @@ class Weigher:
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
         policy = self._policy(ask.policy)
+        field = self._many.field(ask.pods)
+        is_many = len(field.ranks) >= MANY and not ask.disaggregated
+        # Last, as it takes microseconds.
+        if is_many and isinstance(policy, ColumnPolicy):
+            return self._weigh_many(ask, policy, field, now)
         prefilling = _ranks(ask.pods, {"both", "prefill"} if ask.disaggregated else None)
         decoding = _ranks(ask.pods, {"both", "decode"}) if ask.disaggregated else []
         if not prefilling or (ask.disaggregated and not decoding):
@@ -183,6 +189,24 @@ class Weigher:
             options=options,
             decode=_ordered(second, rank_decode(request, _candidates(second), self._rng)),
             is_beside=options[0] is not best,
+        )
+
+    def _weigh_many(self, ask: Ask, policy: ColumnPolicy, field: Field, now: float) -> Choice:
+        loaded = self._many.loaded(field, now)
+        utilisation = self._utilisation(ask.prompt.model).after(loaded.busy, now)
+        request = Request(ask.tokens, utilisation, ask.session)
+        last = self._sessions.get(ask.session, now) if ask.session else None
+        options = self._many.weigh(ask.prompt, request, policy, loaded, session=last, now=now)
+        best = options[0].candidate[:2]
+        if ask.beside is not None:
+            options.put_first(ask.beside)
+        return Choice(
+            policy=ask.policy or self._usual,
+            prompt_tokens=ask.tokens,
+            utilisation=utilisation,
+            busy=loaded.busy,
+            options=options,
+            is_beside=options[0].candidate[:2] != best,
         )
 
     def see(self, model: str, busy: float, now: float) -> None:
@@ -256,10 +280,10 @@ def _candidates(options: Sequence[Option]) -> list[Candidate]:
     return [one.candidate for one in options]
 
 
-def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> list[Option]:
+def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> FewOptions:
     """Return the options as a policy has ranked their candidates."""
     by_name = {one.candidate[:2]: one for one in options}
-    ordered = []
+    ordered = FewOptions()
     for candidate, cost, terms in ranked:
         pod, rank, match, trust, _, _, _, factor = by_name[candidate[:2]]
         ordered.append(Option(pod, rank, match, trust, candidate, cost, terms, factor))

@@ -6,6 +6,9 @@ again); what it needs to know of the past is in `Load` and `Request`. Where it r
 `Candidate.known_tokens`, which take long to count, it has a class attribute `needs_known_tokens` that
 is true.
 
+A policy may know columns too (`scorer.columns.ColumnPolicy`): very many candidates take less time so.
+The conformance suite holds `costs` against `rank`.
+
 A package of its own adds one through the entry-point group `warmpath.policies`:
 
     [project.entry-points."warmpath.policies"]

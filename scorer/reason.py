@@ -49,23 +49,31 @@ class Contender(Protocol):
 
 
 def reason(
-    prompt_tokens: int, contenders: Sequence[Contender], policy: str, *, is_beside: bool = False
+    prompt_tokens: int,
+    contenders: Sequence[Contender],
+    policy: str,
+    *,
+    names_ranks: bool = False,
+    is_beside: bool = False,
 ) -> str:
-    """Return why the first one won. `contenders` are all of them, best first, at least one.
+    """Return why the first one won. `contenders` are in order, the best first, at least one.
 
-    With `is_beside` the first is where the request's group goes, and the others are in order.
+    Those may be left out that are neither among the first two nor hold most nor would win but for the
+    session or their load. With `is_beside` the first is where the request's group goes. `names_ranks`
+    tells ranks of one pod apart.
     """
-    told = _Reason(prompt_tokens, contenders)
+    told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
     return told.beside() if is_beside else told.told(policy)
 
 
 class _Reason:
-    def __init__(self, prompt_tokens: int, contenders: Sequence[Contender]) -> None:
+    def __init__(
+        self, prompt_tokens: int, contenders: Sequence[Contender], *, names_ranks: bool
+    ) -> None:
         self._tokens = prompt_tokens
         self._all = contenders
         self._best = contenders[0]
-        pods = {one.candidate.pod for one in contenders}
-        self._names_ranks = len(pods) < len(contenders)
+        self._names_ranks = names_ranks
 
     def told(self, policy: str) -> str:
         best, name = self._best, self._name(self._best)

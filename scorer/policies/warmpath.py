@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
+
 from scorer.candidate import Candidate, Ranked, Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
 from scorer.order import in_order
 
@@ -95,3 +98,40 @@ class Warmpath:
             )
             ranked.append(Ranked(one, cost + hot_spot, terms))
         return in_order(ranked, rng)
+
+    def costs(self, request: Request, columns: Columns) -> Costs:
+        """Return what each candidate costs, as `rank` does, for very many of them."""
+        rho = min(request.utilisation, HIGHEST_UTILISATION)
+        weight = self.kappa * rho / (1 - rho)
+        number = len(columns.wait)
+        in_flight = float(columns.in_flight.sum()) / number
+        waiting = float(columns.waiting.sum()) / number
+        usual = (1 + waiting) * (1 + max(0.0, in_flight - waiting))
+        limit = self.load_margin * in_flight + self.load_slack
+
+        decoding = np.maximum(0.0, columns.in_flight - columns.waiting)
+        crowd = (1 + columns.waiting) * (1 + decoding) / usual
+        # NumPy's power may be off by a bit of Python's.
+        crowding = np.array([one**self.g for one in crowd.tolist()])
+        others = weight * columns.prefill / columns.slowness * crowding
+        decode = self.mu * columns.in_flight
+        wait = columns.wait - self.sharing * np.minimum(columns.arriving, columns.wait)
+        session = np.zeros(number)
+        if columns.session is not None:
+            session += self.session_margin
+            session[columns.session] = 0.0
+        cost = wait + columns.prefill + others + decode + session
+        excess = columns.in_flight - limit
+        within = float(cost[excess <= 0].max(initial=0.0))
+        hot_spot = np.where(excess > 0, within + excess, 0.0)
+        return Costs(
+            cost + hot_spot,
+            (
+                ("wait", wait),
+                ("prefill", columns.prefill),
+                ("others", others),
+                ("decode", decode),
+                ("session", session),
+                ("hot_spot", hot_spot),
+            ),
+        )

@@ -6,11 +6,13 @@ from itertools import permutations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scorer.candidate import Candidate, Load, Ranked, Request
+from scorer.columns import ColumnPolicy, Columns, order_of
 from scorer.policy import Policy, make_policy, policy_names
 
 NAMES = policy_names()
@@ -96,6 +98,40 @@ def test_each_candidate_comes_exactly_once_and_dearer_ones_later(
         assert sorted(map(repr, candidates)) == sorted(repr(one.candidate) for one in ranked), name
         costs = [float(f"{one.cost:.9g}") for one in ranked]
         assert costs == sorted(costs), name
+
+
+@given(questions(), st.integers())
+def test_columns_cost_the_same_to_the_last_bit_and_come_in_the_same_order(
+    question: tuple[Request, list[Candidate]], seed: int
+) -> None:
+    request, candidates = question
+    [session] = [place for place, one in enumerate(candidates) if one.is_session][:1] or [None]
+    one_session = [
+        one._replace(is_session=place == session) for place, one in enumerate(candidates)
+    ]
+    columns = Columns(
+        *(
+            np.array([getattr(one, name) for one in one_session], dtype=np.float64)
+            for name in ("cached", "prefill", "slowness", "arriving")
+        ),
+        *(
+            np.array([getattr(one.load, name) for one in one_session], dtype=np.float64)
+            for name in ("wait", "waiting", "in_flight")
+        ),
+        session=session,
+    )
+    for name, policy in POLICIES.items():
+        if isinstance(policy, ColumnPolicy):
+            costs = policy.costs(request, columns)
+            ordered = [
+                Ranked(
+                    one_session[place],
+                    float(costs.cost[place]),
+                    tuple((term, float(of[place])) for term, of in costs.terms),
+                )
+                for place in order_of(costs, columns, Random(seed))
+            ]
+            assert ordered == policy.rank(request, one_session, Random(seed)), name
 
 
 @given(questions(), st.integers())

@@ -6,8 +6,8 @@ from picker_parts import KeyedPrompt, Parts, SizedPrompt, first
 from indexer.trust import Level
 from indexer.watched import WatchedRank
 from router.engine_load import Observed
+from router.options import Option
 from router.pods import Pod, Status
-from router.weigh import Option
 from scorer.policy import UnknownPolicyError
 
 

@@ -5,10 +5,11 @@ from itertools import count
 
 from indexer.group import Group, Layout
 from indexer.trust import Level, Trust
+from router.options import FewOptions, Option
 from router.placed import Placed, Predicted
 from router.pods import Pod
 from router.rank_book import Booking, Work
-from router.weigh import Choice, Option, Traits
+from router.weigh import Choice, Traits
 from scorer.candidate import Candidate, Load
 from scorer.match import Match, Span
 
@@ -61,7 +62,7 @@ def option(
 
 def choice(*options: Option, tokens: int = TOKENS) -> Choice:
     """Return the choice of the least cost."""
-    ordered = sorted(options, key=lambda one: one.cost)
+    ordered = FewOptions(sorted(options, key=lambda one: one.cost))
     return Choice("warmpath", tokens, 0.5, 0.5, ordered)
 
 

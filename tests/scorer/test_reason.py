@@ -77,7 +77,10 @@ def told(*contenders: Weighed, policy: str = "warmpath") -> str:
     ranked = [Ranked(one.candidate, one.cost, one.terms) for one in contenders]
     ordered = in_order(ranked, Random(0))
     return reason(
-        TOKENS, [by_name[one.candidate.pod, one.candidate.rank] for one in ordered], policy
+        TOKENS,
+        [by_name[one.candidate.pod, one.candidate.rank] for one in ordered],
+        policy,
+        names_ranks=len({one.candidate.pod for one in contenders}) < len(contenders),
     )
 
 
