@@ -5,7 +5,8 @@
     spilled  2, 0, 0 (u16), blocks (u32): each block has a field of its own, named by segment and key,
              with a packed value of one record
 
-All is little-endian. There is no record without a holder and no column without a block.
+All is little-endian. There is no record without a holder, no column without a block, and no block
+with two records: of one that has, any may count.
 """
 
 from collections.abc import Iterable, Mapping

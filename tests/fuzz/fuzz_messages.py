@@ -44,7 +44,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from indexer.shared.record import BadRecordError, read_record
     from indexer.shared.segment import SEGMENT
     from indexer.watch import ProtocolError, Watcher
-    from indexer.word import pack_words
+    from indexer.word import WORD_BYTES, pack_words
     from router import body
     from router.body import BadPromptError
     from router.pb.warmpath.v1 import router_pb2 as pb
@@ -189,6 +189,17 @@ KEYS = np.arange(1, SEGMENT + 9, dtype="<u8")
 """Of two segments."""
 
 
+def _names_twice(value: bytes) -> bool:
+    """Whether a value has two records of one block, which no writer makes: either of them may count."""
+    try:
+        start, columns = packed.records_at(value)
+    except packed.BadSegmentError:
+        return False
+    step = WORD_BYTES + packed.width_of(columns)
+    keys = [value[at : at + WORD_BYTES] for at in range(start, len(value), step)]
+    return len(keys) > len(set(keys))
+
+
 def segments(_: asyncio.Runner) -> Target:
     """Return what reads values: one for each field of a look-up, in its order."""
     fields = [segment for segment, _, _ in lookup.spans(KEYS.tobytes())]
@@ -199,8 +210,9 @@ def segments(_: asyncio.Runner) -> Target:
         cut = lookup._parts(KEYS.tobytes(), values, loose=False)
         pure, failed = lookup._stretches(KEYS, cut, loose=False)
         compiled, bad = stretches_of(KEYS, cut)
-        assert sorted(map(tuple, pure)) == sorted(map(tuple, compiled))
-        assert len(failed) == len(bad)
+        if not any(_names_twice(value) for value in found):
+            assert sorted(map(tuple, pure)) == sorted(map(tuple, compiled))
+            assert len(failed) == len(bad)
         lookup.stretches(KEYS, values, loose=True)
         for value in found:
             try:
