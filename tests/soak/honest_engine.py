@@ -88,7 +88,10 @@ class HonestEngine:
         events: list[dict[str, object]] = []
         if gone:
             events.append({"type": "BlockRemoved", "block_hashes": gone, "medium": "GPU"})
-        self._blocks |= dict.fromkeys(reversed(names[hits:]))
+        self._blocks |= dict.fromkeys(names[hits:])
+        # The tail is given away first, so no block is held without its parent.
+        for name in reversed(names):
+            self._blocks.move_to_end(name)
         if hits < len(names):
             events.append(
                 {
