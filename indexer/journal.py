@@ -4,9 +4,15 @@ from collections import deque
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
+DELTA_BYTES = 64
+"""What a delta takes beside its serialized bytes."""
+
 
 class Journal:
-    """Holds deltas of at most `max_bytes`; `epoch` names this life of the publisher."""
+    """Holds deltas of at most `max_bytes`; `epoch` names this life of the publisher.
+
+    They are kept serialized: as messages they take seven times as much.
+    """
 
     def __init__(self, epoch: str, max_bytes: int) -> None:
         self.epoch = epoch
@@ -14,18 +20,16 @@ class Journal:
         """The last delta's; 0 before the first."""
         self.bytes = 0
         self._max_bytes = max_bytes
-        self._deltas: deque[tuple[pb.Delta, int]] = deque()
+        self._deltas: deque[bytes] = deque()
 
     def add(self, state: pb.RankState, changes: list[pb.Change]) -> None:
         """Add a numbered delta, letting the oldest go where there is no room."""
         self.sequence += 1
         delta = pb.Delta(sequence=self.sequence, state=state, changes=changes)
-        size = delta.ByteSize()
-        self._deltas.append((delta, size))
-        self.bytes += size
+        self._deltas.append(delta.SerializeToString())
+        self.bytes += DELTA_BYTES + len(self._deltas[-1])
         while self.bytes > self._max_bytes:
-            _, oldest = self._deltas.popleft()
-            self.bytes -= oldest
+            self.bytes -= DELTA_BYTES + len(self._deltas.popleft())
 
     def reaches(self, epoch: str, sequence: int) -> bool:
         """Whether every delta after a position is here."""
@@ -38,4 +42,5 @@ class Journal:
             return None
         missing = self.sequence - sequence
         start = len(self._deltas) - missing
-        return [self._deltas[start + n][0] for n in range(min(missing, most))]
+        found = (self._deltas[start + n] for n in range(min(missing, most)))
+        return [pb.Delta.FromString(delta) for delta in found]

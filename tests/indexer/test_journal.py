@@ -1,4 +1,4 @@
-from indexer.journal import Journal
+from indexer.journal import DELTA_BYTES, Journal
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 
@@ -22,6 +22,12 @@ def test_a_position_that_is_no_longer_covered_is_said_to_be_none() -> None:
     assert journal.after(0, 10) is None
     assert not journal.reaches("e", 0)
     assert journal.reaches("e", 100)
+
+
+def test_deltas_that_say_little_take_room_too() -> None:
+    journal = filled(100, max_bytes=10 * DELTA_BYTES)
+    assert journal.after(90, 10) is None
+    assert journal.after(95, 10) is not None
 
 
 def test_another_life_or_a_position_of_the_future_is_not_covered() -> None:

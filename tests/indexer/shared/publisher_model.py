@@ -49,7 +49,7 @@ class PublisherModel:
         self._life = life
         self._do = do
         self._clock = clock
-        self.cache = PodCache(pod, Journal(f"life-{life}", max_bytes=600))
+        self.cache = PodCache(pod, Journal(f"life-{life}", max_bytes=1500))
         self._resolvers: list[Resolver] = []
         for number in range(len(engines)):
             self._follow(number)
