@@ -16,6 +16,8 @@ PARTS = (
     "uvloop",
 )  # fmt: skip
 """Modules that the extra `router` brings, and the publisher's environment may be without."""
+BENCHMARKS = "bench"
+"""The package of benchmarks, which a checkout of the source has and an installed warmpath has not."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,10 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_part(error: ModuleNotFoundError) -> bool:
-    return (error.name or "").partition(".")[0] in PARTS
+    return (error.name or "").partition(".")[0] in (*PARTS, BENCHMARKS)
 
 
 def _missing(error: ModuleNotFoundError) -> str:
+    if error.name == BENCHMARKS:
+        return "benchmarks are run from a checkout of the source: make bench"
     return f"{error.name} is not installed; it takes the router's parts: pip install 'warmpath[router]'"
 
 
