@@ -48,7 +48,7 @@ def _digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{numba.__version__} {platform.machine()}".encode())
     digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
-    for path in sorted(HERE.glob("*.py")):
+    for path in sorted(HERE.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
