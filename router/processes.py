@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from router.config import Config
+from router.state_files import state_files
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +35,6 @@ def share_of(config: Config, number: int) -> Config:
     if index.state_file:
         index = replace(index, state_file=state_files(config)[number])
     return replace(config, server=server, index=index)
-
-
-def state_files(config: Config) -> list[str]:
-    """Return the state files of all processes; none where nothing is saved."""
-    name, processes = config.index.state_file, config.server.processes
-    if not name or processes == 1:
-        return [name] if name else []
-    return [f"{name}.{number}" for number in range(processes)]
 
 
 def check_free(address: str) -> None:

@@ -26,10 +26,10 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.texts import Texts
 from router.time_left import TimeLeft
+from router.token_ids import listed_ids
 from router.token_prompt import TokenPrompt
 from router.tokenise import Asked, Ids, Tokeniser, reckon, truncated
 from router.trace import Trace
-from router.wire import listed_ids
 
 AnyPrompt = pb.Prompt | wire.Prompt
 """A prompt as protobuf reads it, or as `router.wire` does."""

@@ -31,8 +31,8 @@ from router.config import (
     Table,
 )
 from router.credentials import CredentialsError, engine_credentials
-from router.processes import state_files
 from router.state_file import foreign
+from router.state_files import state_files
 from router.toml_lines import find_line
 from scorer.policy import UnknownPolicyError, make_policy
 

@@ -9,9 +9,7 @@ import struct
 from functools import cache
 from typing import TypeVar
 
-import numpy as np
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from router.body import BadPromptError
 from router.entries import check_entries
@@ -19,11 +17,6 @@ from router.malformed import malformed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from scorer.match import Match
-
-try:
-    from indexer.compiled.varint import unpack
-except ImportError:  # no Numba: protobuf makes the objects
-    unpack = None  # type: ignore[assignment]
 
 Parsed = TypeVar("Parsed", bound=Message)
 
@@ -51,20 +44,6 @@ def parse(kind: type[Parsed], raw: bytes) -> Parsed:
 def parse_request(raw: bytes) -> wire.ScoreRequest:
     """Parse a request to score. Raises BadPromptError where it is none."""
     return parse(wire.ScoreRequest, raw)
-
-
-def listed_ids(message: wire.TokenIds, field: str) -> bytes:
-    """Return listed token ids, packed as 4 bytes each. Raises BadPromptError for `field`."""
-    if unpack is None or len(UnknownFieldSet(message)):
-        # A sender may write each id as a field of its own.
-        ids = pb.TokenIds.FromString(message.SerializeToString()).ids
-        return np.array(ids, "<u4").tobytes()
-    packed = np.frombuffer(b"".join(message.ids), np.uint8)
-    found = np.empty(len(packed), np.uint32)
-    count = unpack(packed, found)
-    if count < 0:
-        raise BadPromptError(field, "holds something that is no unsigned 32-bit integer")
-    return found[:count].tobytes()
 
 
 def varint(number: int) -> bytes:

@@ -49,8 +49,9 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.body import BadPromptError
     from router.pb.warmpath.v1 import router_pb2 as pb
     from router.score import Scorer
+    from router.token_ids import listed_ids
     from router.token_prompt import TokenPrompt
-    from router.wire import listed_ids, parse_request
+    from router.wire import parse_request
     from scorer.strategy import longest_prefix
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz

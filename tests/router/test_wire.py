@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from router.body import BadPromptError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.token_ids import listed_ids
 from router.wire import (
-    listed_ids,
     match_part,
     parse_request,
     score_entry,
