@@ -54,6 +54,8 @@ class Engine:
                 is_queue=polled,
                 topic=self.topic,
                 capacity=self.blocks,
+                # One rank may have any number behind a mapped port, and no other to be taken for.
+                said_rank=None if polled or self.ranks == 1 else self.first_rank + number,
                 dialect="" if polled else self.engine,
             )
             for number in range(self.ranks)

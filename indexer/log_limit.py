@@ -1,5 +1,6 @@
 """What the log may take: peers and callers decide how often something is worth a line, and how long."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -40,6 +41,8 @@ class LogLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is written; make it say what was left out before it."""
+        if _is_departure(record):
+            return False
         about = record.args[0] if isinstance(record.args, tuple) and record.args else ""
         kind = record.pathname, record.lineno, hash(about) if isinstance(about, str) else 0
         now = self._clock()
@@ -59,6 +62,16 @@ class LogLimit(logging.Filter):
                     _formatter.formatException(record.exc_info), MOST_TRACEBACK
                 )
         return may
+
+
+def _is_departure(record: logging.LogRecord) -> bool:
+    """Whether gRPC tells, as of an error, of a caller that left before its call was begun."""
+    raised = record.exc_info[0] if record.exc_info else None
+    return (
+        record.name.startswith("grpc.")
+        and raised is not None
+        and issubclass(raised, asyncio.CancelledError)
+    )
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -49,6 +49,9 @@ another process knew of both."""
 LAG = "lag"
 """The subject of a limit: events that are followed late."""
 
+OTHER_RANK = "other rank"
+"""The subject of a limit: events that say that they are another rank's."""
+
 LAG_SECONDS = 2.0
 """How late events may be followed while the rank is exact."""
 
@@ -97,6 +100,8 @@ class RankIngest:
         self._clock = clock
         self.state = state
         self._limits = Limits(clock)
+        self._is_rank_said = source.said_rank is None
+        """Whether it is known which rank the batches of this connection are of."""
         self._ahead = 1
         """How many frames are scanned together."""
         self.ask: Callable[[AskReplay], None] = lambda _: None
@@ -213,6 +218,7 @@ class RankIngest:
     def connected(self) -> AskReplay | None:
         """Take note that the live socket is connected; return the replay to ask for, if any."""
         self.lag.begin()
+        self._is_rank_said = self.source.said_rank is None
         before = self.trust
         return self._act(before, self.stream.connected(self._clock()))
 
@@ -326,6 +332,8 @@ class RankIngest:
     def _apply(self, action: Apply) -> None:
         self.batches += 1
         now = self._clock()
+        if not self._is_rank_said:
+            self._compare_rank(action.payload)
         if self.state.scan((action.payload,)):
             self._apply_scanned(now)
             return
@@ -344,6 +352,17 @@ class RankIngest:
         for event in batch.unread:
             self._pass_over(event, action.sequence, now)
         self._judge(parentless, now)
+
+    def _compare_rank(self, payload: bytes) -> None:
+        """Limit the trust where a batch says that it is another rank's."""
+        try:
+            said = self.source.decode(payload).rank
+        except MalformedEventError:
+            return
+        self._is_rank_said = True
+        own = self.source.said_rank
+        other = f"its events are of the engine's rank {said} and are followed as rank {own}"
+        self._limits.set(OTHER_RANK, "" if said is None or said == own else other)
 
     def _pass_over(self, event: Unread, sequence: int, now: float) -> None:
         """Take note that one event of a batch could not be read."""
@@ -440,6 +459,8 @@ class RankIngest:
         """Follow batches that are next in order and were scanned."""
         before = self.trust
         now = self._clock()
+        if not self._is_rank_said:
+            self._compare_rank(payloads[0])
         self.stream.follow(payloads, now)
         self.batches += len(payloads)
         self._apply_scanned(now)

@@ -23,5 +23,7 @@ class RankSource:
     """Frames with another topic are not this rank's. Empty: every topic is."""
     capacity: int = 0
     """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
+    said_rank: int | None = None
+    """The engine's number of the rank, as its batches say it; None: what they say is not compared."""
     dialect: str = ""
     """How the engine writes batches, where they can be read without being decoded: vllm or sglang."""

@@ -1,5 +1,6 @@
 """No peer fills the log."""
 
+import asyncio
 import logging
 
 import pytest
@@ -53,6 +54,24 @@ def test_a_line_has_a_length() -> None:
     assert len(line) == MOST_CHARACTERS
     assert line.startswith("pod a: begin")
     assert line.endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "is_written"),
+    [
+        ("grpc._cython.cygrpc", asyncio.CancelledError, False),
+        ("grpc._cython.cygrpc", ValueError, True),
+        ("router.service", asyncio.CancelledError, True),
+    ],
+)
+def test_a_caller_that_leaves_writes_no_traceback(
+    name: str, error: type[BaseException], *, is_written: bool
+) -> None:
+    # As gRPC's server writes it where it cancels a handler that has not begun.
+    record = logging.LogRecord(
+        name, logging.ERROR, "x", 1, "not handled: %s", ("Watch",), (error, error(), None)
+    )
+    assert LogLimit(lambda: 0.0).filter(record) is is_written
 
 
 def test_what_a_peer_says_begins_no_line_of_its_own() -> None:
