@@ -62,7 +62,7 @@ class NotedJournal(Journal):
     """A journal that says when it grows."""
 
     def __init__(self, note: Callable[[int, int], None]) -> None:
-        super().__init__("epoch", max_bytes=600)
+        super().__init__("epoch", max_bytes=1500)
         self._note = note
 
     def add(self, state: pb.RankState, changes: list[pb.Change]) -> None:
