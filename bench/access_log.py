@@ -21,9 +21,9 @@ import xxhash
 from msgspec import Meta
 
 from bench import bad_line
-from indexer.key import Keyspace, chain
-from indexer.token import TOKEN_BYTES, pack_tokens
-from indexer.word import pack_words
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import TOKEN_BYTES, pack_tokens
+from indexer.keys.word import pack_words
 
 MOONCAKE_BLOCK = 512
 """Tokens."""

@@ -17,7 +17,7 @@ import numpy as np
 from bench.look_up import HOLDERS, TOKENS, microseconds, random_chain
 from bench.pouring import slowest_beside
 from indexer.compiled.array_index import ArrayIndex
-from indexer.key import Chain
+from indexer.keys.key import Chain
 
 CALLS = 200
 

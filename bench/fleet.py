@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from indexer.engines import vllm
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 
 MODEL = "bench"
 BLOCK_SIZE = 16

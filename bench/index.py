@@ -11,7 +11,7 @@ from bench.look_up import BLOCKS, HOLDERS, TOKENS, microseconds, scores
 from bench.pouring import slowest_beside
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 
 PODS = 64
 PACE = 300_000

@@ -15,10 +15,10 @@ from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, VOCAB_SIZE
 from indexer.embedded import embedded_index
 from indexer.engines import sglang, vllm
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 
 EACH = 20
 """Blocks a batch."""

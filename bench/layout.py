@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import redis
 
-from indexer.shared.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
 
 Asked = Sequence[Command | Call]
 Changes = Mapping[int, Sequence[int]]

@@ -12,7 +12,7 @@ by a JSON object of some 90 bytes, which takes Redis out of its compact encoding
 from collections.abc import Sequence
 
 from bench.layout import Changes, Talk
-from indexer.shared.command import Call, Command, Script
+from indexer.shared.redis.command import Call, Command, Script
 
 PRUNE = Script(
     "llmd_prune",

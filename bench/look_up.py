@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
 from indexer.ingest import Ingest
-from indexer.key import Chain, Keyspace
+from indexer.keys.key import Chain, Keyspace
 
 TOKENS = 10_000
 """Of the prompt that is looked up, where nothing else is said."""

@@ -15,9 +15,9 @@ from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of
 from indexer.embedded import embedded_index
 from indexer.engines.event import Tier
-from indexer.rank_slots import RankSlots
-from indexer.resolver import Added
-from indexer.slot import SlotTable
+from indexer.index.slot import SlotTable
+from indexer.resolve.rank_slots import RankSlots
+from indexer.resolve.resolver import Added
 
 PROMPT = 625
 SHAPES = (

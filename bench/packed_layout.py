@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from bench.layout import Changes, Talk
-from indexer.shared.command import Command
-from indexer.shared.lookup import LookUp
-from indexer.shared.names import Names, checkpoint
-from indexer.shared.plan import apply_calls
-from indexer.shared.record import SLOTS_OF_A_CLAIM
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
+from indexer.shared.query.lookup import LookUp
+from indexer.shared.redis.command import Command
+from indexer.shared.writer.script_calls import apply_calls
 
 TOKEN = 1
 TTL_MS = 86_400_000

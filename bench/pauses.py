@@ -9,8 +9,8 @@ import numpy as np
 from bench.figure import Figure
 from bench.look_up import HOLDERS, TOKENS, no_collector, random_chain
 from indexer.embedded import embedded_index
-from indexer.index import Index
-from indexer.key import Chain
+from indexer.index.contract import Index
+from indexer.keys.key import Chain
 from router.assemble import SWEEP_BUDGET
 
 SLOTS = 1000

@@ -8,7 +8,7 @@ from bench.figure import Figure
 from bench.fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
 from bench.look_up import BLOCKS, TOKENS, no_collector
 from indexer.embedded import embedded_index
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router import config
 from router.answer_pick import MOST_TOLD
 from router.candidate_message import candidate_message

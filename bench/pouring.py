@@ -11,9 +11,9 @@ import numpy as np
 from bench.fleet import batches_of, feed, new_ingest, prompt_of
 from bench.look_up import BLOCKS, HOLDERS, no_collector, scores
 from indexer.embedded import embedded_index
+from indexer.follow.rank_ingest import RankIngest
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.loop import SWITCH_SECONDS
 
 

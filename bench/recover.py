@@ -11,16 +11,16 @@ from bench.figure import Figure
 from bench.fleet import MODEL, batches_of, feed, new_ingest
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
+from indexer.follow.rank_ingest import ORPHAN_BYTES, RankIngest
+from indexer.follow.rank_source import RankSource
 from indexer.ingest import Ingest
-from indexer.journal import Journal
-from indexer.key import fingerprint
-from indexer.pod_cache import Pending, PodCache
-from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
+from indexer.keys.key import fingerprint
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
 from indexer.trust import Level
-from indexer.watch import Watcher
+from indexer.watch.client import Watcher
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
 from publisher.places import Places
 from publisher.watch_server import WatchServer
 from router import state_file

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from bench.layout import Changes
-from indexer.shared.segment import SEGMENT
+from indexer.keys.segment import SEGMENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from bench.redis_rounds import (
     step_rates,
 )
 from bench.redis_server import WHEELS, NoServerError, RedisServer
-from indexer.shared.command import Call, Command, Script
-from indexer.shared.names import Names
-from indexer.shared.segment import SEGMENT
+from indexer.keys.segment import SEGMENT
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Call, Command, Script
 
 SET_BITS = Script(
     "bench_set_bits",

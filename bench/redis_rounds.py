@@ -9,8 +9,8 @@ from bench.layout import Changes, Client, Layout, Talk, run_on
 from bench.look_up import microseconds, no_collector
 from bench.redis_content import Content, Prompt, keys_of, prompts_of
 from bench.redis_server import RedisServer
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.segment import SEGMENT
+from indexer.keys.segment import SEGMENT
+from indexer.shared.redis.connect import RedisSettings, connect
 
 Layouts = Mapping[str, Layout]
 """Layouts by the name that their figures bear. All may lie on one server: their keys differ."""
@@ -50,7 +50,7 @@ def look_up_times(
 def edge_times(
     server: RedisServer, layouts: Layouts, prompts: Sequence[Prompt], calls: int
 ) -> Figures:
-    """Return the same over the product's own connections (`indexer.shared.connect`), with asyncio."""
+    """Return the same over the product's own connections (`shared.redis.connect`), with asyncio."""
 
     async def measure() -> Figures:
         edge = await connect(RedisSettings(server.url))

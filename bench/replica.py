@@ -12,25 +12,25 @@ from bench.look_up import BLOCKS, TOKENS, no_collector
 from bench.redis_server import RedisServer
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
+from indexer.follow.rank_ingest import ORPHAN_BYTES, RankIngest
+from indexer.follow.rank_source import RankSource
 from indexer.ingest import Ingest
-from indexer.journal import Journal
-from indexer.key import fingerprint
-from indexer.pod_cache import Pending, PodCache
+from indexer.keys.key import fingerprint
+from indexer.keys.segment import Segments
+from indexer.keys.token import pack_tokens
+from indexer.process.tasks import cancel
 from indexer.rank import Rank
-from indexer.rank_ingest import ORPHAN_BYTES, RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
-from indexer.shared.command import Redis
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.replica import Replica
-from indexer.shared.segment import Segments
-from indexer.shared.write import News, random_base, write
-from indexer.shared.writer import Writer
-from indexer.tasks import cancel
-from indexer.token import pack_tokens
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Redis
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.replica.run import Replica
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.run import News, random_base, write
 from indexer.trust import Level
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix

@@ -13,7 +13,7 @@ from bench.fleet import BLOCK_SIZE, MODEL, prompt_of
 from bench.index import PACE
 from bench.look_up import BLOCKS, TOKENS
 from bench.servers import Fleet, framed, h2load, order, release, until
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 

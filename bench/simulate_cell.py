@@ -20,7 +20,7 @@ from bench.simulate_router import Reports, SimulatedRouter
 from bench.study import variant
 from bench.traffic import Generated
 from indexer.embedded import embedded_index
-from indexer.index import Index
+from indexer.index.contract import Index
 from scorer.prefill import PrefillModel
 from simworker import trace
 from simworker.cluster import Outcome, VirtualCluster

@@ -18,15 +18,15 @@ from typing import Literal, get_args
 from bench.access_log import LoggedRequest
 from bench.simulate_fleet import SimulatedEngine
 from bench.study import Variant
-from indexer.believed import Believed
+from indexer.believed.beliefs import Believed
 from indexer.engines.event import Tier
-from indexer.holding import Holding
-from indexer.index import Index
+from indexer.index.contract import Index
 from indexer.ingest import Ingest
-from indexer.key import Chain
+from indexer.keys.key import Chain
+from indexer.keys.word import WORD_BYTES, pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.watched import WatchedRank
-from indexer.word import WORD_BYTES, pack_words
+from indexer.resolve.holding import Holding
+from indexer.watch.watched_rank import WatchedRank
 from router import config
 from router.book import Bookings
 from router.calibration import Calibration

@@ -22,8 +22,8 @@ from bench.look_up import BLOCKS, TOKENS, no_collector
 from bench.score import GRPC
 from bench.servers import Fleet, framed, h2load, order, release, until
 from bench.words import text_of
-from indexer.token import pack_tokens
-from indexer.word import pack_words
+from indexer.keys.token import pack_tokens
+from indexer.keys.word import pack_words
 from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
 from prefixstore.store import PrefixStore

@@ -4,13 +4,13 @@ import logging
 import time
 from functools import cache
 
-from indexer.index import Index
-from indexer.memory import MemoryIndex
-from indexer.rank_slots import RankSlots
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState, RankState
-from indexer.reference import ReferenceIndex
-from indexer.resolver import Resolver
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
+from indexer.index.reference import ReferenceIndex
+from indexer.resolve.rank_slots import RankSlots
+from indexer.resolve.rank_state import PureState, RankState
+from indexer.resolve.resolver import Resolver
 
 log = logging.getLogger(__name__)
 

@@ -3,18 +3,18 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from indexer.blind import BlindRank
 from indexer.embedded import new_state
-from indexer.index import Index
-from indexer.key import Chain
+from indexer.follow.blind import BlindRank
+from indexer.follow.rank_ingest import LAG_SECONDS, ORPHAN_BYTES, Clock, RankIngest, SavedRank
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.slot import Place, SlotTable
+from indexer.keys.key import Chain
 from indexer.rank import Rank
-from indexer.rank_ingest import LAG_SECONDS, ORPHAN_BYTES, Clock, RankIngest, SavedRank
-from indexer.rank_slots import RankSlots
-from indexer.rank_source import RankSource
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.remote_rank import RemoteRank
-from indexer.slot import Place, SlotTable
-from indexer.watched import WatchedRank
+from indexer.resolve.rank_slots import RankSlots
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.remote_rank import RemoteRank
+from indexer.watch.watched_rank import WatchedRank
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Ingest:
     def add_shared(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
         """Begin to look a rank up in the shared index. Raises ValueError like `add`.
 
-        `keyspace` and `ranks` are as in `indexer.shared.registry.SharedRank`.
+        `keyspace` and `ranks` are as in `indexer.shared.records.registry.SharedRank`.
         """
         assert self.remote is not None
         name = self._free_name(pod, rank)

@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Callable
 
-from indexer.key import Chain
-from indexer.word import pack_words
+from indexer.keys.key import Chain
+from indexer.keys.word import pack_words
 
 
 def packed_keys(chain: Chain) -> bytes:
-    """Return a chain's keys, packed (`indexer.word`); compiled where Numba can be had.
+    """Return a chain's keys, packed (`indexer.keys.word`); compiled where Numba can be had.
 
     A chain with extras takes the pure way, five times as long or more.
     """

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Tier
-from indexer.group import Layout
 from indexer.trust import Trust
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import zmq
 
-from indexer.end_signals import on_signals
-from indexer.endpoint import endpoint_problem
-from indexer.http_log import pass_over_what_is_no_http
-from indexer.log_limit import limited_handler
+from indexer.follow.endpoint import endpoint_problem
+from indexer.process.end_signals import on_signals
+from indexer.process.http_log import pass_over_what_is_no_http
+from indexer.process.log_limit import limited_handler
 from publisher.assemble import Settings, publishing
 
 MOST_RANKS = 1024

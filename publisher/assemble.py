@@ -16,20 +16,20 @@ from aiohttp import web
 from grpc_health.v1 import health_pb2_grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from indexer.connect import Engine, Patience, connections
-from indexer.endpoint import EXPOSED, is_exposed
-from indexer.engine_cache import collect_forever, engine_cache
-from indexer.key import fingerprint
-from indexer.listen import GRPC_OPTIONS, http_listener
-from indexer.pod_cache import PodCache
-from indexer.shared.address import AddressError
-from indexer.shared.command import Redis
-from indexer.shared.names import Names
-from indexer.shared.schema import tell_of_server
-from indexer.shared.sweeper import sweep_forever
-from indexer.shared.write import News, random_base, write
-from indexer.shared.writer import BUCKET_LIFE, Writer
-from indexer.tasks import Work, cancel, kept, watched
+from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.endpoint import EXPOSED, is_exposed
+from indexer.keys.key import fingerprint
+from indexer.process.listen import GRPC_OPTIONS, http_listener
+from indexer.process.tasks import Work, cancel, kept, watched
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.schema import tell_of_server
+from indexer.shared.redis.address import AddressError
+from indexer.shared.redis.command import Redis
+from indexer.shared.sweep.sweeper import sweep_forever
+from indexer.shared.writer.machine import BUCKET_LIFE, Writer
+from indexer.shared.writer.run import News, random_base, write
+from indexer.watch.engine_cache import collect_forever, engine_cache
+from indexer.watch.pod_cache import PodCache
 from publisher.health_service import HealthService
 from publisher.metrics import PublisherCollector
 from publisher.places import Places
@@ -169,7 +169,7 @@ def _engine(settings: Settings) -> Engine:
 async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
     try:
         # Not everyone who publishes has it.
-        from indexer.shared.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
+        from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
         raise OSError(f"--redis: needs warmpath[redis]: {error}") from error
     reached = RedisSettings(

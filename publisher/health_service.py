@@ -6,7 +6,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
 
-from indexer.pod_cache import PodCache
+from indexer.watch.pod_cache import PodCache
 
 LOOK_SECONDS = 0.1
 """Between two looks for those who watch; who asks gets what is so now."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from indexer.pod_cache import PodCache
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import Cause, State
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.steps import Cause, State
 from indexer.trust import Level
+from indexer.watch.pod_cache import PodCache
 from publisher.watch_server import WatchServer
 
 

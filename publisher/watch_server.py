@@ -11,7 +11,7 @@ import grpc.aio
 
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pod_cache import PodCache
+from indexer.watch.pod_cache import PodCache
 from publisher.places import Place, Places, client_of
 
 log = logging.getLogger(__name__)

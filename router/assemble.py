@@ -20,11 +20,11 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from indexer.embedded import embedded_index
+from indexer.follow.rank_ingest import SavedRank
 from indexer.ingest import Ingest
-from indexer.listen import GRPC_OPTIONS, http_listener
-from indexer.rank_ingest import SavedRank
-from indexer.shared.names import Names
-from indexer.tasks import Work, kept
+from indexer.process.listen import GRPC_OPTIONS, http_listener
+from indexer.process.tasks import Work, kept
+from indexer.shared.layout.names import Names
 from router import state_file
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from indexer.believed import Believed
-from indexer.index import BrokenInvariantError
+from indexer.believed.beliefs import Believed
+from indexer.invariant import BrokenInvariantError
 from router.book import MOST_PREFILL, Bookings, Work
 from router.options import Option
 from router.placed import End, Placed, Predicted

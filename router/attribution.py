@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.evidence import Evidence
 from router.placed import End, Placed
 from router.weigh import Choice

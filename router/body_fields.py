@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 
 MOST_VALUES = 65_536
 """Values of a body, those within others among them: objects, lists, numbers, texts."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.rank_book import Booking, RankBook, Work
 from scorer.candidate import IDLE, Load
 

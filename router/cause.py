@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from indexer.engines.event import Cleared, EngineHash, Event, Removed, Stored, Tier
-from indexer.key import Keyspace, chain
+from indexer.keys.key import Keyspace, chain
 from indexer.trust import Level, Trust
 
 Kind = Literal["stored", "removed", "cleared"]

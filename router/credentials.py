@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 
-from indexer.engine_tls import EngineTls
+from indexer.follow.engine_tls import EngineTls
 from router.config import Probe, Watch
 
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.candidate_message import Weighed, candidate_message, weighed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.placed import End, Placed

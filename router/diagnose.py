@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from types import MappingProxyType
 
+from indexer.follow.rank_ingest import RankIngest
 from indexer.rank import Rank
-from indexer.rank_ingest import RankIngest
 from router.attribution import Attribution, Row, ShadowRow
 from router.facts import PodFacts, RankFacts
 from router.findings import findings

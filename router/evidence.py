@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.placed import End
 from router.weigh import Traits
 

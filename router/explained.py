@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.token import unpack_tokens
+from indexer.keys.token import unpack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 MOST_TOKENS = 400

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from indexer.shared.registry import AWAY, NOBODY
+from indexer.shared.records.registry import AWAY, NOBODY
 from indexer.trust import BEHIND, DRIFTED, Level
 from router.evidence import Evidence
 from router.facts import Finding, PodFacts, RankFacts

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 import grpc
 import zmq.asyncio
 
-from indexer.connect import Engine, Patience, connections
-from indexer.endpoint import EXPOSED, is_exposed
-from indexer.engine_tls import EngineTls
+from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.endpoint import EXPOSED, is_exposed
+from indexer.follow.engine_tls import EngineTls
+from indexer.follow.rank_ingest import RankIngest, SavedRank
 from indexer.ingest import Ingest
-from indexer.key import fingerprint
+from indexer.keys.key import fingerprint
+from indexer.process.tasks import Work, cancel, kept
 from indexer.rank import Rank
-from indexer.rank_ingest import RankIngest, SavedRank
-from indexer.tasks import Work, cancel, kept
-from indexer.watch import Watcher
+from indexer.watch.client import Watcher
 from router import config
 from router.pods import Pod, PodTable
 from router.probe import Prober, Sink

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import grpc
 
-from indexer.shared.address import AddressError
-from indexer.shared.command import (
+from indexer.shared.layout.living import Living, Owner, read_owner
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
+from indexer.shared.layout.schema import SchemaError, judge
+from indexer.shared.redis.address import AddressError
+from indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
@@ -19,10 +23,6 @@ from indexer.shared.command import (
     Reply,
     UnreachableError,
 )
-from indexer.shared.living import Living, Owner, read_owner
-from indexer.shared.names import Names
-from indexer.shared.record import BadRecordError, Record, fields_of, read_record
-from indexer.shared.schema import SchemaError, judge
 from router.ask import seconds
 from router.credentials import publisher_credentials
 from router.read_config import PREFIX, ConfigError, load
@@ -253,7 +253,7 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
     """Open what the options name. Raises AccessError."""
     try:
         # Not everyone who routes has it.
-        from indexer.shared.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
+        from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
         raise AccessError(f"needs warmpath[redis]: {error}") from error
     where = _where(args)

@@ -15,8 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.shared.record import Claim, SpotOf
-from indexer.shared.scan import Scan
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.shared.replica.scan import Scan
 from router.index_access import Access, PodSeen, dead_words
 from router.index_difference import Compared, Difference, compare, in_both
 from router.index_structure import Structure, check_structure

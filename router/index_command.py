@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from indexer.shared.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
+from indexer.shared.sweep.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
 from router import index_check, index_stats
 from router.ask import print_rich
 from router.index_access import Access, AccessError, add_access, opened, problem_of

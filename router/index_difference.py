@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from indexer.shared.record import Claim, SpotOf
+from indexer.shared.layout.record import Claim, SpotOf
 from router.index_truth import NOTHING, Keys, Truth
 
 

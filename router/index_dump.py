@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from indexer.shared.command import Command
-from indexer.shared.living import Living
-from indexer.shared.names import checkpoint
-from indexer.shared.packed import BadSegmentError, decode, spilled_blocks
-from indexer.shared.record import SLOTS_OF_A_CLAIM
-from indexer.word import WORD_BYTES
+from indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
+from indexer.keys.word import WORD_BYTES
+from indexer.shared.layout.living import Living
+from indexer.shared.layout.names import checkpoint
+from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
+from indexer.shared.redis.command import Command
 from router.index_access import Access, AccessError, PodSeen, living_of
 from router.index_survey import pages
 

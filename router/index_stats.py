@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.shared.command import Call, Command, script
-from indexer.shared.living import Living
-from indexer.shared.names import SCHEMA
-from indexer.shared.sweeper import AT_REST
+from indexer.shared.layout.living import Living
+from indexer.shared.layout.names import SCHEMA
+from indexer.shared.redis.command import Call, Command, script
+from indexer.shared.sweep.sweeper import AT_REST
 from router.index_access import Access, PodSeen, dead_words, living_of
 from router.index_survey import Survey, survey
 

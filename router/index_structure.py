@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from indexer.index import BrokenInvariantError
-from indexer.shared.bucket import Bucket, read_bucket
-from indexer.shared.living import Living
-from indexer.shared.names import checkpoint
-from indexer.shared.pages import ask_page, read_page, token_of
+from indexer.invariant import BrokenInvariantError
+from indexer.shared.layout.bucket import Bucket, read_bucket
+from indexer.shared.layout.living import Living
+from indexer.shared.layout.names import checkpoint
+from indexer.shared.layout.pages import ask_page, read_page, token_of
 from router.index_access import Access, PodSeen, living_of
 
 PAGE = 256

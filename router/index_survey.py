@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
-from indexer.shared.packed import BadSegmentError, decode, spilled_blocks
-from indexer.shared.pages import Page, ask_page, read_page
-from indexer.word import WORD_BYTES
+from indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
+from indexer.keys.word import WORD_BYTES
+from indexer.shared.layout.pages import Page, ask_page, read_page
 from router.index_access import Access
 
 PAGE = 256

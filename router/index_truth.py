@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.shared.record import Claim, SpotOf
-from indexer.watch import OPTIONS
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.watch.client import OPTIONS
 
 Keys = NDArray[np.uint64]
 NOTHING: Keys = np.empty(0, np.uint64)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from indexer.extra import Item
+from indexer.keys.extra import Item
 from router.body import BadPromptError
 from router.bounds import check_name
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.book import Bookings
 from router.correction import Correction, Seen, Source, correct, seen_beside
 from router.engine_load import Observed

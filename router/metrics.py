@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from indexer.follow.rank_ingest import RankIngest
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest
-from indexer.shared.pod_copy import Resync
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.replica import Replica
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import Cause, State
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.replica.pod_copy import Resync
+from indexer.shared.replica.run import Replica
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.steps import Cause, State
 from indexer.trust import Level
 from router.peer_bookings import PeerBookings
 from router.picking import Picking

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from indexer.rank_ingest import NAMESPACES
+from indexer.follow.rank_ingest import NAMESPACES
 from router.pods import Pod
 from router.prompt import ReadPrompt
 from router.token_prompt import TokenPrompt

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from indexer.shared.command import Call, Command, Reply, script
-from indexer.shared.names import Names
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Call, Command, Reply, script
 from router.book import Bookings
 from router.booking_id import router_of
 from router.others_book import rank_told

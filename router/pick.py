@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from indexer.believed import Believed
-from indexer.index import BrokenInvariantError
+from indexer.believed.beliefs import Believed
+from indexer.invariant import BrokenInvariantError
 from indexer.trust import Level
 from router.assign import Assigner
 from router.book import Bookings

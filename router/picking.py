@@ -3,9 +3,9 @@
 import secrets
 from random import Random
 
-from indexer.believed import Believed
+from indexer.believed.beliefs import Believed
 from indexer.embedded import embedded_index
-from indexer.shared.names import Names
+from indexer.shared.layout.names import Names
 from router import booking_id, config
 from router.attribution import Attribution
 from router.book import Bookings

@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from indexer.connect import Engine
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
 from indexer.engines.event import Event, MalformedEventError, Stored
+from indexer.follow.connect import Engine
 from indexer.ingest import Ingest
-from indexer.stream_action import AskReplay
+from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust
 from router.cause import Case, Names, Said, cause
 from router.outcome import Mismatch, Outcome

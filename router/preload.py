@@ -4,7 +4,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
-from indexer.tasks import watched
+from indexer.process.tasks import watched
 from prefixstore.tokenizer import TokenizerUnavailableError
 from prefixstore.tokenizer_cache import TokenizerCache
 from router.config import Config

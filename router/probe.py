@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from indexer.engine_tls import EngineTls
-from indexer.poll import problem_of
+from indexer.follow.engine_tls import EngineTls
+from indexer.follow.poll import problem_of
 from indexer.rank import Rank
 from router.engine_load import NAMES, Observed, parse
 from router.namespaces import limit_known

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from indexer.token import TOKEN_BYTES, highest_token, pack_tokens
+from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
 from prefixstore.pool import PoolFullError
 from prefixstore.remote import chat_text
 from prefixstore.renderer import RenderCrashedError, RendererFullError, RenderTimeoutError

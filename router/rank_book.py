@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from scorer.candidate import IDLE, Load
 
 NANOSECONDS = 1_000_000_000

@@ -15,9 +15,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from indexer.endpoint import endpoint_problem, rank_endpoint
-from indexer.shared.address import AddressError
-from indexer.shared.address import parse as parse_address
+from indexer.follow.endpoint import endpoint_problem, rank_endpoint
+from indexer.shared.redis.address import AddressError
+from indexer.shared.redis.address import parse as parse_address
 from prefixstore.pin import Pin
 from router.config import (
     Config,

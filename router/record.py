@@ -26,8 +26,8 @@ import aiohttp
 import zmq
 from aiohttp import web
 
-from indexer.endpoint import endpoint_problem
-from indexer.tap import END, Tap
+from indexer.follow.endpoint import endpoint_problem
+from indexer.follow.tap import END, Tap
 from router.exchange import Exchange
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")

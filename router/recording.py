@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from indexer.extra import Item
-from indexer.token import pack_tokens
+from indexer.keys.extra import Item
+from indexer.keys.token import pack_tokens
 from router.body import reads_cache
 
 MOST_LINE = 64 << 20

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 
 MOST_REPORTS = 10_000
 """Reports that wait to be handed on, here in all and in Redis for each router."""

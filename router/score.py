@@ -9,15 +9,15 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from indexer.believed import Believed
-from indexer.group import Layout
+from indexer.believed.beliefs import Believed
+from indexer.engines.cache_groups import Layout
 from indexer.ingest import Ingest
-from indexer.key import Chain
+from indexer.keys.key import Chain
+from indexer.keys.word import WORD_BYTES
 from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
-from indexer.shared.remote_rank import RemoteRank
+from indexer.shared.records.remote_rank import RemoteRank
 from indexer.trust import Level
-from indexer.word import WORD_BYTES
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategy import LEADING, Strategy

@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from indexer.end_signals import on_signals
-from indexer.http_log import pass_over_what_is_no_http
-from indexer.log_limit import limited_handler
+from indexer.process.end_signals import on_signals
+from indexer.process.http_log import pass_over_what_is_no_http
+from indexer.process.log_limit import limited_handler
 from router.assemble import running
 from router.config import Config
 from router.loop import new_loop

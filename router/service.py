@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from indexer.shortened import shortened
+from indexer.process.shortened import shortened
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.renderer import (
     RenderCrashedError,

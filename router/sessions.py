@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 
 
 class Sessions:

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 
-from indexer.shared.command import Redis
-from indexer.tasks import Work, cancel, kept
+from indexer.process.tasks import Work, cancel, kept
+from indexer.shared.redis.command import Redis
 from router.load import LoadTable
 from router.peer_bookings import PeerBookings
 

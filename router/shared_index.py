@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 
 from indexer.ingest import Ingest
-from indexer.key import fingerprint
+from indexer.keys.key import fingerprint
+from indexer.process.tasks import Work, cancel, kept, watched
 from indexer.rank import Rank
-from indexer.shared.command import Redis
-from indexer.shared.names import Names
-from indexer.shared.registry import Registry
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.replica import Replica
-from indexer.shared.schema import tell_of_server
-from indexer.shared.sweeper import sweep_forever
-from indexer.tasks import Work, cancel, kept, watched
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.schema import tell_of_server
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.registry import Registry
+from indexer.shared.redis.command import Redis
+from indexer.shared.replica.run import Replica
+from indexer.shared.sweep.sweeper import sweep_forever
 from router import config
 from router.write_shared import SharedWriting
 
@@ -34,7 +34,7 @@ async def reached(table: config.SharedIndex, folder: Path) -> AsyncIterator[Redi
     where the settings contradict each other.
     """
     # The extra is there: `router.read_config` has looked.
-    from indexer.shared.connect import RedisSettings, connect  # noqa: PLC0415
+    from indexer.shared.redis.connect import RedisSettings, connect  # noqa: PLC0415
 
     def path(name: str) -> str:
         return str(folder / name) if name else ""

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from indexer.key import fingerprint
-from indexer.rank_ingest import SavedRank
+from indexer.follow.rank_ingest import SavedRank
+from indexer.keys.key import fingerprint
 
 log = logging.getLogger(__name__)
 

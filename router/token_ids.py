@@ -8,7 +8,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 
 try:
-    from indexer.compiled.varint import unpack
+    from indexer.compiled.scan.varint import unpack
 except ImportError:  # no Numba: protobuf makes the objects
     unpack = None  # type: ignore[assignment]
 

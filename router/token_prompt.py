@@ -6,10 +6,10 @@ from typing import Protocol
 
 import msgspec
 
-from indexer.extra import Item, extras_of, next_token
-from indexer.key import Chain, Keyspace, chain
-from indexer.token import TOKEN_BYTES, unpack_tokens
-from indexer.word import WORD_BYTES, pack_words, unpack_words
+from indexer.keys.extra import Item, extras_of, next_token
+from indexer.keys.key import Chain, Keyspace, chain
+from indexer.keys.token import TOKEN_BYTES, unpack_tokens
+from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
 
 
 class Memo(Protocol):

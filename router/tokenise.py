@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from indexer.token import TOKEN_BYTES
+from indexer.keys.token import TOKEN_BYTES
 from prefixstore.memo import KeyMemo
 from prefixstore.pool import TokenizerPool, Tokens
 from prefixstore.remote import ChatEncoder, chat_text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.booking_id import is_router
 from router.others_book import NOBODY, Count, OthersBook, RankTold, together
 

@@ -7,7 +7,7 @@ the others; token ids, and everything where a side is named, are cut as they are
 from dataclasses import dataclass
 from typing import Literal
 
-from indexer.token import TOKEN_BYTES
+from indexer.keys.token import TOKEN_BYTES
 
 Side = Literal["left", "right"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 
 
 class PickEndedError(RuntimeError):

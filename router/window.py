@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from indexer.index import BrokenInvariantError
+from indexer.invariant import BrokenInvariantError
 from router.pick import Picker
 from router.placed import Placed
 from router.weigh import Ask, Choice

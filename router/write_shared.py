@@ -7,15 +7,15 @@ from functools import partial
 
 import zmq.asyncio
 
-from indexer.connect import Engine, Patience, connections
-from indexer.engine_cache import collect_forever, engine_cache
-from indexer.key import fingerprint
-from indexer.rank_ingest import RankIngest
-from indexer.shared.command import Redis
-from indexer.shared.names import Names
-from indexer.shared.write import News, random_base, write
-from indexer.shared.writer import BUCKET_LIFE, Writer
-from indexer.tasks import Work
+from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.rank_ingest import RankIngest
+from indexer.keys.key import fingerprint
+from indexer.process.tasks import Work
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Redis
+from indexer.shared.writer.machine import BUCKET_LIFE, Writer
+from indexer.shared.writer.run import News, random_base, write
+from indexer.watch.engine_cache import collect_forever, engine_cache
 from router import config
 
 JOURNAL_BYTES = 16 << 20

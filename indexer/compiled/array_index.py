@@ -19,17 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled import blocks as blocks_of
-from indexer.compiled import give_up as leave
-from indexer.compiled import look_up, table
-from indexer.compiled import sets as sets_of
-from indexer.compiled.blocks import DEPTH, FREED, LIVE, NAMED, RESTED, SET, TOP, Blocks
+from indexer.compiled.blocks import blocks as blocks_of
+from indexer.compiled.blocks import give_up as leave
+from indexer.compiled.blocks import look_up, table
+from indexer.compiled.blocks import sets as sets_of
+from indexer.compiled.blocks.blocks import DEPTH, FREED, LIVE, NAMED, RESTED, SET, TOP, Blocks
+from indexer.compiled.blocks.sets import Sets
 from indexer.compiled.memory import zeros
-from indexer.compiled.scan import room
-from indexer.compiled.sets import Sets
-from indexer.index import BrokenInvariantError, IndexStats, Links, Stretch
-from indexer.key import Chain
-from indexer.orphans import Waiting
+from indexer.compiled.scan.scan import room
+from indexer.index.contract import IndexStats, Links, Stretch
+from indexer.index.orphans import Waiting
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.key import Chain
 
 STEP = 256
 """Blocks changed, at most, before the writer lets readers in."""
@@ -97,7 +98,7 @@ class ArrayIndex:
         """For how many blocks there is room, as far as was looked."""
         self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
         self.scratch = room(0)
-        """Where the writer scans batches into (`indexer.compiled.scan`), whichever rank's they are."""
+        """Where the writer scans batches into (`compiled.scan`), whichever rank's they are."""
 
     # Reading
 

@@ -1,7 +1,7 @@
 """One rank over the compiled index: plain names in arrays, and the pure resolver for what is odd.
 
 Batches are scanned and followed in the arrays, event by event, up to what is not plain; the rest of that
-batch is decoded and goes to the resolver (`indexer.compiled.odd_names`).
+batch is decoded and goes to the resolver (`indexer.compiled.names.odd`).
 """
 
 import dataclasses
@@ -11,23 +11,23 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from indexer.compiled import follow as following
-from indexer.compiled import scan as scanning
 from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.dialect import DIALECTS
-from indexer.compiled.names import COUNTS, FASTEST, OTHERS, UNKNOWN, UNPLACED
-from indexer.compiled.names import REMOVED as REMOVED_BLOCKS
-from indexer.compiled.names import STORED as STORED_BLOCKS
-from indexer.compiled.odd_names import OddNames
-from indexer.compiled.restore import TIERS
-from indexer.compiled.telling import NEVER, Bounds
+from indexer.compiled.names import follow as following
+from indexer.compiled.names.names import COUNTS, FASTEST, OTHERS, UNKNOWN, UNPLACED
+from indexer.compiled.names.names import REMOVED as REMOVED_BLOCKS
+from indexer.compiled.names.names import STORED as STORED_BLOCKS
+from indexer.compiled.names.odd import OddNames
+from indexer.compiled.names.restore import TIERS
+from indexer.compiled.names.telling import NEVER, Bounds
+from indexer.compiled.scan import scan as scanning
+from indexer.compiled.scan.dialect import DIALECTS
+from indexer.engines.cache_groups import WINDOW_KINDS
 from indexer.engines.event import Batch, Event, Removed, Stored, Tier
-from indexer.group import WINDOW_KINDS
-from indexer.index import BrokenInvariantError
-from indexer.rank_slots import RankSlots
-from indexer.resolver import Change, Spot
-from indexer.saved import SavedResolver
-from indexer.token import TOKEN_BYTES
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.token import TOKEN_BYTES
+from indexer.resolve.rank_slots import RankSlots
+from indexer.resolve.resolver import Change, Spot
+from indexer.resolve.saved import SavedResolver
 
 
 class ArrayState(OddNames):

@@ -1,4 +1,4 @@
-"""The keys of a prompt's blocks (`indexer.key`), compiled."""
+"""The keys of a prompt's blocks (`indexer.keys.key`), compiled."""
 
 import numpy as np
 from numpy.typing import NDArray

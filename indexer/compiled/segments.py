@@ -1,4 +1,4 @@
-"""Who holds a prompt's blocks, from the values of the shared index's segments (`indexer.shared.packed`).
+"""Who holds a prompt's blocks, from the values of the shared index's segments (`keys.segment_value`).
 
 The values came from a server: each read is tested against the end of its value.
 """
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled.jit import allocating, inlined
-from indexer.shared.packed import HEAD, MOST_RECORDS
-from indexer.word import WORD_BYTES as WORD
+from indexer.keys.segment_value import HEAD, MOST_RECORDS
+from indexer.keys.word import WORD_BYTES as WORD
 
 ROOM = 1024
 """Stretches that there is room for at first."""

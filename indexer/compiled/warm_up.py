@@ -3,17 +3,17 @@
 import msgspec
 import numpy as np
 
-from indexer.compiled import blocks as blocks_of
-from indexer.compiled import give_up as leave
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
+from indexer.compiled.blocks import blocks as blocks_of
+from indexer.compiled.blocks import give_up as leave
 from indexer.compiled.make_keys import packed
+from indexer.compiled.scan.varint import unpack
 from indexer.compiled.segments import stretches_of
-from indexer.compiled.varint import unpack
 from indexer.engines import vllm
-from indexer.key import Chain
-from indexer.rank_slots import RankSlots
-from indexer.slot import SlotTable
+from indexer.index.slot import SlotTable
+from indexer.keys.key import Chain
+from indexer.resolve.rank_slots import RankSlots
 
 
 def warm_up(index: ArrayIndex) -> None:

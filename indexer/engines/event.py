@@ -40,14 +40,14 @@ class Stored:
     cache_salt: str = ""
     """Known only where the sequence starts (`parent` is None)."""
     extras: tuple[bytes | None, ...] | None = None
-    """Canonical extra of each block (see `indexer.extra`)."""
+    """Canonical extra of each block (see `indexer.keys.extra`)."""
     group: int = 0
     kind: str = ""
     """The group's kind of attention as the engine names it; empty: not said."""
     window: int = 0
     """Tokens of the group's sliding window; 0: it has none, or it is not said."""
     lookahead: bool = False
-    """Whether a block names the token after it too (see `indexer.extra.next_token`)."""
+    """Whether a block names the token after it too (see `indexer.keys.extra.next_token`)."""
     is_rest: bool = False
     """Whether it is the rest of a store without a parent: its parent is a block of that store."""
     once: bool = False

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from indexer.engines.cache_groups import MOST_BLOCK_SIZE
 from indexer.engines.event import (
     Batch,
     Cleared,
@@ -32,9 +33,8 @@ from indexer.engines.wire import (
     read_batch,
     within,
 )
-from indexer.extra import next_token
-from indexer.group import MOST_BLOCK_SIZE
-from indexer.token import pack_tokens
+from indexer.keys.extra import next_token
+from indexer.keys.token import pack_tokens
 
 
 class Metadata(msgspec.Struct, frozen=True):

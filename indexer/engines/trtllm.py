@@ -16,6 +16,7 @@ everybody's.
 
 import msgspec
 
+from indexer.engines.cache_groups import MOST_NUMBER, TRTLLM_WINDOW
 from indexer.engines.event import (
     Batch,
     Cleared,
@@ -29,9 +30,8 @@ from indexer.engines.event import (
     Unread,
 )
 from indexer.engines.wire import LONGEST_KIND, name_of, within
-from indexer.extra import pack_extra
-from indexer.group import MOST_NUMBER, TRTLLM_WINDOW
-from indexer.token import pack_tokens
+from indexer.keys.extra import pack_extra
+from indexer.keys.token import pack_tokens
 
 MOST_NAME_BYTES = 64
 MOST_TOKEN_DIGITS = 10

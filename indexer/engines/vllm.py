@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER
 from indexer.engines.event import (
     Batch,
     Cleared,
@@ -28,9 +29,8 @@ from indexer.engines.wire import (
     read_batch,
     within,
 )
-from indexer.extra import pack_extra
-from indexer.group import MOST_BLOCK_SIZE, MOST_NUMBER
-from indexer.token import pack_tokens
+from indexer.keys.extra import pack_extra
+from indexer.keys.token import pack_tokens
 
 
 class BlockStored(msgspec.Struct, frozen=True):

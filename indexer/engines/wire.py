@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import xxhash
 
+from indexer.engines.cache_groups import MOST_NUMBER
 from indexer.engines.event import Batch, Cleared, EngineHash, Event, MalformedEventError, Unread
-from indexer.group import MOST_NUMBER
 
 UINT64 = (1 << 64) - 1
 

@@ -16,14 +16,14 @@ from hypothesis.stateful import (
 )
 
 from indexer.compiled.array_index import ArrayIndex
-from indexer.index import Index, Stretch
-from indexer.key import Chain
-from indexer.memory import MemoryIndex
-from indexer.reference import ReferenceIndex
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.index import RedisIndex
-from indexer.shared.names import Names
+from indexer.index.contract import Index, Stretch
+from indexer.index.memory import MemoryIndex
+from indexer.index.reference import ReferenceIndex
+from indexer.keys.key import Chain
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.connect import RedisSettings, connect
 from tests.examples import examples
+from tests.indexer.shared.redis_index import RedisIndex
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from indexer.compiled import array_index
 from indexer.compiled.array_index import ArrayIndex
-from indexer.index import Index
-from indexer.memory import MemoryIndex
-from indexer.reference import ReferenceIndex
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
+from indexer.index.reference import ReferenceIndex
 from tests.examples import examples
 
 

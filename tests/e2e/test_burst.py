@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from bench.servers import Python
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from scorer.policies.warmpath import Warmpath

@@ -7,7 +7,7 @@ import aiohttp
 import grpc.aio
 
 from bench.cluster import MODEL, Cluster, WorkerSettings
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from bench.cluster import MODEL
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.assemble import running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from indexer.shared.writer_state import Cause, State
+from indexer.shared.writer.steps import Cause, State
 from tests.faults.rig import Outcome, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay

@@ -8,21 +8,21 @@ from random import Random
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.journal import Journal
-from indexer.key import Keyspace, chain
-from indexer.pod_cache import Pending, PodCache
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
-from indexer.shared.command import Redis
-from indexer.shared.names import Names
-from indexer.shared.segment import Segments
-from indexer.shared.write import News, random_base, write
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import State
-from indexer.tasks import cancel, watched
-from indexer.token import pack_tokens
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.segment import Segments
+from indexer.keys.token import pack_tokens
+from indexer.process.tasks import cancel, watched
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Redis
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.run import News, random_base, write
+from indexer.shared.writer.steps import State
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
 
 MODEL = "m"

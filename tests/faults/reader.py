@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines.event import Tier
 from indexer.ingest import Ingest
-from indexer.key import Chain
+from indexer.keys.key import Chain
+from indexer.keys.segment import SEGMENT
+from indexer.keys.token import pack_tokens
+from indexer.process.tasks import cancel, watched
 from indexer.rank import Rank
-from indexer.shared.command import Redis
-from indexer.shared.names import Names
-from indexer.shared.pod_copy import State
-from indexer.shared.registry import Registry
-from indexer.shared.remote import FRESH_SECONDS, SLACK_SECONDS, RemoteIndex
-from indexer.shared.remote_rank import RemoteRank
-from indexer.shared.replica import Replica
-from indexer.shared.segment import SEGMENT
-from indexer.tasks import cancel, watched
-from indexer.token import pack_tokens
+from indexer.shared.layout.names import Names
+from indexer.shared.query.index import FRESH_SECONDS, SLACK_SECONDS, RemoteIndex
+from indexer.shared.records.registry import Registry
+from indexer.shared.records.remote_rank import RemoteRank
+from indexer.shared.redis.command import Redis
+from indexer.shared.replica.pod_copy import State
+from indexer.shared.replica.run import Replica
 from indexer.trust import Level
-from indexer.watched import WatchedRank
+from indexer.watch.watched_rank import WatchedRank
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from random import Random
 
 from indexer.engines.event import Tier
-from indexer.shared.bucket import read_bucket
-from indexer.shared.command import Command, Redis
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names, checkpoint
-from indexer.shared.record import Record, read_record
-from indexer.shared.sweeper import Sweeper
-from indexer.shared.writer_state import Cause
-from indexer.tasks import cancel, watched
+from indexer.process.tasks import cancel, watched
+from indexer.shared.layout.bucket import read_bucket
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.record import Record, read_record
+from indexer.shared.redis.command import Command, Redis
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.sweep.sweeper import Sweeper
+from indexer.shared.writer.steps import Cause
 from indexer.trust import Level
 from tests.faults.pod import PROMPTS, Clock, Held, Pod, Publisher
 from tests.faults.reader import Copying, Looking, Reader, prompt_of

@@ -6,7 +6,7 @@ Each fault lasts `hold` seconds, then things are as they should be; all has to h
 import asyncio
 from functools import partial
 
-from indexer.shared.writer_state import State
+from indexer.shared.writer.steps import State
 from tests.faults.rig import Outcome, Rig, rig
 from tests.servers.redis_server import Binary, RedisServer
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import MODEL
-from indexer.key import fingerprint
+from indexer.keys.key import fingerprint
+from indexer.keys.token import pack_tokens
 from indexer.packed_keys import packed_keys
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.record import Record, read_record
-from indexer.shared.registry import Registry, nobody
-from indexer.shared.remote import RemoteIndex
-from indexer.token import pack_tokens
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Record, read_record
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.registry import Registry, nobody
+from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.trust import Level
 from router.token_prompt import TokenPrompt
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod

@@ -21,19 +21,22 @@ sys.path.insert(0, str(ROOT))
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
 # What Numba compiles cannot be instrumented; its modules are to be named one by one.
-COMPILED = [f"indexer.compiled.{path.stem}" for path in (ROOT / "indexer/compiled").glob("*.py")]
+COMPILED = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "indexer/compiled").rglob("*.py")
+]
 
 with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
     from indexer.compiled.array_index import ArrayIndex
-    from indexer.compiled.dialect import DIALECTS
+    from indexer.compiled.scan.dialect import DIALECTS
     from indexer.compiled.warm_up import warm_up
     from indexer.engines import sglang, trtllm, vllm
     from indexer.engines.event import Batch, MalformedEventError, Stored
-    from indexer.index import Index
+    from indexer.follow.rank_ingest import RankIngest
+    from indexer.follow.rank_source import RankSource
+    from indexer.index.contract import Index
+    from indexer.index.memory import MemoryIndex
     from indexer.ingest import Ingest
-    from indexer.memory import MemoryIndex
-    from indexer.rank_ingest import RankIngest
-    from indexer.rank_source import RankSource
     from tests.fuzz.guided import fuzz
 
 MOST_EVENTS = 4

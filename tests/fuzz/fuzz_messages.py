@@ -29,22 +29,26 @@ sys.path.insert(0, str(ROOT))
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
 # What Numba compiles cannot be instrumented; its modules are to be named one by one.
-COMPILED = [f"indexer.compiled.{path.stem}" for path in (ROOT / "indexer/compiled").glob("*.py")]
+COMPILED = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "indexer/compiled").rglob("*.py")
+]
 
 with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], exclude=COMPILED):
     from indexer.compiled.array_index import ArrayIndex
     from indexer.compiled.segments import stretches_of
     from indexer.compiled.warm_up import warm_up
+    from indexer.index.memory import MemoryIndex
     from indexer.ingest import Ingest
-    from indexer.key import Chain
-    from indexer.memory import MemoryIndex
+    from indexer.keys import segment_value as packed
+    from indexer.keys.key import Chain
+    from indexer.keys.segment import SEGMENT
+    from indexer.keys.word import WORD_BYTES, pack_words
     from indexer.message import read_message
     from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
-    from indexer.shared import lookup, packed
-    from indexer.shared.record import BadRecordError, read_record
-    from indexer.shared.segment import SEGMENT
-    from indexer.watch import ProtocolError, Watcher
-    from indexer.word import WORD_BYTES, pack_words
+    from indexer.shared.layout.record import BadRecordError, read_record
+    from indexer.shared.query import lookup
+    from indexer.watch.client import ProtocolError, Watcher
     from router import body
     from router.body import BadPromptError
     from router.pb.warmpath.v1 import router_pb2 as pb

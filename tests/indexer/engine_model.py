@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from indexer.engines.event import Tier
-from indexer.key import Keyspace, chain
-from indexer.token import pack_tokens
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 
 BLOCK = 2
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 
 
 def new_ingest(index: Callable[[], Index] = ArrayIndex) -> Ingest:

@@ -6,14 +6,14 @@ import msgspec
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import sglang, vllm
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest, SavedRank
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
+from indexer.index.reference import ReferenceIndex
 from indexer.ingest import Ingest
-from indexer.key import Chain, Keyspace
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, SavedRank
-from indexer.rank_source import RankSource
-from indexer.reference import ReferenceIndex
-from indexer.token import pack_tokens
+from indexer.keys.key import Chain, Keyspace
+from indexer.keys.token import pack_tokens
 
 FORMS: dict[str, Callable[[], Index]] = {
     "compiled": ArrayIndex,

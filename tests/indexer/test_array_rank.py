@@ -3,8 +3,8 @@
 import pytest
 from sides import FORMS, Event, Side, removed, stored
 
-from indexer.key import Keyspace, chain
-from indexer.token import pack_tokens
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 from indexer.trust import Level
 
 B = 2

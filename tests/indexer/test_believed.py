@@ -10,16 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from indexer.belief import Belief
-from indexer.believed import Believed
+from indexer.believed.beliefs import Believed
+from indexer.believed.slots import Belief
 from indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
-from indexer.index import BrokenInvariantError, Index
-from indexer.key import Chain
-from indexer.memory import MemoryIndex
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
+from indexer.index.reference import ReferenceIndex
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.key import Chain
+from indexer.keys.token import pack_tokens
+from indexer.keys.word import unpack_words
 from indexer.packed_keys import packed_keys
-from indexer.reference import ReferenceIndex
-from indexer.token import pack_tokens
-from indexer.word import unpack_words
 from tests.examples import examples
 
 BACKENDS: dict[str, Callable[[], Index]] = {

@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import trtllm, vllm
 from indexer.engines.event import Tier
-from indexer.index import Index
+from indexer.follow.rank_ingest import REPEATED, RankIngest, SavedRank
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import REPEATED, RankIngest, SavedRank
-from indexer.rank_source import RankSource
 from indexer.trust import DRIFTED, Level
 from tests.examples import examples
 

@@ -9,12 +9,12 @@ import pytest
 from bench.fleet import batches_of, prompt_of
 from indexer.compiled.array_index import STEP, ArrayIndex
 from indexer.engines import vllm
-from indexer.index import Index
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.key import Chain, Keyspace
-from indexer.memory import MemoryIndex
-from indexer.rank_source import RankSource
-from indexer.token import pack_tokens
+from indexer.keys.key import Chain, Keyspace
+from indexer.keys.token import pack_tokens
 
 BLOCKS = 4 * STEP
 READERS = 2

@@ -9,7 +9,7 @@ import pytest
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.embedded import embedded_index
-from indexer.memory import MemoryIndex
+from indexer.index.memory import MemoryIndex
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +54,7 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
     shutil.copytree(ROOT / "indexer", package, ignore=shutil.ignore_patterns("__pycache__"))
     script = (
         "from indexer.compiled import jit\n"
-        "from indexer.compiled.table import refill\n"
+        "from indexer.compiled.blocks.table import refill\n"
         "import numpy as np\n"
         "places, words = np.zeros(4, np.uint32), np.zeros((1, 2), np.uint64)\n"
         "refill(places, words, places, np.zeros(4, np.uint64))\n"

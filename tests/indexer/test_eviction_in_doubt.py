@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sides import CLEARED, Event, Side, removed, stored
 
 from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.blocks import DEPTH, FREE, FREED, SET, TOP
+from indexer.compiled.blocks.blocks import DEPTH, FREE, FREED, SET, TOP
 from indexer.engines.event import EngineHash, Tier
-from indexer.key import Keyspace, chain
-from indexer.rank_ingest import SavedRank
-from indexer.resolver import Spot
-from indexer.token import pack_tokens
+from indexer.follow.rank_ingest import SavedRank
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
+from indexer.resolve.resolver import Spot
 from tests.examples import examples
 
 EXAMPLES = examples(100)

@@ -15,7 +15,7 @@ from msgspec.structs import replace as changed
 from sides import CLEARED, Event, Side, removed, stored
 
 from indexer.compiled.array_rank import ArrayState
-from indexer.rank_ingest import SavedRank
+from indexer.follow.rank_ingest import SavedRank
 from tests.examples import examples
 
 B = 2

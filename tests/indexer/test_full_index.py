@@ -7,10 +7,10 @@ from sides import Side, stored
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 from indexer.trust import Level
 
 BYTES = 512 << 10

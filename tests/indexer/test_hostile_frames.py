@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from sides import CLEARED, FORMS, Event, Side, removed, stored
 
-from indexer.key import Keyspace, chain
-from indexer.rank_ingest import SavedRank
-from indexer.token import pack_tokens
+from indexer.follow.rank_ingest import SavedRank
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 from tests.examples import examples
 
 SCRIPTS = examples(500, desk=50)

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines.event import Tier
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest, SavedRank
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest, SavedRank
-from indexer.replay_call import FIRST_PATIENCE
-from indexer.resolver import Resolver
-from indexer.stream import State
-from indexer.stream_action import AskReplay, Reset
+from indexer.resolve.resolver import Resolver
+from indexer.stream.action import AskReplay, Reset
+from indexer.stream.machine import State
+from indexer.stream.replay_call import FIRST_PATIENCE
 from indexer.trust import Level
 from tests.examples import examples
 from tests.indexer.followed import held, new_ingest, source

@@ -1,5 +1,5 @@
-from indexer.journal import DELTA_BYTES, Journal
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.watch.journal import DELTA_BYTES, Journal
 
 
 def filled(deltas: int, max_bytes: int = 1 << 20) -> Journal:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.extra import Item, extras_of
-from indexer.key import Keyspace, chain
-from indexer.token import pack_tokens, unpack_tokens
+from indexer.keys.extra import Item, extras_of
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens, unpack_tokens
 
 ROOT = Keyspace(model="m", block_size=4).root()
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from indexer.engines import vllm
 from indexer.engines.wire import timestamp_of
+from indexer.follow.lag import WINDOW_SECONDS, Lag
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.lag import WINDOW_SECONDS, Lag
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 from indexer.trust import BEHIND, Level
 
 AHEAD = 1.7e9

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from indexer.listen import http_listener
+from indexer.process.listen import http_listener
 
 PAGE = b"x" * (8 << 20)
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from indexer.log_limit import (
+from indexer.process.log_limit import (
     BURST,
     MOST_CHARACTERS,
     MOST_KINDS,
@@ -14,7 +14,7 @@ from indexer.log_limit import (
     LogLimit,
     limited_handler,
 )
-from indexer.shortened import shortened
+from indexer.process.shortened import shortened
 
 
 class Log:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from sides import FORMS, Side, removed, stored
 
-from indexer.rank_ingest import SavedRank
+from indexer.follow.rank_ingest import SavedRank
 from indexer.trust import Level
 
 SIZE = 2

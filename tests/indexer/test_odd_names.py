@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 from sides import removed, stored
 
-from indexer.compiled import words
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
+from indexer.compiled.names import words
 from indexer.engines import vllm
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
 from indexer.ingest import Ingest
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 from tests.examples import examples
 
 SIZE = 2

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.key import Chain
+from indexer.keys.key import Chain
+from indexer.keys.word import pack_words
 from indexer.packed_keys import _compiled, packed_keys
-from indexer.word import pack_words
 
 
 @given(

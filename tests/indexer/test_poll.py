@@ -8,11 +8,11 @@ import pytest
 import zmq.asyncio
 from aiohttp import web
 
-from indexer.connect import Engine as Described
-from indexer.connect import Patience, connections
 from indexer.engines import trtllm
-from indexer.poll import Poller
-from indexer.rank_ingest import RankIngest
+from indexer.follow.connect import Engine as Described
+from indexer.follow.connect import Patience, connections
+from indexer.follow.poll import Poller
+from indexer.follow.rank_ingest import RankIngest
 from indexer.trust import Level
 from tests.indexer.followed import new_ingest, source
 from tests.indexer.trtllm_answers import CREATED, answer, block, stored

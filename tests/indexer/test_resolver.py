@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
 from indexer.engines.wire import name_of
-from indexer.index import BrokenInvariantError
-from indexer.key import Keyspace, chain
-from indexer.orphans import Orphans
-from indexer.resolver import Resolver
-from indexer.token import pack_tokens
+from indexer.index.orphans import Orphans
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
+from indexer.resolve.resolver import Resolver
 
 TOKENS = list(range(1, 13))
 KEYS = chain(Keyspace(model="m", block_size=2).root(), pack_tokens(TOKENS), 2)

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from indexer.connect import Engine
+from indexer.follow.connect import Engine
+from indexer.follow.rank_ingest import RankIngest
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
 from indexer.trust import Level
 
 ENGINE = Engine("p", "m", "vllm", "tcp://engine:5557", ranks=2, first_rank=4)

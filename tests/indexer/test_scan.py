@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.compiled.dialect import DIALECTS, REMOVED, STORED
-from indexer.compiled.scan import (
+from indexer.compiled.scan.dialect import DIALECTS, REMOVED, STORED
+from indexer.compiled.scan.scan import (
     ANOTHER,
     GROUP,
     HAS_PAIRS,
@@ -33,7 +33,7 @@ from indexer.compiled.scan import (
 )
 from indexer.engines import sglang, vllm
 from indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
-from indexer.extra import next_token
+from indexer.keys.extra import next_token
 from tests.examples import examples
 from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
 

@@ -8,8 +8,8 @@ import pytest
 
 from indexer.engines import sglang
 from indexer.engines.event import Cleared, Removed, Stored, Tier
-from indexer.extra import next_token
-from indexer.token import pack_tokens
+from indexer.keys.extra import next_token
+from indexer.keys.token import pack_tokens
 from tests.recordings import SGLANG_EVENTS
 
 FILE = json.loads(SGLANG_EVENTS.read_text())

@@ -2,10 +2,10 @@
 
 import pytest
 
-from indexer.digests import KEPT
-from indexer.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
-from indexer.stream import State, Stream
-from indexer.stream_action import Action, Apply, AskReplay, Doubt, Reset
+from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
+from indexer.stream.digests import KEPT
+from indexer.stream.machine import State, Stream
+from indexer.stream.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
 from indexer.trust import Level
 
 

@@ -9,16 +9,16 @@ import zmq
 import zmq.asyncio
 from engine_model import EngineModel
 
-from indexer.endpoint import is_exposed, rank_endpoint
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.follow.endpoint import is_exposed, rank_endpoint
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.follow.subscribe import Subscriber
+from indexer.follow.tap import END
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.stream_action import AskReplay
-from indexer.subscribe import Subscriber
-from indexer.tap import END
+from indexer.stream.action import AskReplay
 from indexer.trust import BEHIND, Level
 
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from indexer.tasks import Work, cancel, kept, watched
+from indexer.process.tasks import Work, cancel, kept, watched
 
 
 class Failing:

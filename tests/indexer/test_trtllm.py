@@ -8,9 +8,9 @@ import pytest
 
 from indexer.engines import trtllm
 from indexer.engines.event import Cleared, MalformedEventError, Moved, Removed, Stored, Tier
-from indexer.key import Keyspace, chain
-from indexer.rank_ingest import RankIngest
-from indexer.token import pack_tokens
+from indexer.follow.rank_ingest import RankIngest
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 from indexer.trust import Level
 from tests.indexer.followed import held, new_ingest, source
 from tests.indexer.trtllm_answers import CREATED, answer, block, moved, removed, stored

@@ -18,8 +18,8 @@ from indexer.engines.event import (
     Tier,
     Unread,
 )
-from indexer.extra import Item, extras_of
-from indexer.token import pack_tokens
+from indexer.keys.extra import Item, extras_of
+from indexer.keys.token import pack_tokens
 from tests.recordings import VLLM_EVENTS
 
 FILE = json.loads(VLLM_EVENTS.read_text())

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.embedded import embedded_index
-from indexer.index import Index
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.key import Chain
-from indexer.memory import MemoryIndex
+from indexer.keys.key import Chain
+from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.trust import MOST_REASON, Level
-from indexer.watch import ProtocolError, Watcher
-from indexer.watched import WatchedRank
-from indexer.word import pack_words
+from indexer.watch.client import ProtocolError, Watcher
+from indexer.watch.watched_rank import WatchedRank
 
 GROUPS = [pb.Group(number=0, kind="full_attention", block_size=16)]
 

@@ -8,14 +8,14 @@ import pytest
 from sides import Side, stored
 
 from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.blocks import DEPTH
-from indexer.engine_cache import engine_cache
+from indexer.compiled.blocks.blocks import DEPTH
 from indexer.engines import vllm
-from indexer.index import Index
-from indexer.memory import MemoryIndex
-from indexer.pod_cache import PART_KEYS, PodCache
-from indexer.rank_source import RankSource
-from indexer.watched import WatchedRank
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
+from indexer.watch.engine_cache import engine_cache
+from indexer.watch.pod_cache import PART_KEYS, PodCache
+from indexer.watch.watched_rank import WatchedRank
 
 B = 2
 BLOCKS = 600

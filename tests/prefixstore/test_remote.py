@@ -9,7 +9,7 @@ import pytest
 from fake_engine import BEGIN, FakeEngine, listed, tokenized
 from fake_http import Answer, Asked
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from prefixstore import engine as engine_module
 from prefixstore.engine import Engine
 from prefixstore.fallback import FallbackSource, FallbackTokenizer

@@ -10,13 +10,13 @@ import pytest
 
 from bench.cluster import MODEL
 from indexer.engines.event import Tier
-from indexer.key import Keyspace, chain, fingerprint
+from indexer.keys.key import Keyspace, chain, fingerprint
+from indexer.keys.segment import SEGMENT
+from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.shared.names import Names
-from indexer.shared.record import Record, read_record
-from indexer.shared.segment import SEGMENT
-from indexer.token import pack_tokens
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Record, read_record
 from publisher.__main__ import main
 from tests.indexer.shared.writer_model import read_bucket
 from tests.publisher.published_pod import IDS, SETTINGS, Pod

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from indexer.connect import Engine
-from indexer.engine_cache import engine_cache
+from indexer.follow.connect import Engine
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
 from indexer.trust import BEHIND, Level
+from indexer.watch.engine_cache import engine_cache
 from publisher.metrics import PublisherCollector
 from publisher.places import Places
 from publisher.watch_server import WatchServer

@@ -18,18 +18,18 @@ from engine_model import EngineModel
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.journal import Journal
-from indexer.memory import MemoryIndex
+from indexer.keys.segment import Segments
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pod_cache import Pending, PodCache
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
-from indexer.shared.segment import Segments
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
 from indexer.trust import Level
-from indexer.watched import WatchedRank
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
+from indexer.watch.watched_rank import WatchedRank
 from tests.examples import examples
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)

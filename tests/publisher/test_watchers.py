@@ -9,10 +9,10 @@ import grpc.aio
 import pytest
 
 import publisher.assemble
-from indexer.key import fingerprint
-from indexer.listen import GRPC_OPTIONS
+from indexer.keys.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.process.listen import GRPC_OPTIONS
 from publisher.assemble import Publishing, Settings, publishing
 
 KEYSPACE = fingerprint("m", "")

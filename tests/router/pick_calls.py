@@ -10,8 +10,8 @@ import grpc.aio
 import msgspec
 from picker_parts import Parts
 
-from indexer.shared.command import Command
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
+from indexer.shared.redis.command import Command
 from router.answer_pick import PickAnswerer
 from router.attribution import Attribution
 from router.decisions import Decisions

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import running_router

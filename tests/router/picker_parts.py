@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from itertools import count
 from random import Random
 
-from indexer.believed import Believed
+from indexer.believed.beliefs import Believed
+from indexer.index.reference import ReferenceIndex
 from indexer.ingest import Ingest
-from indexer.key import Chain
+from indexer.keys.key import Chain
+from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.reference import ReferenceIndex
-from indexer.shared.names import Names
-from indexer.watched import WatchedRank
-from indexer.word import pack_words
+from indexer.shared.layout.names import Names
+from indexer.watch.watched_rank import WatchedRank
 from router.book import Bookings
 from router.calibration import Calibration
 from router.load import LoadTable

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from bench.cluster import Process, Worker, WorkerSettings
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.assemble import Running
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

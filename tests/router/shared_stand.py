@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from bench.cluster import MODEL, Worker, WorkerSettings
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from publisher.assemble import Settings
 from router.assemble import Running
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from indexer.engines import sglang, trtllm, vllm
+from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER, Group
 from indexer.engines.event import MalformedEventError, Tier, Unread
-from indexer.group import MOST_BLOCK_SIZE, MOST_NUMBER, Group
+from indexer.follow.rank_ingest import RankIngest
+from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.rank_ingest import RankIngest
-from indexer.saved import SavedHolding
-from indexer.shared.record import BadRecordError, read_record
-from indexer.token import pack_tokens
+from indexer.resolve.saved import SavedHolding
+from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.trust import Level
 from router import score as score_module
 from router import state_file

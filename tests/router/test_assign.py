@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
 
+from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.trust import Level
-from indexer.watched import WatchedRank
-from indexer.word import pack_words
+from indexer.watch.watched_rank import WatchedRank
 from router.pods import Pod
 from scorer.prefill import PrefillModel
 

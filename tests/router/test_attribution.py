@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from weighed import BLOCK, TOKENS, choice, follow, option, placed
 
-from indexer.group import Layout
+from indexer.engines.cache_groups import Layout
 from router.attribution import Attribution, Row, ShadowRow
 from router.placed import Placed
 from tests.examples import examples

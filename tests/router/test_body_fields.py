@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router import body_fields
 from router.body import BadPromptError, CompletionBody, parse_chat, parse_completions
 from router.body_fields import MOST_VALUES, value_counts

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
-from indexer.key import Keyspace, chain
-from indexer.token import pack_tokens
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
 from router.cause import Case, Names, Said, cause
 

@@ -8,8 +8,8 @@ import pytest
 from picker_parts import BLOCK, Parts, first
 
 from indexer.engines import vllm
-from indexer.rank_source import RankSource
-from indexer.token import pack_tokens
+from indexer.follow.rank_source import RankSource
+from indexer.keys.token import pack_tokens
 from indexer.trust import Level
 from router.pods import Pod
 from router.token_prompt import TokenPrompt

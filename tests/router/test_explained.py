@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.token import unpack_tokens
+from indexer.keys.token import unpack_tokens
 from prefixstore.tokenizer import FolderTokenizer
 from router import ask
 from router.assemble import running

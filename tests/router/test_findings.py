@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.registry import NOBODY
+from indexer.shared.records.registry import NOBODY
 from indexer.trust import BEHIND, DRIFTED, Level, Trust
 from router.attribution import Row
 from router.evidence import Evidence, Tally

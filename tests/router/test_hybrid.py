@@ -10,11 +10,11 @@ import pytest
 
 from indexer.engines import vllm
 from indexer.engines.event import Stored
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.token import pack_tokens, unpack_tokens
+from indexer.keys.token import pack_tokens, unpack_tokens
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from scorer.longest_prefix import longest_prefix

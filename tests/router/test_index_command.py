@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from bench.cluster import MODEL
-from indexer.key import Keyspace, chain
-from indexer.shared.names import Names, checkpoint
-from indexer.shared.packed import decode, encode, holders, pack
-from indexer.shared.record import read_record
-from indexer.shared.sweeper import AT_REST
-from indexer.token import pack_tokens
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.segment_value import decode, encode, holders, pack
+from indexer.keys.token import pack_tokens
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.record import read_record
+from indexer.shared.sweep.sweeper import AT_REST
 from router.index_command import main
 from router.index_difference import Difference
 from tests.indexer.shared.index_model import Edge, Server

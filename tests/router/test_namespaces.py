@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from weighed import FakeRank
 
+from indexer.keys.token import pack_tokens
 from indexer.limits import Limits
-from indexer.token import pack_tokens
 from indexer.trust import Level, Trust
 from router.namespaces import limit_known, set_apart
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from picker_parts import KeyedPrompt, Parts
 
-from indexer.shared.command import Command, RefusedError
-from indexer.shared.names import Names
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Command, RefusedError
 from router import booking_id
 from router.book import Bookings, Work
 from router.engine_load import Observed

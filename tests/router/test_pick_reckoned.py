@@ -8,7 +8,7 @@ import grpc
 import pytest
 from pick_stand import QUIET, Stand, ids, pod, standing, until
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 TEXT = "Explain prefix caching. " * 500

@@ -13,11 +13,11 @@ from aiohttp import web
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.follow.subscribe import Subscriber
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.subscribe import Subscriber
 from indexer.trust import Level
 from router.config import Probe
 from router.credentials import engine_credentials

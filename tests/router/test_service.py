@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.service_stand import IDS, Stand, packed, standing
 

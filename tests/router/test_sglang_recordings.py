@@ -16,10 +16,10 @@ import pytest
 
 from indexer.embedded import embedded_index
 from indexer.engines import sglang
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_source import RankSource
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
 from router.namespaces import limit_known, set_apart
 from router.pods import Pod, Status

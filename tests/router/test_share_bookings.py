@@ -14,9 +14,9 @@ import grpc
 import pytest
 from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 
-from indexer.shared.command import Redis, Reply
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Redis, Reply
+from indexer.shared.redis.connect import RedisSettings, connect
 from router import booking_id, share_bookings
 from router.book import Bookings, Work
 from router.load import LoadTable

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import Process, Worker
-from indexer.shared.command import Call, Command, RefusedError, Script
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Call, Command, RefusedError, Script
+from indexer.shared.redis.connect import RedisSettings, connect
 from publisher.assemble import publishing
 from router.index_command import main
 from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until

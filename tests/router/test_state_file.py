@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from bench.cluster import MODEL, Process, Worker, WorkerSettings
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router import check_config, serve, state_file
 from router.assemble import running
 from router.config import Config

@@ -1,6 +1,6 @@
 """What a prompt's blocks are, and what is kept for the next prompt."""
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router import token_prompt
 from router.token_prompt import TokenPrompt
 

@@ -17,7 +17,7 @@ from fake_http import Answer, Asked
 from fake_hub import COMMIT, REPO, FakeHub, sha256
 
 from bench.cluster import Process, Worker, WorkerSettings
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from prefixstore.tokenizer import FolderTokenizer
 from router import check_config
 from router.assemble import running

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from tokenizers import Tokenizer, processors
 
-from indexer.token import pack_tokens, unpack_tokens
+from indexer.keys.token import pack_tokens, unpack_tokens
 from router.body import BadPromptError, parse_completions
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.service_stand import IDS, Stand, standing

@@ -11,8 +11,8 @@ from indexer.compiled.array_index import ArrayIndex
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
 from indexer.engines.event import Stored
-from indexer.index import Index
-from indexer.key import Keyspace, chain
+from indexer.index.contract import Index
+from indexer.keys.key import Keyspace, chain
 from indexer.trust import Level
 from router import predict, recording
 from router.predict import Conditions, verify

@@ -4,7 +4,7 @@ import pytest
 from picker_parts import KeyedPrompt, Parts, SizedPrompt, first
 
 from indexer.trust import Level
-from indexer.watched import WatchedRank
+from indexer.watch.watched_rank import WatchedRank
 from router.engine_load import Observed
 from router.options import Option
 from router.pods import Pod, Status

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.token import pack_tokens
+from indexer.keys.token import pack_tokens
 from router.decisions import Decisions
 from router.pods import Pod
 from router.token_prompt import TokenPrompt

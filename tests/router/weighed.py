@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from indexer.group import Group, Layout
+from indexer.engines.cache_groups import Group, Layout
 from indexer.trust import Level, Trust
 from router.options import FewOptions, Option
 from router.placed import Placed, Predicted

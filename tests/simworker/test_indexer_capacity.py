@@ -14,11 +14,11 @@ import pytest
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.index import Index
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
 from simworker.v1.block_hash import maybe_convert_block_hash
 from simworker.v1.replay_trace import read_trace
 from simworker.v1.trace_args import TraceArgs

@@ -10,11 +10,11 @@ import pytest
 
 from indexer.engines import sglang, vllm
 from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.follow.subscribe import Subscriber
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.subscribe import Subscriber
 from indexer.trust import Level
 from tests.simworker.local_worker import LocalWorker
 

@@ -10,8 +10,8 @@ from random import Random
 import grpc.aio
 from google.protobuf.message import Message
 
+from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2
-from indexer.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.http2_client import HEADERS, SETTINGS, Http2Client, frame
 

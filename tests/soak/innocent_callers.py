@@ -11,8 +11,8 @@ import aiohttp
 import grpc
 import grpc.aio
 
+from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2, cache_watch_pb2_grpc
-from indexer.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.soak.honest_engine import HonestEngine, chat_body

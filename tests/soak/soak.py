@@ -20,13 +20,13 @@ import msgspec
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.key import Keyspace, chain
-from indexer.memory import MemoryIndex
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.stream_action import AskReplay
-from indexer.token import pack_tokens
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
+from indexer.stream.action import AskReplay
 from indexer.trust import Level
 
 BLOCK = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MOST_LINE = 1200
-"""Characters of a log's line: `indexer.log_limit.MOST_CHARACTERS`, and what stands before and behind."""
+"""Characters of a log's line: `indexer.process.log_limit.MOST_CHARACTERS`, and what stands before and behind."""
 MOST_LINES_FIRST, MOST_LINES_A_MINUTE = 4000, 400
 """Of the log: a burst of 20 for each place and pod, and then one in 10 s."""
 NEVER = ("Traceback", "a bug of ours", "never retrieved", "Task exception", "died", "dead task")

@@ -6,7 +6,7 @@
 --       have 8 bytes; the keys of a change are distinct.
 -- Returns {status, stored token, stored count}: 1 applied; 0 was applied before; -1 a later claim has
 --       this bucket; -2 it is not as this writer left it.
--- Values are as in indexer/shared/packed.py. All is computed before the first write, and only the first
+-- Values are as in indexer/keys/segment_value.py. All is computed before the first write, and only the first
 --       write can fail (for want of memory), so there is no half effect. What only removes begins with
 --       PEXPIRE, which is never refused, and so passes at the memory limit too.
 

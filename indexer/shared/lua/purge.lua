@@ -3,7 +3,7 @@
 -- KEYS  the bucket
 -- ARGV  the dead slots (8 bytes each), then fields: segments, and blocks of spilled ones
 -- Returns how many fields changed. The work grows with the bytes of the fields' values; who calls it
---       bounds them (indexer/shared/plan.py). Values are as in indexer/shared/packed.py.
+--       bounds them (indexer/shared/writer/script_calls.py). Values are as in indexer/keys/segment_value.py.
 
 local KEY = "........"
 local byte, char, sub, rep, floor = string.byte, string.char, string.sub, string.rep, math.floor

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from indexer.shared.command import Call, Command, Reply, UnreachableError
+from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from tests.servers.redis_server import RedisServer
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from indexer.shared.bucket import Bucket
-from indexer.shared.names import checkpoint
-from indexer.shared.plan import Status
+from indexer.shared.layout.bucket import Bucket
+from indexer.shared.layout.names import checkpoint
+from indexer.shared.writer.script_calls import Status
 
 Change = tuple[int, int, list[int], list[int]]
 """Segment, slot, added keys, gone keys."""

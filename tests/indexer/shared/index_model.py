@@ -7,12 +7,12 @@ from typing import Any, Protocol, Self
 
 import redis
 
-from indexer.shared.command import Call, Command, RefusedError, Reply
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.packed import decode, encode, holders, pack, slots_of
-from indexer.shared.schema import ensure
-from indexer.word import unpack_words
+from indexer.keys.segment_value import decode, encode, holders, pack, slots_of
+from indexer.keys.word import unpack_words
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.schema import ensure
+from indexer.shared.redis.command import Call, Command, RefusedError, Reply
+from indexer.shared.redis.connect import RedisSettings, connect
 
 
 class Does(Protocol):

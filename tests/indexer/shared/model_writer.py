@@ -3,11 +3,11 @@
 import msgspec
 
 from indexer.engines.event import Tier
-from indexer.shared.command import Call, Command, Script, script
-from indexer.shared.names import Names, checkpoint
-from indexer.shared.packed import decode, holders
-from indexer.shared.plan import Status, apply_calls, fence_call, outcome
-from indexer.shared.record import Claim, SpotOf
+from indexer.keys.segment_value import decode, holders
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.shared.redis.command import Call, Command, Script, script
+from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
 from tests.indexer.shared.index_model import Does
 
 TTL = 86_400_000

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.journal import Journal
-from indexer.pod_cache import Pending, PodCache
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
-from indexer.shared.command import Call, Command, Reply
-from indexer.shared.names import Names
-from indexer.shared.segment import Segments
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import Ask, State
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.keys.segment import Segments
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Call, Command, Reply
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.steps import Ask, State
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import EngineModel
 
 LEASE = 1000.0

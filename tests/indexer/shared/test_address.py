@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.address import Address, AddressError, Kind, Place, parse
+from indexer.shared.redis.address import Address, AddressError, Kind, Place, parse
 
 NODES = (Place("a", 1), Place("b", 2))
 

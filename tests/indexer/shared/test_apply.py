@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from indexer.shared.bucket import read_bucket
-from indexer.shared.command import Call, Script, script
-from indexer.shared.names import BORN, Names, checkpoint
-from indexer.shared.plan import (
+from indexer.shared.layout.bucket import read_bucket
+from indexer.shared.layout.names import BORN, Names, checkpoint
+from indexer.shared.redis.command import Call, Script, script
+from indexer.shared.writer.script_calls import (
     MOST_KEYS,
     Changes,
     Outcome,

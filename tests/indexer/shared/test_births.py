@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.births import Births
-from indexer.shared.command import Reply, UnreachableError
-from indexer.shared.names import Names
+from indexer.shared.layout.names import Names
+from indexer.shared.query.lost_buckets import Births
+from indexer.shared.redis.command import Reply, UnreachableError
 
 NAMES = Names("t", buckets=3)
 BORN = st.sampled_from([None, b"1.1", b"2.2"])

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from indexer.shared.breaker import FAILURES, LONGEST_PAUSE, PAUSE, Breaker, State
+from indexer.shared.query.breaker import FAILURES, LONGEST_PAUSE, PAUSE, Breaker, State
 
 
 def opened() -> Breaker:

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from indexer.shared import scan
-from indexer.shared.command import Command, Redis
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.plan import apply_calls, fence_call
-from indexer.shared.scan import Scan
-from indexer.shared.topology import slot_of
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Command, Redis
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.redis.topology import slot_of
+from indexer.shared.replica import scan
+from indexer.shared.replica.scan import Scan
+from indexer.shared.writer.script_calls import apply_calls, fence_call
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 

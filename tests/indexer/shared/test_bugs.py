@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.command import Call, Command, Reply
-from indexer.shared.names import Names
-from indexer.shared.pod_copy import Resync
-from indexer.shared.record import BadRecordError, read_record
-from indexer.shared.registry import Registry
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.replica import Replica
-from indexer.shared.schema import ensure
-from indexer.tasks import Work, kept
+from indexer.process.tasks import Work, kept
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import BadRecordError, read_record
+from indexer.shared.layout.schema import ensure
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.registry import Registry
+from indexer.shared.redis.command import Call, Command, Reply
+from indexer.shared.replica.pod_copy import Resync
+from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.told_pod import KEYSPACE, ToldPod

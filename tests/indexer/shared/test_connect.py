@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from indexer.shared.command import (
+from indexer.shared.redis.command import (
     Call,
     Command,
     Redis,
@@ -17,7 +17,7 @@ from indexer.shared.command import (
     Script,
     UnreachableError,
 )
-from indexer.shared.connect import RedisSettings, SettingsError, connect
+from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 

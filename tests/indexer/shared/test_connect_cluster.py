@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from indexer.shared.command import Call, Command, Redis, RefusedError, Script, UnreachableError
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.topology import slot_of
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    Redis,
+    RefusedError,
+    Script,
+    UnreachableError,
+)
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.redis.topology import slot_of
 from tests.servers.redis_cluster import RedisCluster
 
 KEYS = [f"{{tag{number}}}:k" for number in range(64)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from indexer.shared.command import Command, Reply, UnreachableError
-from indexer.shared.connect import RedisSettings, SettingsError, connect
+from indexer.shared.redis.command import Command, Reply, UnreachableError
+from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay

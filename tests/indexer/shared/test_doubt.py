@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from indexer.shared.doubt import Doubt
+from indexer.shared.records.unconfirmed import Doubt
 from tests.examples import examples
 
 EXAMPLES = examples(300)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.command import Argument, Reply, UnreachableError
-from indexer.shared.link import Link
+from indexer.shared.redis.command import Argument, Reply, UnreachableError
+from indexer.shared.redis.link import Link
 
 
 class Echo:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.index import Stretch
-from indexer.shared import lookup
-from indexer.shared.command import RefusedError, Reply, UnreachableError
-from indexer.shared.lookup import LookUp, blocks_of
-from indexer.shared.names import Names, checkpoint
-from indexer.shared.packed import BadSegmentError, encode, holders, pack
-from indexer.shared.segment import SEGMENT
+from indexer.index.contract import Stretch
+from indexer.keys.segment import SEGMENT
+from indexer.keys.segment_value import BadSegmentError, encode, holders, pack
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.query import lookup
+from indexer.shared.query.lookup import LookUp, blocks_of
+from indexer.shared.redis.command import RefusedError, Reply, UnreachableError
 
 NAMES = Names("t", buckets=4)
 Content = dict[int, dict[int, set[int]]]

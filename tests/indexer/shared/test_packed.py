@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared import packed
-from indexer.shared.packed import BadSegmentError, decode, encode, holders, pack, spilled_blocks
+from indexer.keys import segment_value as packed
+from indexer.keys.segment_value import (
+    BadSegmentError,
+    decode,
+    encode,
+    holders,
+    pack,
+    spilled_blocks,
+)
 
 WORDS = st.integers(0, 2**64 - 1)
 HOLDERS = st.dictionaries(

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from indexer.engines.event import Tier
-from indexer.shared.places import Places
-from indexer.shared.record import Claim, SpotOf
-from indexer.slot import Place
+from indexer.index.slot import Place
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.shared.query.places import Places
 
 GPU = SpotOf(0, Tier.GPU, 0)
 CPU = SpotOf(0, Tier.CPU, 0)

@@ -5,16 +5,17 @@ from random import Random
 
 import pytest
 
-from indexer.index import BrokenInvariantError, Stretch
-from indexer.key import Chain
-from indexer.reference import ReferenceIndex
-from indexer.shared.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.index import LostError, RedisIndex
-from indexer.shared.living import read_owner
-from indexer.shared.names import BORN, Names, checkpoint
-from indexer.shared.record import SpotOf, read_record
-from indexer.shared.segment import SEGMENT
+from indexer.index.contract import Stretch
+from indexer.index.reference import ReferenceIndex
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.key import Chain
+from indexer.keys.segment import SEGMENT
+from indexer.shared.layout.living import read_owner
+from indexer.shared.layout.names import BORN, Names, checkpoint
+from indexer.shared.layout.record import SpotOf, read_record
+from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.connect import RedisSettings, connect
+from tests.indexer.shared.redis_index import LostError, RedisIndex
 from tests.servers.redis_server import RedisServer
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.command import Call, Command, RefusedError, Reply, UnreachableError
-from indexer.shared.names import SCHEMA, Names
-from indexer.shared.record import Claim, SpotOf
-from indexer.shared.registry import Registry, SharedRank
+from indexer.shared.layout.names import SCHEMA, Names
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.shared.records.registry import Registry, SharedRank
+from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
 from indexer.trust import Level
 
 NAMES = Names("t")

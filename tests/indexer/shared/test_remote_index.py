@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from indexer.engines.event import Tier
-from indexer.shared.command import Redis
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.registry import Registry
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.remote_rank import RemoteRank
-from indexer.shared.segment import SEGMENT
-from indexer.shared.segment_cache import SegmentCache
-from indexer.slot import Place
+from indexer.index.slot import Place
+from indexer.keys.segment import SEGMENT
+from indexer.keys.word import pack_words
+from indexer.shared.layout.names import Names
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.query.segment_cache import SegmentCache
+from indexer.shared.records.registry import Registry
+from indexer.shared.records.remote_rank import RemoteRank
+from indexer.shared.redis.command import Redis
+from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.trust import Level
-from indexer.word import pack_words
 from tests.indexer.shared.told_pod import KEYSPACE, ToldPod, prompt_of
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer

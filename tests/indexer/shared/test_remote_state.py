@@ -11,14 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from indexer.shared.command import Call, Command, Reply, UnreachableError
-from indexer.shared.names import BORN, Names
-from indexer.shared.packed import decode, encode, holders, pack
-from indexer.shared.registry import Registry
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.segment import SEGMENT
+from indexer.keys.segment import SEGMENT
+from indexer.keys.segment_value import decode, encode, holders, pack
+from indexer.keys.word import pack_words
+from indexer.shared.layout.names import BORN, Names
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.registry import Registry
+from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from indexer.trust import Level
-from indexer.word import pack_words
 from tests.examples import examples
 from tests.indexer.shared.told_pod import EXACT, GPU, KEYSPACE, ToldPod, prompt_of
 

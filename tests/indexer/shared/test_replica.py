@@ -8,16 +8,16 @@ import pytest
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines.event import Tier
-from indexer.index import Index
+from indexer.index.contract import Index
+from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.memory import MemoryIndex
-from indexer.shared.command import Call, Command, Reply
-from indexer.shared.names import Names
-from indexer.shared.pod_copy import Resync, State
-from indexer.shared.record import Claim
-from indexer.shared.replica import Replica
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Claim
+from indexer.shared.redis.command import Call, Command, Reply
+from indexer.shared.replica.pod_copy import Resync, State
+from indexer.shared.replica.run import Replica
 from indexer.trust import Level
-from indexer.watched import WatchedRank
+from indexer.watch.watched_rank import WatchedRank
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.publisher_model import PublisherModel

@@ -22,13 +22,14 @@ from hypothesis.stateful import (
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.ingest import Ingest
-from indexer.shared import pod_copy, replica, scan
-from indexer.shared.names import Names
-from indexer.shared.pod_copy import State
-from indexer.shared.replica import Replica
-from indexer.shared.writer_state import State as WriterState
+from indexer.shared.layout.names import Names
+from indexer.shared.replica import pod_copy, scan
+from indexer.shared.replica import run as replica
+from indexer.shared.replica.pod_copy import State
+from indexer.shared.replica.run import Replica
+from indexer.shared.writer.steps import State as WriterState
 from indexer.trust import Level
-from indexer.watched import WatchedRank
+from indexer.watch.watched_rank import WatchedRank
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer

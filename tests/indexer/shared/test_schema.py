@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from indexer.shared import schema
-from indexer.shared.command import Redis, RefusedError, UnreachableError
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.schema import SchemaError, check_server, ensure, tell_of_server
+from indexer.shared.layout import schema
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.schema import SchemaError, check_server, ensure, tell_of_server
+from indexer.shared.redis.command import Redis, RefusedError, UnreachableError
+from indexer.shared.redis.connect import RedisSettings, connect
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 

@@ -15,13 +15,13 @@ from hypothesis.stateful import (
 
 from indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier
 from indexer.engines.wire import name_of
-from indexer.index import BrokenInvariantError
-from indexer.key import Keyspace, chain
-from indexer.resolver import Added, Change, Emptied, Gone, Resolver
-from indexer.saved import SavedResolver
-from indexer.shared import segment
-from indexer.shared.segment import SEGMENT, Segments
-from indexer.token import pack_tokens
+from indexer.invariant import BrokenInvariantError
+from indexer.keys import segment
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.segment import SEGMENT, Segments
+from indexer.keys.token import pack_tokens
+from indexer.resolve.resolver import Added, Change, Emptied, Gone, Resolver
+from indexer.resolve.saved import SavedResolver
 from tests.examples import examples
 
 BLOCK = 2

@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from indexer.shared import sweep as module
-from indexer.shared.command import Call, Command, Reply
-from indexer.shared.names import Names
-from indexer.shared.record import SLOTS_OF_A_CLAIM
-from indexer.shared.sweep import Swept, sweep
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
+from indexer.shared.redis.command import Call, Command, Reply
+from indexer.shared.sweep import one_pass as module
+from indexer.shared.sweep.one_pass import Swept, sweep
 from tests.examples import examples
 from tests.indexer.shared.index_model import Does, Model, Server
 from tests.indexer.shared.model_writer import ModelWriter, content

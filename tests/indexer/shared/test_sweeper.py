@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from indexer.shared.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.schema import SchemaError, ensure
-from indexer.shared.sweeper import AT_REST, LeaseLostError, Sweeper, sweep_forever
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.schema import SchemaError, ensure
+from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.sweep.sweeper import AT_REST, LeaseLostError, Sweeper, sweep_forever
 from tests.indexer.shared.index_model import Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer

@@ -14,20 +14,20 @@ import msgspec
 import pytest
 
 from indexer.compiled.array_index import ArrayIndex
+from indexer.index.slot import Place
 from indexer.ingest import Ingest
-from indexer.key import Chain, Keyspace
+from indexer.keys.key import Chain, Keyspace
+from indexer.keys.segment import SEGMENT
+from indexer.keys.token import pack_tokens
 from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
-from indexer.shared.names import Names
-from indexer.shared.pod_copy import State
-from indexer.shared.registry import Registry
-from indexer.shared.remote import RemoteIndex
-from indexer.shared.replica import Replica
-from indexer.shared.segment import SEGMENT
-from indexer.slot import Place
-from indexer.token import pack_tokens
+from indexer.shared.layout.names import Names
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.registry import Registry
+from indexer.shared.replica.pod_copy import State
+from indexer.shared.replica.run import Replica
 from indexer.trust import Level
-from indexer.watched import WatchedRank
+from indexer.watch.watched_rank import WatchedRank
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer

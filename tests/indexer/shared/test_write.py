@@ -9,22 +9,22 @@ import pytest
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.journal import Journal
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.keys.segment import Segments
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pod_cache import Pending, PodCache
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
-from indexer.shared.connect import RedisSettings, connect
-from indexer.shared.names import Names
-from indexer.shared.plan import Status, apply_calls, outcome
-from indexer.shared.record import Record, read_record
-from indexer.shared.segment import Segments
-from indexer.shared.write import News, random_base, write
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import Cause, State
-from indexer.tasks import cancel, watched
+from indexer.process.tasks import cancel, watched
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Record, read_record
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.run import News, random_base, write
+from indexer.shared.writer.script_calls import Status, apply_calls, outcome
+from indexer.shared.writer.steps import Cause, State
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import read_bucket
 from tests.servers.redis_cluster import RedisCluster

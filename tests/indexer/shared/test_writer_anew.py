@@ -6,14 +6,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from indexer.journal import Journal
-from indexer.pod_cache import PodCache
-from indexer.shared.lease import AUDITS_OF_A_LEASE
-from indexer.shared.names import Names
-from indexer.shared.record import Claim
-from indexer.shared.retry import FIRST_PAUSE, LAST_PAUSE
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import Ask, Cause, Rest, State
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Claim
+from indexer.shared.writer.lease import AUDITS_OF_A_LEASE
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.retry import FIRST_PAUSE, LAST_PAUSE
+from indexer.shared.writer.steps import Ask, Cause, Rest, State
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import PodCache
 from tests.indexer.shared.writer_model import Bucket, RedisModel
 
 LEASE = 10.0

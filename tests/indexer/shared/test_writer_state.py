@@ -27,21 +27,22 @@ from hypothesis.stateful import (
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
-from indexer.journal import Journal
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.keys import segment
+from indexer.keys.segment import Segments
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pod_cache import Pending, PodCache
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.rank_state import PureState
-from indexer.resolver import Resolver
-from indexer.shared import changes as changes_module
-from indexer.shared import segment, tenure
-from indexer.shared.command import Call, Command, RefusedError, Reply, UnreachableError
-from indexer.shared.names import Names
-from indexer.shared.record import Claim
-from indexer.shared.segment import Segments
-from indexer.shared.writer import Writer
-from indexer.shared.writer_state import Ask, Cause, Rest, State
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Claim
+from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
+from indexer.shared.writer import changes as changes_module
+from indexer.shared.writer import tenure
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.steps import Ask, Cause, Rest, State
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_bucket

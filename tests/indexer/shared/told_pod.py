@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from indexer.engines.event import Tier
-from indexer.key import Chain
+from indexer.keys.key import Chain
+from indexer.keys.segment import SEGMENT
+from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.command import Call, Command, Redis
-from indexer.shared.names import Names
-from indexer.shared.plan import Status, apply_calls, fence_call, outcome
-from indexer.shared.record import Claim, SpotOf
-from indexer.shared.segment import SEGMENT
-from indexer.word import pack_words
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.shared.redis.command import Call, Command, Redis
+from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
 
 KEYSPACE = "test"
 BLOCK_SIZE = 16

@@ -8,10 +8,10 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from indexer.shared.command import Call, Command, RefusedError, Reply
-from indexer.shared.lookup import blocks_of
-from indexer.shared.packed import holders
-from indexer.word import unpack_words
+from indexer.keys.segment_value import holders
+from indexer.keys.word import unpack_words
+from indexer.shared.query.lookup import blocks_of
+from indexer.shared.redis.command import Call, Command, RefusedError, Reply
 
 Blocks = dict[int, set[int]]
 """By key: the slots that hold it."""

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from indexer.engines import trtllm
 from indexer.engines.event import Tier
+from indexer.follow.poll import Poller
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.index.reference import ReferenceIndex
 from indexer.ingest import Ingest
-from indexer.key import Keyspace, chain
-from indexer.poll import Poller
-from indexer.rank_ingest import RankIngest
-from indexer.rank_source import RankSource
-from indexer.reference import ReferenceIndex
-from indexer.token import pack_tokens
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 from indexer.trust import Level
 from simworker.engine import Generation
 from simworker.latency import LatencyModel

@@ -1,0 +1,169 @@
+"""Blocks on their way to the ranks that were picked, each prompt's under a ticket."""
+
+import heapq
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+
+from indexer.believed.slots import Belief, BeliefSlots
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.word import WORD_BYTES, unpack_words, words_of
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One prompt on its way."""
+
+    belief: Belief
+    keys: bytes
+    """Packed (`indexer.keys.word`)."""
+    ends: float
+    confirmed: bool = False
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank's tickets.
+
+    Sorted, prompts that begin alike are neighbours: what a prompt shares with any other it shares with
+    one beside it. So no block's tickets need be counted.
+    """
+
+    slot: int
+    prompts: list[tuple[bytes, int]] = field(default_factory=list)
+    """Packed keys and the ticket, sorted."""
+
+    def shared(self, at: int, keys: bytes) -> int:
+        """Return how many leading `keys` others have too; they belong at `at`, and are not there."""
+        beside = self.prompts[max(0, at - 1) : at + 1]
+        return max((_common(keys, other) for other, _ in beside), default=0)
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """Return how many leading words are equal."""
+    alike, unlike = 0, min(len(one), len(other)) // WORD_BYTES + 1
+    while unlike - alike > 1:
+        middle = (alike + unlike) // 2
+        part = slice(alike * WORD_BYTES, middle * WORD_BYTES)
+        if one[part] == other[part]:
+            alike = middle
+        else:
+            unlike = middle
+    return alike
+
+
+class Arriving:
+    """All tickets, by the time at which they end."""
+
+    def __init__(self, slots: BeliefSlots) -> None:
+        self.blocks = 0
+        """A block counts once for each ticket that has it."""
+        self._slots = slots
+        self._numbers = count(1)
+        self._tickets: dict[int, Ticket] = {}
+        self._ranks: dict[Belief, _Rank] = {}
+        self._ends: list[tuple[float, int]] = []
+        """A heap of when tickets end; what is not any ticket's end any more is passed over."""
+
+    def __len__(self) -> int:
+        """Return how many tickets there are."""
+        return len(self._tickets)
+
+    def add(self, pod: str, rank: int, keys: bytes, ends: float) -> int:
+        """Let a prompt's blocks be on their way to a rank; return the ticket."""
+        ticket = next(self._numbers)
+        words = words_of(keys)
+        if not words:
+            return ticket
+        belief = Belief(pod, rank, "arriving")
+        arriving = self._ranks.get(belief)
+        if arriving is None:
+            arriving = self._ranks[belief] = _Rank(self._slots.claim(belief))
+        entry = (keys, ticket)
+        at = bisect_left(arriving.prompts, entry)
+        # With the one before them, so that the index knows how deep they lie.
+        start = max(0, arriving.shared(at, keys) - 1)
+        arriving.prompts.insert(at, entry)
+        self._slots.index.add(arriving.slot, words[start:])
+        self.blocks += len(words)
+        self._tickets[ticket] = Ticket(belief, keys, ends)
+        heapq.heappush(self._ends, (ends, ticket))
+        return ticket
+
+    def keys(self, ticket: int) -> bytes:
+        """Return the packed keys of a ticket; none where it has ended."""
+        known = self._tickets.get(ticket)
+        return known.keys if known else b""
+
+    def confirm(self, ticket: int, ends: float) -> None:
+        """Let a ticket end then; of several confirmations the earliest end holds."""
+        known = self._tickets.get(ticket)
+        if known is None or (known.confirmed and ends >= known.ends):
+            return
+        known.confirmed = True
+        known.ends = ends
+        heapq.heappush(self._ends, (ends, ticket))
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Forget ends that are no ticket's, where they are most."""
+        if len(self._ends) > 2 * len(self._tickets) + 64:
+            self._ends = [(known.ends, number) for number, known in self._tickets.items()]
+            heapq.heapify(self._ends)
+
+    def end(self, ticket: int) -> int:
+        """End a ticket that may not be known; return of how many blocks it was."""
+        known = self._tickets.pop(ticket, None)
+        if known is None:
+            return 0
+        arriving = self._ranks[known.belief]
+        at = bisect_left(arriving.prompts, (known.keys, ticket))
+        del arriving.prompts[at]
+        words = words_of(known.keys)
+        self._slots.index.remove(arriving.slot, words[arriving.shared(at, known.keys) :])
+        self.blocks -= len(words)
+        if not arriving.prompts:
+            del self._ranks[known.belief]
+            self._slots.release(arriving.slot)
+        self._tidy()
+        return len(words)
+
+    def end_first(self, until: float = inf) -> int:
+        """End the ticket that ends first, by `until`; return of how many blocks it was."""
+        while self._ends and self._ends[0][0] <= until:
+            ends, ticket = heapq.heappop(self._ends)
+            known = self._tickets.get(ticket)
+            if known is not None and known.ends == ends:
+                return self.end(ticket)
+        return 0
+
+    def forget(self, pod: str, rank: int) -> None:
+        """End all of a rank's tickets."""
+        arriving = self._ranks.pop(Belief(pod, rank, "arriving"), None)
+        if arriving is None:
+            return
+        for keys, ticket in arriving.prompts:
+            del self._tickets[ticket]
+            self.blocks -= len(keys) // WORD_BYTES
+        self._slots.drop(arriving.slot)
+        self._tidy()
+
+    def check(self) -> dict[Belief, set[int]]:
+        """Return what is on its way. Raises BrokenInvariantError where ranks and tickets disagree."""
+        said: dict[Belief, set[int]] = {}
+        prompts: dict[Belief, list[tuple[bytes, int]]] = {}
+        for number, ticket in self._tickets.items():
+            said.setdefault(ticket.belief, set()).update(unpack_words(ticket.keys))
+            prompts.setdefault(ticket.belief, []).append((ticket.keys, number))
+            if (ticket.ends, number) not in self._ends:
+                raise BrokenInvariantError(f"nothing ends ticket {number}")
+        if {belief: sorted(of) for belief, of in prompts.items()} != {
+            belief: arriving.prompts for belief, arriving in self._ranks.items()
+        }:
+            raise BrokenInvariantError("the ranks' prompts are not those of the tickets")
+        if self.blocks != sum(len(one.keys) // WORD_BYTES for one in self._tickets.values()):
+            raise BrokenInvariantError("the blocks of the tickets do not add up")
+        if len(self._ends) > 2 * len(self._tickets) + 64:
+            raise BrokenInvariantError("ends of tickets long gone are kept")
+        return said

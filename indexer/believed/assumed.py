@@ -1,0 +1,109 @@
+"""What ranks without events are assumed to hold: what was sent there, by when it last was."""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+
+from indexer.believed.slots import Belief, BeliefSlots
+from indexer.invariant import BrokenInvariantError
+
+
+@dataclass(slots=True)
+class _Rank:
+    slot: int
+    times: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    """Keys and when they were last assumed, the earliest first, a prompt's tail before its head."""
+
+    @property
+    def earliest(self) -> float:
+        return next(iter(self.times.values()))
+
+
+class Assumed:
+    """All ranks' assumed blocks. Times never go back (`indexer.believed.beliefs`)."""
+
+    def __init__(self, slots: BeliefSlots) -> None:
+        self.blocks = 0
+        self._slots = slots
+        self._ranks: dict[Belief, _Rank] = {}
+        self._earliest: list[tuple[float, int]] = []
+        """A heap with one entry a rank: a time no later than its earliest, and its slot."""
+
+    def add(self, pod: str, rank: int, keys: Sequence[int], time: float, capacity: int) -> None:
+        """Let a rank hold a prompt's blocks, at most `capacity`; let go of what it then held longest."""
+        belief = Belief(pod, rank, "assumed")
+        assumed = self._ranks.get(belief)
+        if assumed is None:
+            if not keys:
+                return
+            assumed = self._ranks[belief] = _Rank(self._slots.claim(belief))
+            heapq.heappush(self._earliest, (time, assumed.slot))
+        times = assumed.times
+        before = len(times)
+        move_to_end = times.move_to_end
+        for key in reversed(keys):
+            times[key] = time
+            move_to_end(key)
+        if (over := len(times) - capacity) > 0:
+            self._slots.index.remove(
+                assumed.slot, [times.popitem(last=False)[0] for _ in range(over)]
+            )
+        self._slots.index.add(assumed.slot, keys)
+        self.blocks += len(times) - before
+
+    def count(self, pod: str, rank: int) -> int:
+        """Return how many blocks a rank holds."""
+        assumed = self._ranks.get(Belief(pod, rank, "assumed"))
+        return len(assumed.times) if assumed else 0
+
+    def let_go(self, most: int, until: float = inf) -> None:
+        """Let go of up to `most` blocks, the least recently assumed first, of those up to `until`."""
+        earliest = self._earliest
+        while most > 0 and earliest and earliest[0][0] <= until:
+            slot = heapq.heappop(earliest)[1]
+            belief = self._slots.belief(slot)
+            assert belief is not None
+            assumed = self._ranks[belief]
+            # After that it is another rank's turn.
+            turn = min(until, earliest[0][0]) if earliest else until
+            gone = []
+            for key, time in islice(assumed.times.items(), most):
+                if time > turn:
+                    break
+                gone.append(key)
+            for key in gone:
+                del assumed.times[key]
+            self._slots.index.remove(slot, gone)
+            self.blocks -= len(gone)
+            most -= len(gone)
+            if assumed.times:
+                heapq.heappush(earliest, (assumed.earliest, slot))
+            else:
+                del self._ranks[belief]
+                self._slots.release(slot)
+
+    def forget(self, pod: str, rank: int) -> None:
+        """Let go of all that a rank holds."""
+        assumed = self._ranks.pop(Belief(pod, rank, "assumed"), None)
+        if assumed is None:
+            return
+        self.blocks -= len(assumed.times)
+        self._earliest = [entry for entry in self._earliest if entry[1] != assumed.slot]
+        heapq.heapify(self._earliest)
+        self._slots.drop(assumed.slot)
+
+    def check(self) -> dict[Belief, set[int]]:
+        """Return what is assumed. Raises BrokenInvariantError where it is in no order."""
+        if self.blocks != sum(len(assumed.times) for assumed in self._ranks.values()):
+            raise BrokenInvariantError("the assumed blocks do not add up")
+        bounds = {slot: time for time, slot in self._earliest}
+        if sorted(bounds) != sorted(assumed.slot for assumed in self._ranks.values()):
+            raise BrokenInvariantError("a rank's turn to let go never comes, or comes twice")
+        for belief, assumed in self._ranks.items():
+            times = list(assumed.times.values())
+            if times != sorted(times) or bounds[assumed.slot] > times[0]:
+                raise BrokenInvariantError(f"{belief} is in no order")
+        return {belief: set(assumed.times) for belief, assumed in self._ranks.items()}

@@ -1,0 +1,93 @@
+"""Beliefs, and the slots that they have in an index of their own."""
+
+import heapq
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from indexer.index.contract import Index
+from indexer.invariant import BrokenInvariantError
+
+
+class Belief(NamedTuple):
+    """Of which rank something is believed, and on what ground (`indexer.believed.beliefs`)."""
+
+    pod: str
+    rank: int
+    kind: Literal["arriving", "assumed"]
+
+
+class BeliefSlots:
+    """Gives each belief that holds anything a slot in `index`, the smallest free one.
+
+    A belief without blocks has none, so that there is nothing left of a rank of which nothing is
+    believed.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self._beliefs: list[Belief | None] = []
+        self._free: list[int] = []
+        """A heap of slots that the index has nothing of."""
+        self._dropped: set[int] = set()
+
+    def claim(self, belief: Belief) -> int:
+        """Return a slot for a belief that has none."""
+        if not self._free:
+            self._beliefs.append(belief)
+            return len(self._beliefs) - 1
+        slot = heapq.heappop(self._free)
+        self._beliefs[slot] = belief
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Give back a slot that the index has nothing of."""
+        self._beliefs[slot] = None
+        heapq.heappush(self._free, slot)
+
+    def drop(self, slot: int) -> None:
+        """Let a slot hold nothing and stand for nothing; it is given back when it is swept."""
+        self._beliefs[slot] = None
+        self._dropped.add(slot)
+        self.index.drop(slot)
+
+    def sweep(self, budget: int) -> None:
+        """Give back dropped slots of which the index has nothing left, looking at `budget` keys."""
+        for slot in self.index.sweep(budget):
+            self._dropped.remove(slot)
+            heapq.heappush(self._free, slot)
+
+    def belief(self, slot: int) -> Belief | None:
+        """Return what a slot stands for; None for a free one."""
+        return self._beliefs[slot]
+
+    def live(self) -> Iterator[tuple[int, Belief]]:
+        """Yield the slots in use and what they stand for."""
+        for slot, belief in enumerate(self._beliefs):
+            if belief is not None:
+                yield slot, belief
+
+    def check(self, said: dict[Belief, set[int]]) -> None:
+        """Raise BrokenInvariantError where the index holds other keys than these.
+
+        Where it has given some up for want of room, it may hold fewer.
+        """
+        self.index.check()
+        live = [slot for slot, _ in self.live()]
+        if sorted([*live, *self._free, *self._dropped]) != list(range(len(self._beliefs))):
+            raise BrokenInvariantError("a slot is lost, or has two uses")
+        if sorted(belief for _, belief in self.live()) != sorted(said):
+            raise BrokenInvariantError("the slots are not those of the beliefs")
+        stats = self.index.stats()
+        for slot, belief in self.live():
+            keys = said[belief]
+            found = sum(
+                stop - start
+                for holder, start, stop in self.index.stretches(list(keys))
+                if holder == slot
+            )
+            if found != self.index.count(slot):
+                raise BrokenInvariantError(f"the index holds what nobody believes of {belief}")
+            if found != len(keys) and not stats.evicted:
+                raise BrokenInvariantError(f"the index does not hold all of {belief}")
+        if stats.entries != sum(self.index.count(slot) for slot in live):
+            raise BrokenInvariantError("the index holds something for a slot that is free")

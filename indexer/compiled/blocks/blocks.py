@@ -1,0 +1,329 @@
+"""Blocks by key, and the slots that hold each.
+
+A block is a record of 16 bytes: its key, the number of its set of slots, when it was last matched, and
+its depth in its chain. What follows engines directly also keeps the name that the first engine gave
+it and its parent's number; those arrays are memory only once they are written to.
+
+A block was matched no later than its parent, and is one deeper. So giving up blocks in order of match,
+the deepest first, never makes a hole.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.blocks import sets as of
+from indexer.compiled.blocks.sets import Sets
+from indexer.compiled.blocks.table import delete, find, home, insert, number_at, put, seek
+from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.memory import zeros
+
+TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
+"""Fields of `state`: numbers given out, first free one, blocks, blocks with a name; and freed blocks
+that may still be somebody's parent: the first, and how many; and one that means nothing."""
+
+SET = 2
+"""Column of `halves`; in a free record, the number of the next one."""
+MATCHED, DEPTH = 6, 7
+"""Columns of `quarters`."""
+
+DEEPEST = 0xFFFE
+FREED = 0xFFFF
+"""The depth of a record that is no block."""
+
+
+class Blocks(NamedTuple):
+    """Blocks. Shapes: n records, k and m places of the tables, s slots."""
+
+    records: NDArray[np.uint64]
+    """(n, 2): the key; the other columns' memory."""
+    halves: NDArray[np.uint32]
+    """(n, 4): the same memory; the set in column `SET`."""
+    quarters: NDArray[np.uint16]
+    """(n, 8): the same memory; time of the last match and depth."""
+    names: NDArray[np.uint64]
+    """(n, 1): the first engine's name of a block that is in `by_name`."""
+    parents: NDArray[np.uint32]
+    """(n): the parent's number (`present`); 0 where it is not known."""
+    by_key: NDArray[np.uint32]
+    by_name: NDArray[np.uint32]
+    counts: NDArray[np.int64]
+    """(s): how many blocks each slot holds."""
+    state: NDArray[np.int64]
+
+
+def new_blocks(capacity: int, slots: int, places: int) -> Blocks:
+    """Return no blocks, with room for `capacity` of them: memory that is not used is not taken.
+
+    `places` is the size of the table by key.
+    """
+    records = zeros((capacity + 1, 2), np.uint64)
+    state = np.zeros(7, np.int64)
+    state[TOP] = 1
+    return Blocks(
+        records=records,
+        halves=records.view(np.uint32),
+        quarters=records.view(np.uint16),
+        names=zeros((capacity + 1, 1), np.uint64),
+        parents=zeros(capacity + 1, np.uint32),
+        by_key=np.zeros(places, np.uint32),
+        by_name=np.zeros(16, np.uint32),
+        counts=np.zeros(slots, np.int64),
+        state=state,
+    )
+
+
+@inlined
+def sought(blocks: Blocks, key: np.uint64) -> tuple[int, int]:
+    """Return the number of a key's block, 0 for none, and the place where the search ended."""
+    at = seek(blocks.by_key, blocks.records, key, home(key, blocks.by_key.size))
+    if at >= 0:
+        return number_at(blocks.by_key, at), at
+    return 0, -1 - at
+
+
+@inlined
+def _next_number(blocks: Blocks) -> int:
+    """Give out a number."""
+    state = blocks.state
+    number = state[FREE]
+    if number:
+        state[FREE] = np.int64(blocks.halves[number, SET])
+    else:
+        number = state[TOP]
+        state[TOP] += 1
+    return number
+
+
+@inlined
+def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
+    """Return a new block that nobody holds.
+
+    Its parent's number is 0 where it begins a chain, and less where the parent is gone: it cannot be
+    used then, and is given up first. `at` is where the search for it ended.
+    """
+    number = _next_number(blocks)
+    blocks.state[LIVE] += 1
+    blocks.records[number, 0] = key
+    blocks.halves[number, SET] = 0
+    if parent > 0:
+        blocks.quarters[number, MATCHED] = blocks.quarters[parent, MATCHED]
+        depth = blocks.quarters[parent, DEPTH]
+        blocks.quarters[number, DEPTH] = depth + 1 if depth < DEEPEST else DEEPEST
+    else:
+        blocks.quarters[number, MATCHED] = now
+        blocks.quarters[number, DEPTH] = 0 if parent == 0 else DEEPEST
+    put(blocks.by_key, at, key, number)
+    return number
+
+
+@inlined
+def free(blocks: Blocks, number: int, rests: bool) -> None:
+    """Forget a block that nobody holds; with `rests` its number is not given out again yet."""
+    state = blocks.state
+    unname(blocks, number)
+    delete(blocks.by_key, blocks.records, number)
+    state[LIVE] -= 1
+    if rests:
+        _let_rest(blocks, number)
+    else:
+        blocks.quarters[number, DEPTH] = FREED
+        blocks.halves[number, SET] = np.uint32(state[FREE])
+        state[FREE] = number
+
+
+@inlined
+def _let_rest(blocks: Blocks, number: int) -> None:
+    """Keep the number of a block that is gone, since it may be somebody's parent."""
+    state = blocks.state
+    blocks.quarters[number, DEPTH] = FREED
+    blocks.halves[number, SET] = np.uint32(state[RESTING])
+    blocks.parents[number] = 0  # the next block of this number has another one
+    state[RESTING] = number
+    state[RESTED] += 1
+
+
+@inlined
+def parent_of(blocks: Blocks, key: np.uint64) -> int:
+    """Return the number of a parent, given its key, which may be 0; one rests where it is gone."""
+    if key == 0:
+        return 0
+    number = find(blocks.by_key, blocks.records, key)
+    if number == 0:
+        number = _next_number(blocks)
+        blocks.records[number, 0] = key
+        _let_rest(blocks, number)
+    return number
+
+
+@inlined
+def present(blocks: Blocks, number: int) -> int:
+    """Return the number of a block that had some number; 0 where it is gone.
+
+    It is another one where the block was freed, which a parent may be before its child, and stored anew.
+    """
+    if number and blocks.quarters[number, DEPTH] == FREED:
+        return find(blocks.by_key, blocks.records, blocks.records[number, 0])
+    return number
+
+
+@inlined
+def behind(blocks: Blocks, key: np.uint64) -> int:
+    """Return what `create` takes for the parent of a block behind a key; 0 is no key."""
+    if key == 0:
+        return 0
+    number = find(blocks.by_key, blocks.records, key)
+    return number or -1
+
+
+@inlined
+def unname(blocks: Blocks, number: int) -> None:
+    """Take a block's name from it, where it has one."""
+    if blocks.state[NAMED] and blocks.names[number, 0]:
+        delete(blocks.by_name, blocks.names, number)
+        blocks.names[number, 0] = 0
+        blocks.state[NAMED] -= 1
+
+
+@inlined
+def name(blocks: Blocks, number: int, word: np.uint64) -> None:
+    """Give a nameless block a name other than 0."""
+    blocks.names[number, 0] = word
+    insert(blocks.by_name, word, number)
+    blocks.state[NAMED] += 1
+
+
+@inlined
+def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
+    """Let a slot hold a block; False where it does already."""
+    before = np.int64(blocks.halves[number, SET])
+    if of.has(sets, before, slot):
+        return False
+    after = of.flipped(sets, before, slot)
+    blocks.halves[number, SET] = np.uint32(after)
+    of.move(sets, before, after)
+    blocks.counts[slot] += 1
+    return True
+
+
+@inlined
+def release(blocks: Blocks, sets: Sets, number: int, slot: int, rests: bool) -> bool:
+    """Let a slot hold a block no longer; False where it does not. What nobody holds is forgotten."""
+    before = np.int64(blocks.halves[number, SET])
+    if not of.has(sets, before, slot):
+        return False
+    after = of.flipped(sets, before, slot)
+    blocks.halves[number, SET] = np.uint32(after)
+    of.move(sets, before, after)
+    blocks.counts[slot] -= 1
+    if not after:
+        free(blocks, number, rests)
+    return True
+
+
+@compiled
+def add(
+    blocks: Blocks,
+    sets: Sets,
+    slot: int,
+    keys: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    above: NDArray[np.uint64],
+    start: int,
+    stop: int,
+    previous: int,
+    now: int,
+) -> int:
+    """Let a slot hold some of `keys`, a chain; `previous` is the block before. Return the last one.
+
+    At the positions `starts` the key before is the one in `above`.
+    """
+    link = 0
+    while link < starts.size and starts[link] < start:
+        link += 1
+    for at in range(start, stop):
+        key = keys[at]
+        if link < starts.size and starts[link] == at:
+            previous = behind(blocks, above[link])
+            link += 1
+        number, place = sought(blocks, key)
+        if not number:
+            number = create(blocks, key, previous, now, place)
+        hold(blocks, sets, number, slot)
+        previous = number
+    return previous
+
+
+@compiled
+def remove(
+    blocks: Blocks,
+    sets: Sets,
+    slot: int,
+    keys: NDArray[np.uint64],
+    start: int,
+    stop: int,
+    rests: bool,
+) -> None:
+    """Let a slot hold some of `keys` no longer."""
+    for at in range(start, stop):
+        number = find(blocks.by_key, blocks.records, keys[at])
+        if number:
+            release(blocks, sets, number, slot, rests)
+
+
+@compiled
+def holds(
+    blocks: Blocks, sets: Sets, slot: int, keys: NDArray[np.uint64], there: NDArray[np.uint8]
+) -> None:
+    """Write 1 for each key that a slot holds, and 0 for the others."""
+    for at in range(keys.size):
+        number = find(blocks.by_key, blocks.records, keys[at])
+        there[at] = number and of.has(sets, np.int64(blocks.halves[number, SET]), slot)
+
+
+@compiled
+def sweep(
+    blocks: Blocks, sets: Sets, gone: NDArray[np.uint64], start: int, stop: int, rests: bool
+) -> None:
+    """Take the slots `gone`, a bit each, from the blocks of some records."""
+    for number in range(start, stop):
+        if blocks.quarters[number, DEPTH] == FREED:
+            continue
+        before = np.int64(blocks.halves[number, SET])
+        touched = False
+        for word in range(gone.size):
+            kept = sets.words[before, word] & ~gone[word]
+            touched = touched or kept != sets.words[before, word]
+            sets.scratch[word] = kept
+        if not touched:
+            continue
+        after = of.intern(sets)
+        blocks.halves[number, SET] = np.uint32(after)
+        of.move(sets, before, after)
+        if not after:
+            free(blocks, number, rests)
+
+
+@compiled
+def renumber(blocks: Blocks, numbers: NDArray[np.uint32]) -> None:
+    """Let blocks have the same sets under new numbers."""
+    for number in range(1, blocks.state[TOP]):
+        if blocks.quarters[number, DEPTH] != FREED:
+            blocks.halves[number, SET] = numbers[blocks.halves[number, SET]]
+
+
+@compiled
+def wake(blocks: Blocks) -> None:
+    """Let the numbers of blocks that rest be given out again: nobody's parent is one of them then."""
+    state = blocks.state
+    for number in range(1, state[TOP]):
+        parent = np.int64(blocks.parents[number])
+        if parent and blocks.quarters[parent, DEPTH] == FREED:
+            blocks.parents[number] = present(blocks, parent)
+    while state[RESTING]:
+        number = state[RESTING]
+        state[RESTING] = np.int64(blocks.halves[number, SET])
+        blocks.halves[number, SET] = np.uint32(state[FREE])
+        state[FREE] = number
+    state[RESTED] = 0

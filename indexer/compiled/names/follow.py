@@ -1,0 +1,389 @@
+"""Scanned batches applied to the index, as far as everything in them is plain.
+
+What `indexer.resolve.resolver` does for one rank, without Python objects. At the first thing that is not
+plain (`indexer.compiled.names.names`) it stops and says where, and the pure resolver takes that event.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.blocks import sets as of
+from indexer.compiled.blocks import table
+from indexer.compiled.blocks.blocks import (
+    DEPTH,
+    FREED,
+    SET,
+    UNUSED,
+    Blocks,
+    create,
+    hold,
+    present,
+    release,
+    sought,
+)
+from indexer.compiled.blocks.sets import Sets
+from indexer.compiled.jit import compiled, inlined
+from indexer.compiled.names import roots as root_of
+from indexer.compiled.names.names import (
+    ARE_WAITING,
+    BY_NAME,
+    CERTAIN,
+    DOUBTED,
+    FASTEST,
+    FIRM,
+    GROUP_SIZE,
+    IS_WINDOW,
+    LEFT_OUT,
+    ODD,
+    OTHERS,
+    OWNS,
+    REMOVED,
+    SIZE,
+    SPOTS,
+    STORED,
+    UNKNOWN,
+    UNPLACED,
+    WAY,
+    Own,
+    disown,
+    find,
+    is_awaited,
+    is_named,
+    is_odd,
+    is_odd_key,
+    place_of,
+    row_of,
+)
+from indexer.compiled.names.roots import Roots
+from indexer.compiled.names.telling import Bounds, is_telling
+from indexer.compiled.scan.dialect import STORED as IS_STORE
+from indexer.compiled.scan.scan import (
+    ANOTHER,
+    GROUP,
+    HAS_PAIRS,
+    HAS_PARENT,
+    KIND,
+    LORA,
+    LORA_AT,
+    NAMES,
+    NAMES_AT,
+    SALT,
+    SALT_AT,
+    TIER,
+    TOKENS,
+    TOKENS_AT,
+    Scanned,
+)
+from indexer.compiled.scan.scan import SIZE as EVENT_SIZE
+from indexer.compiled.xxh64 import block_key, lookahead_key
+
+DONE, PAUSED, STRANGE, OTHER_NAMES, TELLING = range(5)
+"""Why `follow` returned: everything is applied; as many blocks as were allowed; something is not plain;
+the rank gives other names than the index has and needs a table of its own; or the last batch tells how
+far the rank may be believed."""
+
+
+@inlined
+def _certain(blocks: Blocks, sets: Sets, number: int, fresh: int, doubted: int) -> None:
+    """Let the slot of what is certain hold a block that was in doubt."""
+    hold(blocks, sets, number, fresh)
+    release(blocks, sets, number, doubted, True)
+
+
+@compiled
+def prove(
+    blocks: Blocks, sets: Sets, mine: Own, spot: int, number: int, allowed: int
+) -> tuple[int, int]:
+    """Make a block and those before it certain in a place, as far as they are in doubt.
+
+    At most `allowed`. Return where it ended and what is left of `allowed`; where nothing is, it may have
+    to go on.
+    """
+    fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
+    while allowed and doubted >= 0:
+        number = present(blocks, number)
+        if not number or not of.has(sets, np.int64(blocks.halves[number, SET]), doubted):
+            break
+        if is_odd_key(mine, blocks.records[number, 0]):
+            break
+        _certain(blocks, sets, number, fresh, doubted)
+        number = np.int64(blocks.parents[number])
+        allowed -= 1
+    return number, allowed
+
+
+@inlined
+def hold_plain(
+    blocks: Blocks,
+    sets: Sets,
+    mine: Own,
+    word: np.uint64,
+    key: np.uint64,
+    spot: int,
+    above: int,
+    now: int,
+) -> int:
+    """Let a place hold a block by a plain name; return its number, or -STRANGE or -OTHER_NAMES.
+
+    `above` is the number of its parent, as `create` takes it.
+    """
+    fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
+    if is_odd(mine, word) or is_odd_key(mine, key) or is_awaited(mine, word):
+        return -STRANGE
+    number = find(blocks, sets, mine, word)
+    if number:
+        held = np.int64(blocks.halves[number, SET])
+        if of.has(sets, held, fresh) or blocks.records[number, 0] != key:
+            return -STRANGE
+        if doubted >= 0 and of.has(sets, held, doubted):
+            _certain(blocks, sets, number, fresh, doubted)
+        else:
+            hold(blocks, sets, number, fresh)
+        return number
+    number, at = sought(blocks, key)
+    if number:
+        if place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+            return -STRANGE
+        if not is_named(blocks, sets, mine, number, word):
+            return -OTHER_NAMES
+        if above > 0:
+            blocks.parents[number] = above
+    else:
+        number = create(blocks, key, above, now, at)
+        blocks.parents[number] = max(above, 0)
+        is_named(blocks, sets, mine, number, word)
+    hold(blocks, sets, number, fresh)
+    return number
+
+
+@inlined
+def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
+    """Let a place hold a block by a plain name, if that is known; return its number, or -STRANGE."""
+    if is_odd(mine, word):
+        return -STRANGE
+    number = find(blocks, sets, mine, word)
+    if number:
+        fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
+        held = np.int64(blocks.halves[number, SET])
+        if of.has(sets, held, fresh):
+            return -STRANGE
+        if doubted >= 0 and of.has(sets, held, doubted):
+            _certain(blocks, sets, number, fresh, doubted)
+        else:
+            hold(blocks, sets, number, fresh)
+    return number
+
+
+@inlined
+def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
+    """Let a place hold a block no longer, by its plain name; return 0, or -STRANGE."""
+    if is_odd(mine, word):
+        return -STRANGE
+    number = find(blocks, sets, mine, word)
+    slot = -1
+    if number:
+        held = np.int64(blocks.halves[number, SET])
+        slot = mine.slots[spot, CERTAIN]
+        if slot < 0 or not of.has(sets, held, slot):
+            slot = mine.slots[spot, DOUBTED]
+            if slot >= 0 and not of.has(sets, held, slot):
+                slot = -1
+    if slot < 0:
+        if mine.state[ARE_WAITING]:
+            return -STRANGE  # one of those, perhaps
+        mine.state[UNKNOWN] += 1
+        return 0
+    release(blocks, sets, number, slot, True)
+    if mine.state[OWNS]:
+        is_gone = blocks.quarters[number, DEPTH] == FREED
+        if is_gone or not place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+            disown(mine, word)
+    return 0
+
+
+@compiled
+def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) -> None:
+    """Read where names and keys will be looked for.
+
+    The misses of the cache are then waited for at once, and not one after the other.
+    """
+    seen = 0
+    for word in names:
+        seen |= table.first_number(blocks.by_name, word)
+    for word in keys:
+        seen |= table.first_number(blocks.by_key, word)
+    if seen == 0:
+        blocks.state[UNUSED] = 0  # lest the compiler finds that nothing comes of it
+
+
+@inlined
+def _teaches(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
+    """Whether some events tell anything of the layout that is not known (`Resolver._learn`)."""
+    for event in range(first, last):
+        row = scanned.events[event]
+        if row[KIND] != IS_STORE:
+            continue
+        at = row_of(mine, row[GROUP])
+        if at < 0:
+            return True
+        if row[TIER] == 0 and row[EVENT_SIZE] >= 1:
+            if row[EVENT_SIZE] != mine.groups[at, GROUP_SIZE]:
+                return True
+            if row[NAMES] > 1 and not mine.groups[at, FIRM]:
+                return True
+    return False
+
+
+@inlined
+def _begin_chain(
+    blocks: Blocks, sets: Sets, mine: Own, roots: Roots, scanned: Scanned, event: int
+) -> tuple[int, np.uint64]:
+    """Return the number of the block before a store, and its key; -1 where it needs thought."""
+    row = scanned.events[event]
+    if row[HAS_PARENT]:
+        word = scanned.parents[event]
+        above = 0 if is_odd(mine, word) else find(blocks, sets, mine, word)
+        return (above, blocks.records[above, 0]) if above else (-1, np.uint64(0))
+    if row[LORA] == 0 and row[SALT] == 0:
+        return 0, mine.root[0]
+    if row[LORA] == ANOTHER:
+        return -1, np.uint64(0)
+    place = root_of.place_of(roots, scanned.data, row[LORA_AT], row[LORA], row[SALT_AT], row[SALT])
+    return (0, roots.keys[place]) if place >= 0 else (-1, np.uint64(0))
+
+
+@compiled
+def follow(
+    blocks: Blocks,
+    sets: Sets,
+    mine: Own,
+    roots: Roots,
+    scanned: Scanned,
+    ends: NDArray[np.int64],
+    position: NDArray[np.int64],
+    allowed: int,
+    carried: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+    now: int,
+    bounds: Bounds,
+) -> int:
+    """Apply batches, whose events end at `ends`, at most `allowed` blocks; say why it returned.
+
+    It returns after a batch that tells something (`indexer.compiled.names.telling`), too.
+
+    `position` is the event and the block in it to go on from, the block before, the block to go on
+    proving from (-1: not begun; 0: done, as it is before any block of the event is held), and the batch;
+    `carried` the key before. `keys` has room for `allowed` keys.
+    """
+    state = mine.state
+    while position[4] < ends.size:
+        batch = position[4]
+        begins = ends[batch - 1] if batch else 0
+        is_new = position[0] == begins and position[1] == 0 and position[3] < 0
+        if is_new and _teaches(mine, scanned, begins, ends[batch]):
+            return STRANGE
+        while position[0] < ends[batch]:
+            event = position[0]
+            row = scanned.events[event]
+            tier, names, first = row[TIER], row[NAMES], row[NAMES_AT]
+            group = row_of(mine, row[GROUP])
+            if group < 0:
+                return STRANGE
+            spot = group * SPOTS + tier
+            ready = min(names, position[1] + allowed)
+            if row[KIND] != IS_STORE:
+                _touch(blocks, scanned.names[first + position[1] : first + ready], keys[:0])
+                while position[1] < names:
+                    if allowed == 0:
+                        return PAUSED
+                    if release_plain(blocks, sets, mine, scanned.names[first + position[1]], spot):
+                        return STRANGE
+                    state[REMOVED] += 1
+                    allowed -= 1
+                    position[1] += 1
+                position[0], position[1] = event + 1, 0
+                continue
+            way = mine.groups[group, WAY]
+            if way == LEFT_OUT:
+                state[OTHERS] += names
+                position[0] = event + 1
+                continue
+            if mine.slots[spot, CERTAIN] < 0:
+                return STRANGE
+            if way == BY_NAME or row[TOKENS] < 0:
+                _touch(blocks, scanned.names[first + position[1] : first + ready], keys[:0])
+                while position[1] < names:
+                    if allowed == 0:
+                        return PAUSED
+                    word = scanned.names[first + position[1]]
+                    number = hold_known(blocks, sets, mine, word, spot)
+                    if number < 0:
+                        return STRANGE
+                    if number:
+                        state[STORED] += 1
+                        state[FASTEST] += tier == 0
+                    elif not mine.groups[group, IS_WINDOW]:
+                        state[UNPLACED] += 1
+                    allowed -= 1
+                    position[1] += 1
+                position[0], position[1] = event + 1, 0
+                continue
+            size = row[EVENT_SIZE]
+            if size != state[SIZE]:
+                return STRANGE
+            if position[1] == 0:
+                position[2], carried[0] = _begin_chain(blocks, sets, mine, roots, scanned, event)
+                if position[2] < 0:
+                    return STRANGE
+                if row[HAS_PARENT] and tier == 0 and mine.slots[spot, DOUBTED] >= 0:
+                    if state[ODD]:
+                        return STRANGE
+                    if position[3] < 0:
+                        position[3] = position[2]
+                    position[3], allowed = prove(blocks, sets, mine, spot, position[3], allowed)
+                    if allowed == 0:
+                        return PAUSED
+                    position[3] = 0
+                ready = min(names, allowed)
+            begin = position[1]
+            key = carried[0]
+            for at in range(begin, ready):
+                start = row[TOKENS_AT] + at * size
+                if row[HAS_PAIRS]:
+                    key = lookahead_key(scanned.seconds[start + size - 1], key)
+                key = block_key(scanned.tokens, start, size, key)
+                keys[at - begin] = key
+            _touch(blocks, scanned.names[first + begin : first + ready], keys[: ready - begin])
+            while position[1] < names:
+                if allowed == 0:
+                    return PAUSED
+                at = position[1]
+                key = keys[at - begin]
+                number = hold_plain(
+                    blocks, sets, mine, scanned.names[first + at], key, spot, position[2], now
+                )
+                if number < 0:
+                    return -number
+                carried[0] = key
+                position[2] = number
+                state[STORED] += 1
+                state[FASTEST] += tier == 0
+                allowed -= 1
+                position[1] = at + 1
+            position[0], position[1], position[3] = event + 1, 0, -1
+        position[4] = batch + 1
+        if is_telling(blocks, mine, bounds):
+            return TELLING
+    return DONE
+
+
+@compiled
+def doubt_all(
+    blocks: Blocks, sets: Sets, certain: int, doubted: int, start: int, stop: int
+) -> None:
+    """Let one slot hold what another one holds among some records."""
+    for number in range(start, stop):
+        held = np.int64(blocks.halves[number, SET])
+        if blocks.quarters[number, DEPTH] != FREED and of.has(sets, held, certain):
+            hold(blocks, sets, number, doubted)
+            release(blocks, sets, number, certain, True)

@@ -1,0 +1,411 @@
+"""One rank's plain names in the index's arrays (`compiled.names`): what Python does about them.
+
+Numbers of blocks are void once the index has given up any (`ArrayIndex.evicted`).
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.array_index import STEP, ArrayIndex
+from indexer.compiled.blocks.blocks import SET, TOP
+from indexer.compiled.memory import zeros
+from indexer.compiled.names import follow as following
+from indexer.compiled.names import names as names_of
+from indexer.compiled.names import roots as roots_of
+from indexer.compiled.names import words
+from indexer.compiled.names.names import (
+    ARE_WAITING,
+    AWAITED,
+    CERTAIN,
+    DOUBTED,
+    ODD,
+    ODD_KEYS,
+    OWNED,
+    OWNS,
+    SIZE,
+    SPOTS,
+    Own,
+)
+from indexer.compiled.names.restore import TIERS, pack, restore
+from indexer.compiled.names.roots import Roots
+from indexer.compiled.names.standing import Marks
+from indexer.compiled.names.telling import Bounds
+from indexer.engines.cache_groups import WINDOW_KINDS, Layout
+from indexer.keys.word import WORD_BYTES
+from indexer.resolve.rank_slots import RankSlots
+from indexer.resolve.resolver import Spot
+from indexer.resolve.saved import DOUBT_BITS, SavedPlain
+
+OWN_LOAD = 0.9
+OWN_GROWTH = 1.12
+PLACE_BYTES = 12
+"""A place in a table of a rank's own names."""
+
+MOST_GROUPS = 16
+"""Groups whose names may be plain."""
+
+Words = NDArray[np.uint64]
+Numbers = NDArray[np.uint32]
+
+
+class PlainNames:
+    """The plain names of one rank. `clear` them before a new life."""
+
+    def __init__(self, index: ArrayIndex, slots: RankSlots) -> None:
+        self._index = index
+        self._slots = slots
+        self.own: Own
+        self.roots: Roots
+        self.clear()
+
+    def clear(self) -> None:
+        """Know no name; the slots are emptied elsewhere."""
+        self.own = names_of.new_own()
+        self.roots = roots_of.new_roots()
+        self.groups: dict[int, int] = {}
+        """Rows of groups, by number."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block; 0 where nothing is plain."""
+        return int(self.own.state[SIZE])
+
+    def adapt(
+        self, layout: Layout, firm: Collection[int], root: Callable[[int], int], *, waits: bool
+    ) -> None:
+        """Take note of the layout, and of the slots.
+
+        `firm` are groups whose block size is certain, `root` gives a block size's, and `waits` says
+        whether any store waits for its parent.
+        """
+        own = self.own
+        if layout.block_size != own.state[SIZE]:
+            own.state[SIZE] = layout.block_size
+            own.root[0] = root(layout.block_size)
+            self.roots = roots_of.new_roots()
+        own.state[ARE_WAITING] = waits
+        known = list(islice(layout.groups.items(), MOST_GROUPS))
+        self.groups = {number: row for row, (number, _) in enumerate(known)}
+        rows = [
+            (
+                number,
+                layout.way(number, one),
+                one.block_size,
+                number in firm,
+                one.kind in WINDOW_KINDS,
+            )
+            for number, one in known
+        ]
+        slots = np.full((SPOTS * len(rows), 2), -1, np.int64)
+        for column, of in ((CERTAIN, self._slots.certain), (DOUBTED, self._slots.doubted)):
+            for (tier, group), slot in of.items():
+                row = self.groups.get(group)
+                if row is not None:
+                    slots[row * SPOTS + TIERS.index(tier), column] = slot
+        self.own = own._replace(
+            groups=np.array(rows, np.int64).reshape(-1, 5), slots=slots, taken=slots[slots >= 0]
+        )
+
+    def learn_root(self, lora: str, salt: str, key: int) -> None:
+        """Take note of the key before a prompt's first block, for an adapter or a salt."""
+        self.roots = roots_of.learn(self.roots, lora, salt, key)
+
+    def mark(self, names: Marks, keys: Marks) -> None:
+        """Take note of what became odd, and of what no longer is."""
+        state = self.own.state
+        odd, state[ODD] = _marked(self.own.odd, int(state[ODD]), *names)
+        odd_keys, state[ODD_KEYS] = _marked(self.own.odd_keys, int(state[ODD_KEYS]), *keys)
+        if odd is not self.own.odd or odd_keys is not self.own.odd_keys:
+            self.own = self.own._replace(odd=odd, odd_keys=odd_keys)
+
+    def wait_for(self, name: int, awaited: Callable[[], list[int]]) -> None:
+        """Take note that stores wait for a name; `awaited` tells all such names.
+
+        Those that are waited for no longer stay until there is no more room: they are only followed
+        more slowly.
+        """
+        names = [name]
+        if 2 * int(self.own.state[AWAITED]) >= len(self.own.awaited):
+            names = awaited()
+            self.wait_for_none()
+            room = words.with_room(self.own.awaited, 0, len(names))
+            self.own = self.own._replace(awaited=room)
+        self.own.state[AWAITED] += words.add(self.own.awaited, np.array(names, np.uint64))
+
+    def wait_for_none(self) -> None:
+        """Take note that no store waits for its parent."""
+        if self.own.state[AWAITED]:
+            self.own = self.own._replace(awaited=np.zeros(words.LEAST, np.uint64))
+            self.own.state[AWAITED] = 0
+
+    # Looking at them
+
+    def find(self, name: int) -> int:
+        """Return the number of a name's block; 0 for none."""
+        return int(names_of.find(self._index.blocks, self._index.sets, self.own, np.uint64(name)))
+
+    def find_all(self, names: Words) -> Numbers:
+        """Return the numbers of names' blocks; 0 for none."""
+        numbers = np.zeros(len(names), np.uint32)
+        names_of.find_all(self._index.blocks, self._index.sets, self.own, names, numbers)
+        return numbers
+
+    def held_under(self, keys: Words) -> list[int]:
+        """Return the plain names that stand for any of `keys`."""
+        numbers = np.zeros(len(keys), np.uint32)
+        names_of.held_all(self._index.blocks, self._index.sets, self.own, keys, numbers)
+        numbers = numbers[numbers != 0]
+        if not len(numbers):
+            return []
+        if not self.own.state[OWNS]:
+            names: list[int] = self._index.blocks.names[numbers, 0].tolist()
+        else:
+            # All of them in one look at the whole table.
+            names = self.own.names[np.isin(self.own.numbers, numbers)].tolist()
+        return [name for name in names if name]
+
+    def all(self) -> tuple[Words, Numbers]:
+        """Return every plain name and the number of its block."""
+        most = int(self.own.state[OWNED]) or int(self._index.blocks.state[TOP])
+        names, numbers = np.empty(most, np.uint64), np.empty(most, np.uint32)
+        count = names_of.plain(self._index.blocks, self._index.sets, self.own, names, numbers)
+        return names[:count], numbers[:count]
+
+    def holders(self, numbers: Numbers) -> Iterator[tuple[Spot, NDArray[np.bool_]]]:
+        """Yield each place of the rank, and which of some blocks it has; a place may come twice."""
+        held = self._index.blocks.halves[numbers, SET]
+        for of in (self._slots.certain, self._slots.doubted):
+            for spot, slot in of.items():
+                words = self._index.sets.words[held, slot >> 6]
+                yield spot, (words >> np.uint64(slot & 63)) & np.uint64(1) != 0
+
+    # Following
+
+    def follow(
+        self,
+        ends: NDArray[np.int64],
+        position: NDArray[np.int64],
+        carried: Words,
+        bounds: Bounds,
+    ) -> int:
+        """Apply some of what was scanned (`follow.follow`); what it takes is reserved."""
+        index = self._index
+        with index.turn():
+            return following.follow(
+                index.blocks,
+                index.sets,
+                self.own,
+                self.roots,
+                index.scratch,
+                ends,
+                position,
+                STEP,
+                carried,
+                index.keys,
+                index.now(),
+                bounds,
+            )
+
+    def prove(self, spot: Spot, number: int) -> int:
+        """Prove in a place from a block on; return the number of the odd one that is next, or 0."""
+        index = self._index
+        tier, group = spot
+        if group not in self.groups:
+            return number
+        row = self.groups[group] * SPOTS + TIERS.index(tier)
+        left = 0
+        while number and not left:
+            if not index.reserve(STEP, 0):
+                return 0
+            with index.turn():
+                number, left = following.prove(
+                    index.blocks, index.sets, self.own, row, number, STEP
+                )
+        return number
+
+    def join(self, certain: int, doubted: int) -> None:
+        """Let one slot hold what another one holds too, and that one nothing."""
+        index = self._index
+        end = int(index.blocks.state[TOP])
+        for start in range(1, end, STEP):
+            index.reserve(STEP, 0)
+            with index.turn():
+                following.doubt_all(
+                    index.blocks, index.sets, certain, doubted, start, min(start + STEP, end)
+                )
+
+    def take_out(self, name: int) -> tuple[int, int, list[tuple[Spot, bool]]]:
+        """Make a name odd.
+
+        Return its key, the key above, the places that hold it, and whether they do so in doubt.
+        """
+        index = self._index
+        there = np.zeros(len(self.own.slots), np.uint8)
+        index.reserve(len(there), 0)
+        number = self.find(name)
+        if not number:
+            return 0, 0, []  # given up for want of room, just now
+        key = int(index.blocks.records[number, 0])
+        parent = int(index.blocks.parents[number])
+        above = int(index.blocks.records[parent, 0]) if parent else 0
+        with index.turn():
+            names_of.take_out(index.blocks, index.sets, self.own, np.uint64(name), number, there)
+        groups = list(self.groups)
+        return (
+            key,
+            above,
+            [
+                ((TIERS[at % SPOTS], groups[at // SPOTS]), bool(there[at] == 2))
+                for at in np.flatnonzero(there).tolist()
+            ],
+        )
+
+    def put(self, names: Words, keys: Words, parents: Words) -> bool:
+        """Make names plain of blocks that the rank holds, all marked as odd still.
+
+        False where the rank needs a table of its own first; nothing is lost then.
+        """
+        index = self._index
+        for start in range(0, len(names), STEP):
+            self.reserve()
+            part = slice(start, start + STEP)
+            if not names_of.put(
+                index.blocks, index.sets, self.own, names[part], keys[part], parents[part]
+            ):
+                return False
+        return True
+
+    # A table of the rank's own
+
+    def has_room(self) -> bool:
+        """Whether there is room for a table of the rank's own, when others have given way."""
+        return self._index.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
+
+    def keep_own(self) -> None:
+        """Go over to a table of the rank's own."""
+        fresh = self._with_room(self.held() + STEP)
+        names_of.gather(self._index.blocks, self._index.sets, self.own, fresh)
+        fresh.state[OWNS] = 1
+        self.own = fresh
+
+    def held(self) -> int:
+        """Return how many blocks the rank's places hold together."""
+        slots = {*self._slots.certain.values(), *self._slots.doubted.values()}
+        return sum(map(self._index.count, slots))
+
+    def reserve(self) -> None:
+        """Make room for `STEP` blocks, and as many names in the rank's own table where it has one."""
+        self._index.reserve(STEP, 0)
+        if self._lacks():
+            places = _places(int(self.own.state[OWNED]) + STEP)
+            self._index.make_room(places * PLACE_BYTES, STEP)
+            if self._lacks():  # where others had to give way, this rank has too
+                self._copy(self._with_room(int(self.own.state[OWNED]) + STEP))
+
+    def _lacks(self) -> bool:
+        own = self.own
+        return bool(own.state[OWNS]) and own.state[OWNED] + STEP > OWN_LOAD * len(own.names)
+
+    def purge(self) -> None:
+        """Forget names of blocks that the index has given up."""
+        if self.own.state[OWNS]:
+            self._copy(self._with_room(int(self.own.state[OWNED])))
+
+    def _with_room(self, entries: int) -> Own:
+        places = _places(entries)
+        fresh = self.own._replace(names=zeros(places, np.uint64), numbers=zeros(places, np.uint32))
+        fresh.state[OWNED] = 0
+        return fresh
+
+    def _copy(self, fresh: Own) -> None:
+        names_of.copy(self._index.blocks, self._index.sets, self.own, fresh)
+        self.own = fresh
+
+    def nbytes(self) -> int:
+        """Return the bytes of what is the rank's own."""
+        own = self.own
+        # `awaited` counts with the stores that wait (`indexer.index.orphans`).
+        odd = own.odd.nbytes + own.odd_keys.nbytes
+        return own.names.nbytes + own.numbers.nbytes + odd + roots_of.nbytes(self.roots)
+
+    # From one process to the next
+
+    def save(self) -> SavedPlain:
+        """Return all of them, and who holds what."""
+        slots = self._slots
+        return pack(
+            self._index.blocks,
+            self._index.sets,
+            *self.all(),
+            list(self.groups),
+            slots.certain,
+            slots.doubted,
+        )
+
+    def claim_slots(self, saved: SavedPlain) -> None:
+        """Have a slot for each place that was in use."""
+        places = _rows(saved)
+        for group, held in zip(saved.groups, places, strict=True):
+            used = int(np.bitwise_or.reduce(held, initial=0))
+            for bit, tier in enumerate(TIERS):
+                if used >> bit & (1 | 1 << DOUBT_BITS):
+                    self._slots.slot((tier, group))
+                if used >> bit & 1 << DOUBT_BITS:
+                    self._slots.doubt((tier, group))
+
+    def restore(self, saved: SavedPlain) -> Iterator[None]:
+        """Hold what was saved; yield whenever the rank needs a table of its own first."""
+        index = self._index
+        names, keys, parents = (
+            np.frombuffer(packed, "<u8").astype(np.uint64)
+            for packed in (saved.names, saved.keys, saved.parents)
+        )
+        places = _rows(saved)
+        rows = np.array([self.groups.get(group, -1) for group in saved.groups], np.int64)
+        # Each bit changes a block's set, and a parent that is gone takes a number.
+        bits = np.unpackbits(places[:, :, np.newaxis], axis=2).sum(axis=(0, 2))
+        most = 1 + int(bits.max(initial=1))
+        done = 0
+        while done < len(names):
+            stop = min(done + STEP // most, len(names))
+            self.reserve()
+            with index.turn():
+                done = restore(
+                    index.blocks,
+                    index.sets,
+                    self.own,
+                    names,
+                    keys,
+                    parents,
+                    places,
+                    rows,
+                    done,
+                    stop,
+                    index.now(),
+                )
+            if done < stop:
+                yield
+
+
+def _rows(saved: SavedPlain) -> NDArray[np.uint8]:
+    """Return `SavedPlain.places` as one row a group."""
+    names = len(saved.names) // WORD_BYTES
+    return np.frombuffer(saved.places, np.uint8).reshape(len(saved.groups), names)
+
+
+def _marked(known: Words, used: int, odd: list[int], plain: list[int]) -> tuple[Words, int]:
+    """Return a set of odd words, perhaps another array, after a change, and how many are in it."""
+    if plain:
+        used -= words.discard(known, np.array(plain, np.uint64))
+    known = words.with_room(known, used, len(odd))
+    if odd:
+        used += words.add(known, np.array(odd, np.uint64))
+    return known, used
+
+
+def _places(entries: int) -> int:
+    """Return the places of a rank's own table with room for so many names."""
+    return int(entries * OWN_GROWTH / OWN_LOAD) + 16

@@ -1,0 +1,123 @@
+"""The keys before a prompt's first block, by adapter and salt, as far as they were needed lately.
+
+Texts are compared whole: by a hash alone a tenant could choose a salt that leads into another's chain.
+Each text has a few places, and gives way to another one; what is not found the resolver makes anew.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from indexer.compiled.blocks.table import after, home
+from indexer.compiled.jit import inlined
+from indexer.compiled.xxh64 import bytes_key
+
+TEXT = 128
+"""Bytes of an adapter and a salt together, at most."""
+LEAST, MOST = 1, 1 << 10
+"""Places."""
+TRIES = 4
+"""Places that a text may have, one behind the other."""
+
+
+class Roots(NamedTuple):
+    """Roots. Shapes: n places."""
+
+    words: NDArray[np.uint64]
+    """(n): a hash of each text."""
+    texts: NDArray[np.uint8]
+    """(n, 128): the adapter, and behind it the salt."""
+    lengths: NDArray[np.int64]
+    """(n, 2): how long either is; both 0 where a place is empty."""
+    keys: NDArray[np.uint64]
+    """(n)"""
+
+
+def new_roots(places: int = LEAST) -> Roots:
+    """Return no roots."""
+    return Roots(
+        words=np.zeros(places, np.uint64),
+        texts=np.zeros((places, TEXT), np.uint8),
+        lengths=np.zeros((places, 2), np.int64),
+        keys=np.zeros(places, np.uint64),
+    )
+
+
+def nbytes(roots: Roots) -> int:
+    """Return the bytes that roots take."""
+    return sum(array.nbytes for array in roots)
+
+
+@inlined
+def _is_at(
+    roots: Roots,
+    place: int,
+    data: NDArray[np.uint8],
+    lora_at: int,
+    lora: int,
+    salt_at: int,
+    salt: int,
+) -> bool:
+    """Whether the root of an adapter and a salt that lie in `data` is in a place."""
+    if roots.lengths[place, 0] != lora or roots.lengths[place, 1] != salt:
+        return False
+    for offset in range(lora):
+        if roots.texts[place, offset] != data[lora_at + offset]:
+            return False
+    for offset in range(salt):
+        if roots.texts[place, lora + offset] != data[salt_at + offset]:
+            return False
+    return True
+
+
+@inlined
+def place_of(
+    roots: Roots, data: NDArray[np.uint8], lora_at: int, lora: int, salt_at: int, salt: int
+) -> int:
+    """Return the place of the root of an adapter and a salt that lie in `data`; -1 where it has none."""
+    word = bytes_key(data, lora_at, lora, np.uint64(lora))
+    word = bytes_key(data, salt_at, salt, word)
+    place = home(word, roots.words.size)
+    for _ in range(TRIES):
+        if roots.words[place] == word and _is_at(roots, place, data, lora_at, lora, salt_at, salt):
+            return place
+        place = after(place, roots.words.size)
+    return -1
+
+
+def learn(roots: Roots, lora: str, salt: str, key: int) -> Roots:
+    """Return roots among which this one is, where it fits; perhaps other arrays."""
+    text = (lora + salt).encode()
+    if not 0 < len(text) <= TEXT or not text.isascii():
+        return roots
+    first = xxhash.xxh64_intdigest(lora.encode(), len(lora))
+    word = xxhash.xxh64_intdigest(salt.encode(), first)
+    at = _place_for(roots, word)
+    while roots.lengths[at].any() and roots.words[at] != word and len(roots.words) < MOST:
+        roots = _larger(roots)
+        at = _place_for(roots, word)
+    roots.words[at] = word
+    roots.texts[at, : len(text)] = np.frombuffer(text, np.uint8)
+    roots.lengths[at] = len(lora), len(salt)
+    roots.keys[at] = key
+    return roots
+
+
+def _place_for(roots: Roots, word: int) -> int:
+    """Return the place that has a word, or else an empty one, or else one that is to be overwritten."""
+    places = len(roots.words)
+    begin = int(home(np.uint64(word), places))
+    tried = [(begin + step) % places for step in range(TRIES)]
+    empty = (at for at in tried if not roots.lengths[at].any())
+    return next((at for at in tried if roots.words[at] == word), next(empty, begin))
+
+
+def _larger(old: Roots) -> Roots:
+    fresh = new_roots(max(16, 4 * len(old.words)))
+    for at in np.flatnonzero(old.lengths.any(axis=1)).tolist():
+        to = _place_for(fresh, int(old.words[at]))
+        fresh.words[to], fresh.keys[to] = old.words[at], old.keys[at]
+        fresh.texts[to], fresh.lengths[to] = old.texts[at], old.lengths[at]
+    return fresh

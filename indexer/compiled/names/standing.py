@@ -1,0 +1,76 @@
+"""The odd names of one rank by the keys that they stand for, and the words that are to be marked."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from indexer.engines.event import EngineHash
+from indexer.invariant import BrokenInvariantError
+
+Marks = tuple[list[int], list[int]]
+"""Words that became odd, and words that are so no longer."""
+
+
+class Standing:
+    """Which odd names stand for each key that has any."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, list[EngineHash]] = {}
+        self._changed: set[EngineHash] = set()
+        """Names that became odd, or are so no longer, since they were last marked."""
+        self._changed_keys: set[int] = set()
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._names
+
+    def of(self, key: int) -> Sequence[EngineHash]:
+        """Return the names that stand for a key."""
+        return self._names.get(key, ())
+
+    def add(self, name: EngineHash, keys: Iterable[int]) -> None:
+        """Let an odd name stand for keys."""
+        self._changed.add(name)
+        for key in keys:
+            self._changed_keys.add(key)
+            names = self._names.setdefault(key, [])
+            if name not in names:
+                names.append(name)
+
+    def discard(self, name: EngineHash, keys: Iterable[int]) -> None:
+        """Let a name stand for keys no longer."""
+        self._changed.add(name)
+        for key in keys:
+            self._changed_keys.add(key)
+            names = self._names[key]
+            names.remove(name)
+            if not names:
+                del self._names[key]
+
+    def clear(self) -> None:
+        """Let nothing stand for anything; nothing is marked either."""
+        self._names.clear()
+        self._changed.clear()
+        self._changed_keys.clear()
+
+    def take_changed(self, odd: Mapping[EngineHash, object]) -> tuple[Marks, Marks]:
+        """Return what became odd since this was last asked, and what is so no longer: names, and keys.
+
+        `odd` has all names that are.
+        """
+        marks: tuple[Marks, Marks] = ([], []), ([], [])
+        if not self._changed and not self._changed_keys:
+            return marks
+        names, self._changed = self._changed, set()
+        keys, self._changed_keys = self._changed_keys, set()
+        for name in names:
+            marks[0][name not in odd].append(name)
+        for key in keys:
+            marks[1][key not in self._names].append(key)
+        return marks
+
+    def check(self, keys: Mapping[EngineHash, Iterable[int]]) -> None:
+        """Raise BrokenInvariantError where other names stand for keys, given the keys of each."""
+        standing: dict[int, set[EngineHash]] = {}
+        for name, of_name in keys.items():
+            for key in of_name:
+                standing.setdefault(key, set()).add(name)
+        if standing != {key: set(names) for key, names in self._names.items()}:
+            raise BrokenInvariantError("the odd names of the keys do not add up")

@@ -1,0 +1,149 @@
+"""Cache groups: models whose layers differ keep several caches, and reuse needs all of them.
+
+Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, as set down in
+`shared/engine-events.md`, 2.10 and 4.3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
+"""Groups whose blocks say that the prefix up to there is held; an engine that has one names none."""
+
+WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
+"""Groups that need only the last blocks before the point of reuse."""
+
+MOST_BLOCK_SIZE = 1 << 20
+"""Tokens of a block."""
+MOST_NUMBER = (1 << 31) - 1
+"""Of a group, and of a window's tokens."""
+
+TRTLLM_WINDOW = "trtllm_window"
+"""TensorRT-LLM's attention windows, all alike; the largest one decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One cache group of a rank. Sizes in tokens. Raises ValueError for one that cannot be."""
+
+    kind: str
+    block_size: int
+    window: int = 0
+    """The sliding window; 0 where there is none."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.block_size <= MOST_BLOCK_SIZE:
+            raise ValueError(f"a block size is {self.block_size}; it is 1 to {MOST_BLOCK_SIZE}")
+        if not 0 <= self.window <= MOST_NUMBER:
+            raise ValueError(f"a window is {self.window}; it is 0 to {MOST_NUMBER}")
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether its blocks carry tokens from the prompt's start on, so that they have keys."""
+        return self.kind in FULL_KINDS or self.kind == TRTLLM_WINDOW
+
+    @property
+    def needed(self) -> int:
+        """How many of its blocks before the point of reuse must be held; 0: it is no window.
+
+        A window of w tokens looks w - 1 back; a state-space group needs its one last state.
+        """
+        if self.kind not in WINDOW_KINDS:
+            return 0
+        return max(1, -(-(self.window - 1) // self.block_size))
+
+
+class Way(IntEnum):
+    """How blocks of a group get their keys."""
+
+    CHAINED = 0
+    """From their tokens and the block before."""
+    BY_NAME = 1
+    """From another group's block of the same name, which has one already."""
+    LEFT_OUT = 2
+    """Not at all: they say nothing of what can be reused."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a rank's cache is divided: its groups by number, as far as they are known."""
+
+    groups: Mapping[int, Group] = field(default_factory=dict)
+    lookahead: bool = False
+    """Whether blocks name the token after them too (`indexer.keys.extra.next_token`)."""
+
+    @cached_property
+    def block_size(self) -> int:
+        """Tokens a block that has a key; 0 before any is known."""
+        chained = [group.block_size for group in self.groups.values() if group.is_chained]
+        sizes = chained or [group.block_size for group in self.groups.values()]
+        return min(sizes, default=0)
+
+    @cached_property
+    def is_hybrid(self) -> bool:
+        """Whether reuse takes more than one group's blocks from the first on."""
+        return len(self.groups) > 1 or any(group.needed for group in self.groups.values())
+
+    @cached_property
+    def only(self) -> int | None:
+        """The one group, where reuse takes no more than its blocks from the first on."""
+        return None if self.is_hybrid else next(iter(self.groups), 0)
+
+    @cached_property
+    def form(self) -> tuple[int, bool]:
+        """What two layouts must have in common to have the same keys."""
+        return self.block_size, self.lookahead
+
+    @cached_property
+    def has_prefix(self) -> bool:
+        """Whether a prompt's blocks must be held from the first on."""
+        return bool(self.prefix) or not self.groups
+
+    def ends(self, blocks: int) -> dict[int, set[int]]:
+        """Return how many of a prompt's `blocks` end with the last block of which groups.
+
+        Only of groups that reuse needs, and that have a block of it.
+        """
+        found: dict[int, set[int]] = {}
+        for number, group in self.groups.items():
+            if number in self.prefix or number == self.only or group.needed:
+                step = max(1, group.block_size // self.block_size)
+                found.setdefault(blocks // step * step, set()).add(number)
+        found.pop(0, None)
+        return found
+
+    def way(self, number: int, group: Group) -> Way:
+        """Return how blocks of a group that come with their tokens get their keys."""
+        if group.kind in WINDOW_KINDS:
+            # Its blocks have the names of the prefix group's, and keys where those have them.
+            return Way.BY_NAME if self.prefix else Way.CHAINED
+        if not group.is_chained or (not group.kind and number not in (0, *self.prefix)):
+            return Way.LEFT_OUT
+        return Way.CHAINED
+
+    @property
+    def shown(self) -> int:
+        """The group whose blocks stand for the rank's where one number is told."""
+        return self.prefix[0] if self.prefix else min(self.groups, default=0)
+
+    @cached_property
+    def prefix(self) -> list[int]:
+        """The groups that must hold a prompt's blocks from the first on."""
+        return prefix_groups(self.groups)
+
+
+def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
+    """Return the groups that must hold a prompt's blocks from the first on.
+
+    Where the engine does not say the kinds it is the lowest group (2.10).
+    """
+    said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
+    if said:
+        return sorted(said)
+    unsaid = [number for number, group in groups.items() if group.kind == ""]
+    if unsaid:
+        return [min(unsaid)]
+    windows = [number for number, group in groups.items() if group.kind == TRTLLM_WINDOW]
+    return [max(windows, key=lambda number: groups[number].window)] if windows else []

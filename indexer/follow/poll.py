@@ -1,0 +1,123 @@
+"""The HTTP connection to one TensorRT-LLM engine, whose events are fetched and not published.
+
+Each answer holds the events since the last one, once (`shared/engine-events.md`, 6.2): whoever else
+asks takes them away, which shows as a hole in the event ids. One connection serves all ranks of an
+engine under attention data parallelism.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+import aiohttp
+
+from indexer.engines.event import MalformedEventError
+from indexer.engines.trtllm import address, split
+from indexer.follow.engine_tls import EngineTls
+from indexer.follow.rank_ingest import RankIngest
+
+log = logging.getLogger(__name__)
+
+
+class AnswerError(Exception):
+    """The engine answered, but not with events."""
+
+
+def problem_of(error: Exception) -> str:
+    """Say why an engine did not answer over HTTP."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect to {error.host}:{error.port}: {error.os_error}"
+    return str(error) or "no answer in time"
+
+
+class Poller:
+    """Feeds the ranks of one engine until it is cancelled.
+
+    `url` is the whole address of `/kv_cache_events`; `interval` the pause between two calls,
+    `timeout` the longest wait for an answer (both seconds), `max_bytes` the longest answer. `tls` says
+    who vouches for the engine at a URL with https; None: the system's authorities.
+    """
+
+    def __init__(
+        self,
+        ranks: Mapping[int, RankIngest],
+        url: str,
+        *,
+        interval: float,
+        timeout: float,
+        max_bytes: int,
+        tls: EngineTls | None = None,
+    ) -> None:
+        self._ranks = ranks
+        self._url = url
+        self._interval = interval
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._max_bytes = max_bytes
+        self._tls = tls
+        self._connected = False
+
+    async def run(self) -> None:
+        """Fetch for ever; returns only when cancelled."""
+        async with aiohttp.ClientSession(timeout=self._timeout) as session:
+            while True:
+                try:
+                    answer = await self._fetch(session)
+                except (aiohttp.ClientError, TimeoutError, AnswerError) as error:
+                    self._lost(problem_of(error))
+                else:
+                    self._take(answer)
+                await asyncio.sleep(self._interval)
+
+    async def _fetch(self, session: aiohttp.ClientSession) -> bytes:
+        # An engine speaks for itself: its answer must not have anybody ask other hosts.
+        async with session.post(
+            self._url,
+            allow_redirects=False,
+            ssl=self._tls.context if self._tls else True,
+            server_hostname=self._tls.name if self._tls else None,
+        ) as response:
+            if response.status != 200:
+                raise AnswerError(f"{self._url} answers {response.status}")
+            answer = bytearray()
+            async for chunk in response.content.iter_any():
+                answer += chunk
+                if len(answer) > self._max_bytes:
+                    raise AnswerError(f"an answer is longer than {self._max_bytes} bytes")
+            return bytes(answer)
+
+    def failed(self, reason: str) -> None:
+        """Doubt all ranks, for a reason: events were fetched and not taken."""
+        self._connected = False
+        for rank in self._ranks.values():
+            rank.failed(reason)
+
+    def _lost(self, reason: str) -> None:
+        if self._connected:
+            self._connected = False
+            log.warning("%s: %s", self._url, reason)
+            for rank in self._ranks.values():
+                rank.disconnected()
+
+    def _take(self, answer: bytes) -> None:
+        if not self._connected:
+            self._connected = True
+            for rank in self._ranks.values():
+                rank.connected()
+        try:
+            events = split(answer)
+        except MalformedEventError as error:
+            self._take_stray(error)
+            return
+        for event in events:
+            try:
+                number, event_id = address(event)
+            except MalformedEventError as error:
+                self._take_stray(error)
+                continue
+            if number in self._ranks:
+                rank = self._ranks[number]
+                rank.live(rank.source.topic, event_id, event)
+
+    def _take_stray(self, error: MalformedEventError) -> None:
+        for rank in self._ranks.values():
+            rank.frame_malformed(str(error))

@@ -1,0 +1,342 @@
+"""The sockets of one rank: ZeroMQ SUB for live events, DEALER for replay.
+
+Protocol: `shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
+dropped; the subscriber lives on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from itertools import count
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from indexer.follow.backlog import Backlog
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.tap import END, replay_frames
+from indexer.stream.action import AskReplay
+
+log = logging.getLogger(__name__)
+
+CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
+GONE = zmq.Event.DISCONNECTED
+
+MOST_MESSAGES = 256
+MOST_BYTES = 256 << 10
+"""How much is followed before other work has its turn."""
+READ_MESSAGES = 4 * MOST_MESSAGES
+READ_BYTES = 8 << 20
+"""How much is read from a socket meanwhile: more than is followed, so that what comes too fast waits
+here, within a bound, and not in ZeroMQ, which has none in bytes."""
+MESSAGE_BYTES, PART_BYTES = 200, 40
+"""What a message takes beside its parts' bytes, and each part after the first."""
+_monitors = count()
+"""Numbers of monitors: an address is still taken for a while after its socket was closed."""
+
+RETRY_SECONDS = 1.0
+"""Pause after an error of the sockets themselves."""
+
+
+class Subscriber:
+    """Feeds one rank's ingestion from its publisher until it is cancelled.
+
+    `replay_seconds` bounds the wait for each message of a replay's answer, `max_frame_bytes` the
+    size of a message, `reconnect_seconds` is the pause between attempts to connect.
+    """
+
+    def __init__(
+        self,
+        rank: RankIngest,
+        context: zmq.asyncio.Context,
+        *,
+        events: str,
+        replay: str,
+        replay_seconds: float,
+        reconnect_seconds: float,
+        max_frame_bytes: int,
+    ) -> None:
+        self._rank = rank
+        self._context = context
+        self._events = events
+        self._replay = replay
+        self._replay_seconds = replay_seconds
+        self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
+        self._max_frame_bytes = max_frame_bytes
+        self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
+        rank.ask = self._ask
+
+    async def run(self) -> None:
+        """Follow the publisher; returns only when cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._replay:
+                tasks.create_task(self._answer())
+            while True:
+                try:
+                    await self._follow_once()
+                except zmq.ZMQError as error:
+                    source = self._rank.source
+                    log.error("pod %s rank %d: events: %s", source.pod, source.rank, error)  # noqa: TRY400
+                    self._rank.disconnected()
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def _follow_once(self) -> None:
+        """Follow one connection from its making to its end.
+
+        A socket of its own for each: what an old connection has queued would otherwise arrive after
+        the new one's replay, and nothing could tell it from news.
+        """
+        live = zmq.Socket(self._context, zmq.SUB)
+        try:
+            live.setsockopt(zmq.LINGER, 0)
+            # A bounded queue beside heartbeats can end the process (libzmq issue 3937: an assertion, if
+            # a connection is lost while its queue is full). It is read faster than it is followed, and
+            # closed, with all that it holds, where even so no end of it is found (`_receive`).
+            live.setsockopt(zmq.RCVHWM, 0)
+            live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+            live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
+            # A vanished host sends no FIN; heartbeats find that the connection is dead.
+            live.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+            live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+            live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
+            await self._follow_socket(live)
+        finally:
+            live.close(linger=0)
+
+    async def _follow_socket(self, live: "zmq.Socket[bytes]") -> None:
+        monitor = self._monitor(live)
+        try:
+            live.connect(self._events)
+            await _until(CONNECTED, monitor)
+            self._ask(self._rank.connected())
+            async with asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(self._receive(live))
+                gone = tasks.create_task(_until(GONE, monitor))
+                await asyncio.wait((receiving, gone), return_when=asyncio.FIRST_COMPLETED)
+                receiving.cancel()
+                gone.cancel()
+            self._rank.disconnected()
+        finally:
+            live.disable_monitor()
+            monitor.close(linger=0)
+
+    def _monitor(self, live: "zmq.Socket[bytes]") -> Any:
+        """Return a socket that tells when the live one is connected and when it is gone."""
+        address = f"inproc://monitor-{next(_monitors)}"
+        live.monitor(address, CONNECTED | GONE)
+        monitor = self._context.socket(zmq.PAIR)
+        monitor.linger = 0
+        monitor.connect(address)
+        return monitor
+
+    async def _receive(self, live: "zmq.Socket[bytes]") -> None:
+        """Take what has arrived, many messages at a time: each wake-up costs as much as ten of them.
+
+        Returns where messages come for so long without a pause that ZeroMQ may hold any number of them.
+        """
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        backlog = Backlog(self._rank.pending_bytes)
+        # Edge-triggered: it tells of news once, so all must be taken before it is waited for.
+        loop.add_reader(live.FD, arrived.set)
+        try:
+            while True:
+                arrived.clear()
+                self._read(live, backlog)
+                if backlog.is_endless(READ_BYTES):
+                    source = self._rank.source
+                    log.warning(
+                        "pod %s rank %d: its events come faster than they are read: connecting anew",
+                        source.pod, source.rank,
+                    )  # fmt: skip
+                    return
+                if backlog:
+                    self._take(backlog.take())
+                    await asyncio.sleep(0)
+                else:
+                    await arrived.wait()
+        finally:
+            loop.remove_reader(live.FD)
+
+    def _read(self, live: "zmq.Socket[bytes]", backlog: Backlog) -> None:
+        """Read what has arrived, up to a bound; what waits is let go where there is no room for it."""
+        let_go = read = size = 0
+        while read < READ_MESSAGES and size < READ_BYTES:
+            messages, taken = _drain(live)
+            if not messages:
+                backlog.emptied()
+                break
+            let_go += backlog.put(messages, taken)
+            is_last = len(messages) < MOST_MESSAGES and taken < MOST_BYTES
+            if (newest := _frame(messages[-1])) is not None:
+                topic, sequence, _ = newest
+                self._rank.received(topic, sequence, is_all=is_last and not read)
+            if is_last:
+                backlog.emptied()
+                break
+            read += len(messages)
+            size += taken
+        if let_go:
+            self._rank.overflowed(let_go)
+
+    def _take(self, messages: list[list[bytes]]) -> None:
+        frames = []
+        for message in messages:
+            frame = _frame(message)
+            if frame is not None:
+                frames.append(frame)
+                continue
+            self._ask_all(frames)
+            frames = []
+            problem = "a message is topic, 8-byte sequence below 2^63, payload"
+            self._rank.frame_malformed(problem)
+        self._ask_all(frames)
+
+    def _ask_all(self, frames: list[tuple[str, int, bytes]]) -> None:
+        for asked in self._rank.live_many(frames):
+            self._ask(asked)
+
+    def _ask(self, asked: AskReplay | None) -> None:
+        if asked is not None:
+            self._asked.put_nowait(asked)
+
+    async def _answer(self) -> None:
+        """Carry out the newest replay that was asked for, one at a time."""
+        while True:
+            asked = await self._newest()
+            try:
+                await self._carry_out(asked)
+            except TimeoutError:
+                reason = f"no answer within {self._replay_seconds:g} s"
+                self._ask(self._rank.replay_failed(asked.ticket, reason))
+            except zmq.ZMQError as error:
+                self._ask(self._rank.replay_failed(asked.ticket, str(error)))
+
+    async def _newest(self) -> AskReplay:
+        """Wait for a replay that is to be asked for now."""
+        asked = await self._asked.get()
+        while True:
+            while not self._asked.empty():
+                asked = self._asked.get_nowait()
+            if not asked.delay:
+                return asked
+            try:
+                async with asyncio.timeout(asked.delay):
+                    asked = await self._asked.get()
+            except TimeoutError:
+                return asked
+
+    async def _carry_out(self, asked: AskReplay) -> None:
+        # One socket a request: answers to an abandoned request die with it.
+        with zmq.Socket(self._context, zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            # A router leaves out what a bounded queue has no room for; so it is read ahead, and closed.
+            dealer.setsockopt(zmq.RCVHWM, 0)
+            dealer.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
+            dealer.connect(self._replay)
+            dealer.send_multipart([b"", asked.start.to_bytes(8, "big")])
+            backlog = Backlog(self._rank.pending_bytes)
+            if await self._take_answer(asked, dealer, backlog):
+                return
+        while backlog:
+            if self._replayed(asked, backlog.take()):
+                return
+            await asyncio.sleep(0)
+        reason = f"more of the answer waited than events.pending-bytes ({self._rank.pending_bytes})"
+        self._ask(self._rank.replay_failed(asked.ticket, reason))
+
+    async def _take_answer(
+        self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
+    ) -> bool:
+        """Take a replay's answer; return whether it is over, or else more waits than may."""
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        loop.add_reader(dealer.FD, arrived.set)
+        try:
+            while True:
+                arrived.clear()
+                _read_ahead(dealer, backlog)
+                if backlog.is_full:
+                    return False
+                if backlog:
+                    if self._replayed(asked, backlog.take()):
+                        return True
+                    await asyncio.sleep(0)
+                else:
+                    async with asyncio.timeout(self._replay_seconds):
+                        await arrived.wait()
+        finally:
+            loop.remove_reader(dealer.FD)
+
+    def _replayed(self, asked: AskReplay, messages: list[list[bytes]]) -> bool:
+        """Take messages of a replay's answer; return whether it is over."""
+        for message in messages:
+            answer = replay_frames(message)
+            if answer is None:
+                self._rank.frame_malformed("a replay's message is [topic,] sequence, payload")
+                continue
+            _, sequence, payload = answer
+            if sequence == END:
+                self._ask(self._rank.replay_ended(asked.ticket))
+                return True
+            again = self._rank.replayed(asked.ticket, _number(sequence), payload)
+            if again is not None:
+                self._ask(again)
+                return True
+        return False
+
+
+def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
+    """Read what has arrived of an answer, up to a bound, and no more than may wait."""
+    size = 0
+    while size < READ_BYTES and not backlog.is_full:
+        messages, taken = _drain(dealer)
+        if not messages:
+            return
+        backlog.add(messages, taken)
+        size += taken
+
+
+def _number(sequence: bytes) -> int:
+    return int.from_bytes(sequence, "big")
+
+
+def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:
+    """Return a message's topic, sequence and payload; None where it is no frame."""
+    if len(message) == 3 and len(message[1]) == 8 and message[1][0] < 0x80:
+        topic, sequence, payload = message
+        return topic.decode("utf-8", "replace"), _number(sequence), payload
+    return None
+
+
+def _drain(live: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], int]:
+    """Return the messages that have arrived, up to a bound, and what they take."""
+    messages: list[list[bytes]] = []
+    size = 0
+    try:
+        while len(messages) < MOST_MESSAGES and size < MOST_BYTES:
+            # As `recv_multipart`, which asks for each part whether there are more.
+            part = live.recv(zmq.NOBLOCK, copy=False)
+            message = [part.bytes]
+            size += MESSAGE_BYTES + len(message[0])
+            while part.more:
+                part = live.recv(zmq.NOBLOCK, copy=False)
+                message.append(part.bytes)
+                size += PART_BYTES + len(message[-1])
+            messages.append(message)
+    except zmq.Again:
+        pass
+    return messages, size
+
+
+async def _until(event: int, monitor: Any) -> None:
+    """Read a socket's monitor up to an event."""
+    while parse_monitor_message(await _frames(monitor.recv_multipart()))["event"] != event:
+        pass
+
+
+async def _frames(receiving: Awaitable[list[Any]]) -> list[bytes]:
+    """Await a message's frames; pyzmq types them as frames or bytes."""
+    return await receiving

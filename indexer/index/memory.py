@@ -1,0 +1,297 @@
+"""The embedded index in pure Python: one dict from key to an interned bit set of slots.
+
+It is kept beside the compiled index (`indexer.compiled.array_index`, which serves) for two things that
+no other code does: routers without Numba serve with it, at a sixth of the speed and with the same keys,
+and with the pure resolver, which every publisher runs, it is what the compiled path is compared with.
+
+Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
+integer of one bit a slot, interned: a block costs a dict entry and nothing else, and two blocks have
+the same holders iff their values are the same object. A look-up walks the keys comparing
+identities, and decodes a set once a run.
+
+Dropping a slot clears its bit in the mask of live slots, which every reader applies: O(1), whatever
+the slot holds. The bits left behind are swept later in bounded steps, and only then may the slot's
+number be used again.
+
+A lock makes every call atomic.
+
+Bytes are reckoned, not measured. Each key has an age: the second of its last match, and below that how
+far its depth is from the greatest. Giving up the smallest ages gives up the least recently matched
+prefixes, the deepest blocks first.
+"""
+
+import functools
+import heapq
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Concatenate, ParamSpec, TypeVar
+
+from indexer.index.contract import IndexStats, Links, Stretch
+from indexer.index.orphans import Waiting
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.key import Chain
+
+KEY_BYTES = 260
+"""What a key takes, reckoned on the high side: two dict entries and their numbers."""
+SET_BYTES = 400
+"""What a set takes: its number, and three dict entries."""
+SHARE = 32
+"""At the bound one key of so many is given up at once."""
+STEP = 256
+"""Keys that room is made for at once."""
+DEPTH_BITS = 16
+DEEPEST = (1 << DEPTH_BITS) - 1
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _locked(
+    method: "Callable[Concatenate[MemoryIndex, P], R]",
+) -> "Callable[Concatenate[MemoryIndex, P], R]":
+    @functools.wraps(method)
+    def call(self: "MemoryIndex", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
+
+
+class MemoryIndex:
+    """Holds an interned bit set of slots for each key. `clock` tells seconds."""
+
+    def __init__(
+        self, max_bytes: int = 1 << 30, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.waiting = Waiting(self._has_room)
+        """Stores of all ranks that wait for their parent."""
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._ages: dict[int, int] = {}
+        self._evicted = 0
+        self._losers: set[int] = set()
+        self._set_of: dict[int, int] = {}
+        self._interned: dict[int, int] = {}
+        """Each set in use, to the one object that stands for it."""
+        self._uses: dict[int, int] = {}
+        """How many keys each set in use has."""
+        self._counts: dict[int, int] = {}
+        self._live = -1
+        """All ones but for the dropped slots that are not swept yet."""
+        self._dropped: set[int] = set()
+        self._sweeping: set[int] = set()
+        self._unswept: Iterator[int] | None = None
+
+    @_locked
+    def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
+        """Let `slot` hold `keys`."""
+        bit = 1 << slot
+        if not self._live & bit:
+            raise ValueError(f"slot {slot} is dropped and not swept yet")
+        above_of = dict(links)
+        before = 0
+        for start in range(0, len(keys), STEP):
+            step = [int(key) for key in keys[start : start + STEP]]
+            if not self._has_room(KEY_BYTES * len(step)):
+                self.waiting.let_go()
+            if not self._has_room(KEY_BYTES * len(step)):
+                self._give_up(2 * len(step))
+            self._age(step, [above_of.get(start + at) for at in range(len(step))], before)
+            before = step[-1]
+            flipped = self._flip(bit, step, held=False)
+            self._counts[slot] = self._counts.get(slot, 0) + flipped
+
+    def _age(self, keys: Sequence[int], above_of: Sequence[int | None], before: int) -> None:
+        """Give new keys an age: matched with the key before, and one deeper.
+
+        `above_of` has the key before each, None where it is the one listed before; `before` is that of
+        the first. What follows a key that was given up cannot be used, and goes first.
+        """
+        ages = self._ages
+        now = int(self._clock()) << DEPTH_BITS
+        for key, said in zip(keys, above_of, strict=True):
+            above = before if said is None else said
+            if key not in ages:
+                previous = ages.get(above, now) if above else now + DEEPEST + 1
+                ages[key] = previous - 1 if previous & DEEPEST or not above else previous
+            before = key
+
+    def _bytes(self) -> int:
+        sets = SET_BYTES * len(self._interned)
+        return KEY_BYTES * len(self._set_of) + sets + self.waiting.bytes
+
+    def _has_room(self, wanted: int) -> bool:
+        return self._bytes() + wanted <= self._max_bytes
+
+    def _give_up(self, wanted: int) -> None:
+        wanted = max(wanted, len(self._set_of) // SHARE)
+        gone = heapq.nsmallest(wanted, self._set_of, key=self._ages.__getitem__)
+        slots: set[int] = set()
+        for key in gone:
+            slots.update(_bits(self._set_of[key] & self._live))
+        for slot in slots:
+            self._counts[slot] -= self._flip(1 << slot, gone, held=True)
+        # Those of dropped slots only are left.
+        for slot in self._dropped | self._sweeping:
+            self._flip(1 << slot, gone, held=True)
+        self._evicted += len(gone)
+        self._losers |= slots
+
+    @_locked
+    def take_losers(self) -> set[int]:
+        """Return the slots that lost keys for want of room since this was last asked."""
+        losers, self._losers = self._losers, set()
+        return losers - self._dropped - self._sweeping
+
+    @_locked
+    def remove(self, slot: int, keys: Sequence[int]) -> None:
+        """Let `slot` no longer hold `keys`."""
+        bit = 1 << slot
+        if self._live & bit and slot in self._counts:
+            self._counts[slot] -= self._flip(bit, keys, held=True)
+
+    def _flip(self, bits: int, keys: Iterable[int], *, held: bool) -> int:
+        """Flip `bits` in the sets of those `keys` that have any of them iff `held`; count them."""
+        set_of = self._set_of
+        flipped = 0
+        # Neighbours mostly share a set: intern and count once a stretch, not once a key.
+        before, after, stretch = -1, 0, 0
+        for key in keys:
+            old = set_of.get(key, 0)
+            if bool(old & bits) is not held:
+                continue
+            if old is not before:
+                self._shift(before, after, stretch)
+                before, stretch = old, 0
+                after = old & ~bits if held else old | bits
+                after = self._interned.setdefault(after, after) if after else 0
+            if after:
+                set_of[key] = after
+            else:
+                del set_of[key], self._ages[key]
+            stretch += 1
+            flipped += 1
+        self._shift(before, after, stretch)
+        return flipped
+
+    def _shift(self, before: int, after: int, keys: int) -> None:
+        """Count `keys` keys less for one set and more for another; forget a set without keys."""
+        if not keys:
+            return
+        uses = self._uses
+        if after:
+            uses[after] = uses.get(after, 0) + keys
+        if before:
+            uses[before] -= keys
+            if not uses[before]:
+                del uses[before], self._interned[before]
+
+    @_locked
+    def drop(self, slot: int) -> None:
+        """Let `slot` hold nothing, at once for readers."""
+        bit = 1 << slot
+        if self._live & bit:
+            self._live ^= bit
+            self._dropped.add(slot)
+            self._counts.pop(slot, None)
+
+    @_locked
+    def sweep(self, budget: int) -> Iterable[int]:
+        """Look at up to `budget` keys; return the slots that are free again."""
+        if self._unswept is None:
+            if not self._dropped:
+                return ()
+            # Slots dropped from here on wait for the next round: part of the keys is behind it.
+            self._sweeping, self._dropped = self._dropped, set()
+            self._unswept = iter(list(self._set_of))
+        gone = sum(1 << slot for slot in self._sweeping)
+        step = list(islice(self._unswept, budget))
+        # A key may hold some of the swept slots and not others, so each is cut on its own.
+        for slot in self._sweeping:
+            self._flip(1 << slot, step, held=True)
+        if len(step) == budget:
+            return ()
+        swept, self._sweeping, self._unswept = self._sweeping, set(), None
+        self._live |= gone
+        return swept
+
+    def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:  # noqa: ARG002
+        """Return the stretches of a prompt's blocks."""
+        return self.stretches(chain.keys())
+
+    @_locked
+    def stretches(self, keys: Sequence[int]) -> list[Stretch]:
+        """Return the stretches of `keys`."""
+        get, ages = self._set_of.get, self._ages
+        now = int(self._clock()) << DEPTH_BITS
+        found: list[Stretch] = []
+        opened: dict[int, int] = {}
+        before = current = 0
+        for depth, key in enumerate(keys):
+            held = get(key, 0)
+            if held:
+                ages[key] = now | (ages[key] & DEEPEST)
+            if held is not before:
+                before = held
+                current = self._turn(held & self._live, current, depth, opened, found)
+        self._turn(0, current, len(keys), opened, found)
+        return found
+
+    def _turn(
+        self, after: int, before: int, depth: int, opened: dict[int, int], found: list[Stretch]
+    ) -> int:
+        for slot in _bits(after ^ before):
+            if after >> slot & 1:
+                opened[slot] = depth
+            else:
+                found.append(Stretch(slot, opened.pop(slot), depth))
+        return after
+
+    def count(self, slot: int) -> int:
+        """Return how many keys `slot` holds."""
+        return self._counts.get(slot, 0)
+
+    @_locked
+    def stats(self) -> IndexStats:
+        """Return the index's size."""
+        return IndexStats(
+            keys=len(self._set_of),
+            entries=sum(self._counts.values()),
+            slots=sum(count > 0 for count in self._counts.values()),
+            bytes=self._bytes(),
+            max_bytes=self._max_bytes,
+            evicted=self._evicted,
+        )
+
+    @_locked
+    def check(self) -> None:
+        """Raise BrokenInvariantError where sets are not interned or counts do not add up."""
+        counts: dict[int, int] = {}
+        if (
+            Counter(self._set_of.values()) != self._uses
+            or self._uses.keys() != self._interned.keys()
+        ):
+            raise BrokenInvariantError("the sets in use are not those of the keys")
+        if self._ages.keys() != self._set_of.keys():
+            raise BrokenInvariantError("the ages are not those of the keys")
+        for mask in self._set_of.values():
+            if not mask:
+                raise BrokenInvariantError("a key without holders is kept")
+            if self._interned.get(mask) is not mask:
+                raise BrokenInvariantError(f"the set {mask:#x} is not interned")
+            for slot in _bits(mask & self._live):
+                counts[slot] = counts.get(slot, 0) + 1
+        if counts != {slot: count for slot, count in self._counts.items() if count}:
+            raise BrokenInvariantError("the counts of held keys do not add up")
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

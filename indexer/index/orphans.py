@@ -1,0 +1,180 @@
+"""Stores whose parent is not known, kept aside until it turns up.
+
+A consumer that missed an event meets children of blocks that it never heard of. They have no key, so
+nothing is claimed for them; but the parent may be announced again later, and with its key theirs are
+known too. What waits is bounded in bytes; past the bound the oldest goes. It also counts in the bytes of
+the index that all ranks share (`Waiting`), and goes before any block that is held does.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from indexer.engines.event import EngineHash, Stored
+from indexer.invariant import BrokenInvariantError
+
+STORE_BYTES = 900
+"""What one waiting store costs beside its blocks, reckoned on the high side."""
+BLOCK_BYTES = 200
+"""What each of its blocks costs beside its tokens."""
+
+
+@dataclass(eq=False, slots=True)
+class Orphan:
+    """One store that waits, and which of its blocks were removed meanwhile."""
+
+    event: Stored
+    gone: set[int] = field(default_factory=set)
+    """Positions in the event's hashes."""
+    size: int = field(init=False)
+    """What it costs, bytes."""
+
+    def __post_init__(self) -> None:
+        event = self.event
+        self.size = (
+            STORE_BYTES
+            + len(event.tokens or b"")
+            + BLOCK_BYTES * len(event.hashes)
+            + sum(len(extra) for extra in event.extras or () if extra)
+        )
+
+
+class Waiting:
+    """What waits of all ranks. `has_room` says whether so many bytes more fit beside what they share."""
+
+    def __init__(self, has_room: Callable[[int], bool]) -> None:
+        self.bytes = 0
+        self.has_room = has_room
+        self._ranks: dict[Orphans, None] = {}
+
+    def note(self, orphans: "Orphans", more: int) -> None:
+        """Take note that a rank's stores take so many bytes more, or less."""
+        self.bytes += more
+        if orphans:
+            self._ranks[orphans] = None
+        else:
+            self._ranks.pop(orphans, None)
+
+    def let_go(self) -> None:
+        """Let all stores of all ranks go, for want of room."""
+        for orphans in list(self._ranks):
+            orphans.let_go()
+
+
+class Orphans:
+    """Waiting stores of one rank, by parent and by name.
+
+    `max_bytes` bounds them; `waiting` has what all ranks share. `lost` is called when blocks were let go
+    for want of room.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        waiting: Waiting | None = None,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.bytes = 0
+        self.dropped = 0
+        """Blocks that were let go for want of room."""
+        self._max_bytes = max_bytes
+        self._shared = Waiting(lambda _: True) if waiting is None else waiting
+        self._lost = lost
+        self._waiting: OrderedDict[Orphan, None] = OrderedDict()
+        self._by_parent: dict[EngineHash, list[Orphan]] = {}
+        self._by_name: dict[EngineHash, list[Orphan]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def keep(self, event: Stored) -> None:
+        """Let a store wait for its parent."""
+        assert event.parent is not None
+        orphan = Orphan(event)
+        while self._waiting and self.bytes + orphan.size > self._max_bytes:
+            self._drop(next(iter(self._waiting)))
+        if orphan.size > self._max_bytes or not self._shared.has_room(orphan.size):
+            self.dropped += len(event.hashes)
+            self._lost()
+            return
+        self._waiting[orphan] = None
+        self._note(orphan.size)
+        self._by_parent.setdefault(event.parent, []).append(orphan)
+        for name in dict.fromkeys(event.hashes):
+            self._by_name.setdefault(name, []).append(orphan)
+
+    def are_waiting_for(self, parent: EngineHash) -> bool:
+        """Whether any store waits for this parent."""
+        return parent in self._by_parent
+
+    def awaited(self) -> list[EngineHash]:
+        """Return the names that stores wait for."""
+        return list(self._by_parent)
+
+    def of(self, parent: EngineHash) -> list[Orphan]:
+        """Take out what waits for this parent, oldest first."""
+        found = list(self._by_parent.get(parent, ()))
+        for orphan in found:
+            self._forget(orphan)
+        return found
+
+    def remove(self, removed: EngineHash, tier: str, group: int) -> bool:
+        """Take note that one copy of a block is gone; False where none waits."""
+        for orphan in self._by_name.get(removed, ()):
+            event = orphan.event
+            if event.tier != tier or event.group != group:
+                continue
+            for position, name in enumerate(event.hashes):
+                if name == removed and position not in orphan.gone:
+                    orphan.gone.add(position)
+                    if len(orphan.gone) == len(event.hashes):
+                        self._forget(orphan)
+                    return True
+        return False
+
+    def clear(self) -> None:
+        """Let everything go."""
+        self._waiting.clear()
+        self._by_parent.clear()
+        self._by_name.clear()
+        self._note(-self.bytes)
+
+    def let_go(self) -> None:
+        """Let everything go for want of room."""
+        for orphan in list(self._waiting):
+            self._drop(orphan)
+
+    def _drop(self, orphan: Orphan) -> None:
+        self._forget(orphan)
+        self.dropped += len(orphan.event.hashes) - len(orphan.gone)
+        self._lost()
+
+    def _note(self, more: int) -> None:
+        self.bytes += more
+        self._shared.note(self, more)
+
+    def _forget(self, orphan: Orphan) -> None:
+        del self._waiting[orphan]
+        self._note(-orphan.size)
+        assert orphan.event.parent is not None
+        _take(self._by_parent, orphan.event.parent, orphan)
+        for name in dict.fromkeys(orphan.event.hashes):
+            _take(self._by_name, name, orphan)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where bytes or tables disagree, or the bound is broken."""
+        if self.bytes != sum(orphan.size for orphan in self._waiting):
+            raise BrokenInvariantError("the waiting bytes do not add up")
+        if self.bytes > self._max_bytes:
+            raise BrokenInvariantError("more waits than may")
+        waiting = set(self._waiting)
+        for table in (self._by_parent, self._by_name):
+            if {orphan for found in table.values() for orphan in found} != waiting:
+                raise BrokenInvariantError("a table of waiting stores disagrees with the others")
+
+
+def _take(table: dict[EngineHash, list[Orphan]], name: EngineHash, orphan: Orphan) -> None:
+    found = table[name]
+    found.remove(orphan)
+    if not found:
+        del table[name]

@@ -1,0 +1,84 @@
+"""Slots: the small integers that stand for one life of one rank's tier in the index."""
+
+from dataclasses import dataclass
+
+from indexer.engines.event import Tier
+from indexer.invariant import BrokenInvariantError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a slot stands for: whose cache, where in it, and in which of its lives."""
+
+    pod: str
+    rank: int
+    tier: Tier
+    epoch: int
+    group: int = 0
+    """The cache group (`indexer.engines.cache_groups`)."""
+    doubted: bool = False
+    """Whether it was held when something was missed, and is not proven since."""
+
+
+class SlotTable:
+    """Gives out slots, smallest free one first, so that sets of slots stay short.
+
+    A slot that is retired means nothing from then on, but its number is not given out again before
+    `free` says that the index has nothing left of it.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[Place | None] = []
+        self._slots: dict[Place, int] = {}
+        self._free: set[int] = set()
+        self.reused = 0
+        """How often a number was given out again."""
+
+    def claim(self, place: Place) -> int:
+        """Return the slot of `place`, a new one where it has none."""
+        slot = self._slots.get(place)
+        if slot is not None:
+            return slot
+        if self._free:
+            slot = min(self._free)
+            self._free.remove(slot)
+            self.reused += 1
+            self._places[slot] = place
+        else:
+            slot = len(self._places)
+            self._places.append(place)
+        self._slots[place] = slot
+        return slot
+
+    def change(self, slot: int, place: Place) -> None:
+        """Let a slot stand for another place, which has none."""
+        old = self._places[slot]
+        assert old is not None
+        del self._slots[old]
+        self._places[slot] = place
+        self._slots[place] = slot
+
+    def retire(self, slot: int) -> None:
+        """Let `slot` stand for nothing."""
+        place = self._places[slot]
+        if place is not None:
+            del self._slots[place]
+            self._places[slot] = None
+
+    def free(self, slot: int) -> None:
+        """Let the number of a retired slot be given out again."""
+        if self._places[slot] is not None:
+            raise ValueError(f"slot {slot} is in use")
+        self._free.add(slot)
+
+    def place(self, slot: int) -> Place | None:
+        """Return what `slot` stands for; None for a retired one."""
+        return self._places[slot] if slot < len(self._places) else None
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the two directions disagree."""
+        live = {place: slot for slot, place in enumerate(self._places) if place is not None}
+        if live != self._slots:
+            raise BrokenInvariantError("slots and places disagree")
+        if any(self._places[slot] is not None for slot in self._free):
+            raise BrokenInvariantError("a slot is free and in use")

@@ -1,0 +1,61 @@
+"""What a block depends on besides its tokens, in one canonical byte form.
+
+Image placeholders are equal token ids for different images, so the items that overlap a block enter
+its key; embeddings stand in for tokens altogether. Engines write these things in several shapes
+(`shared/engine-events.md`, 3.3 and 3.4); both they and a request's own list are brought into this
+form, in which types are tagged and lengths prefixed so that no two different lists are equal.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from indexer.keys.token import pack_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One multimodal item: content hash, first placeholder token, number of placeholder tokens."""
+
+    hash: str
+    offset: int
+    length: int
+
+
+def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] = ()) -> bytes:
+    """Return the canonical form of a block's extras; empty where there are none.
+
+    `items` are (content hash, offset of the item's start from the block's start), the offset None
+    where the engine does not say it; `embeds` are digests of the rows that replace tokens.
+    """
+    parts = []
+    for name, offset in items:
+        raw = name.encode()
+        place = b"-" if offset is None else b"+" + offset.to_bytes(8, "little", signed=True)
+        parts.append(b"m" + len(raw).to_bytes(4, "little") + raw + place)
+    parts += [b"e" + len(digest).to_bytes(4, "little") + digest for digest in embeds]
+    return b"".join(parts)
+
+
+def next_token(token: int) -> bytes:
+    """Return the extra of a block that is reused only where this token follows it.
+
+    So it is where an engine caches pairs of tokens (SGLang under EAGLE). Raises ValueError where it
+    is no token id.
+    """
+    return b"n" + pack_tokens((token,))
+
+
+def extras_of(items: Sequence[Item], block_size: int, blocks: int) -> list[bytes | None] | None:
+    """Return each block's extra for a prompt with these items, or None where there are no items.
+
+    An item counts in every block that its placeholder range overlaps.
+    """
+    if not items:
+        return None
+    overlaps: list[list[tuple[str, int | None]]] = [[] for _ in range(blocks)]
+    for item in sorted(items, key=lambda item: item.offset):
+        first = item.offset // block_size
+        last = (item.offset + item.length - 1) // block_size
+        for block in range(first, min(last + 1, blocks)):
+            overlaps[block].append((item.hash, item.offset - block * block_size))
+    return [pack_extra(found) or None for found in overlaps]

@@ -1,0 +1,116 @@
+"""Keys: 64-bit names of blocks that name everything before them too.
+
+    key[-1] = root(keyspace)
+    key[i]  = xxh64(tokens of block i as little-endian uint32, seed = s)
+    s       = key[i-1], or xxh64(extra[i], seed = key[i-1]) where the block has an extra
+
+Two prompts have an equal key at depth i iff (but for a collision of 64 bits) they are in one
+keyspace and agree in every token and extra up to there. Chaining through the seed is the scheme of
+`shared/bench/prototype-findings.md`, part A. The root comes from a keyed cryptographic hash, so a
+tenant cannot construct a salt that leads into another's chain; the chain itself is not proof
+against someone who can choose tokens freely within one keyspace, where a collision costs a wrong
+estimate and discloses nothing.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from indexer.keys.token import TOKEN_BYTES
+from indexer.keys.word import unpack_words
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """What seeds a chain. Keys of two keyspaces never match.
+
+    `block_size` is in tokens; `lora`, `cache_salt` and `extra_key` are empty for none; `hash_seed` is
+    the deployment's own and must be equal wherever keys are compared.
+    """
+
+    model: str
+    block_size: int
+    lora: str = ""
+    cache_salt: str = ""
+    hash_seed: str = ""
+    extra_key: str = ""
+
+    def root(self) -> int:
+        """Return the key that the first block is chained to."""
+        digest = hashlib.blake2b(
+            key=hashlib.blake2b(self.hash_seed.encode(), digest_size=32).digest(),
+            digest_size=8,
+            person=b"warmpath/root/1",
+        )
+        named = (self.model, self.lora, self.cache_salt)
+        for part in (*named, self.extra_key) if self.extra_key else named:
+            raw = part.encode()
+            digest.update(len(raw).to_bytes(4, "little") + raw)
+        digest.update(self.block_size.to_bytes(4, "little"))
+        return int.from_bytes(digest.digest(), "little")
+
+
+class Chain(msgspec.Struct, frozen=True, gc=False):
+    """The blocks of a prompt that have keys, before the keys are made.
+
+    `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block, or
+    nothing where no block has an extra.
+    """
+
+    root: int
+    tokens: bytes
+    block_size: int
+    blocks: int
+    extras: Sequence[bytes | None] = ()
+    made: bytes = b""
+    """The keys, packed (`indexer.keys.word`), where they are made already."""
+
+    def keys(self) -> list[int]:
+        """Return the keys."""
+        if self.made:
+            return unpack_words(self.made)
+        return chain(
+            self.root,
+            self.tokens[: self.blocks * self.block_size * TOKEN_BYTES],
+            self.block_size,
+            self.extras,
+        )
+
+
+def fingerprint(model: str, hash_seed: str) -> str:
+    """Return what two processes compare to know that their keys can match."""
+    root = Keyspace(model=model, block_size=0, hash_seed=hash_seed).root()
+    return f"1-{root:016x}"
+
+
+def chain(
+    parent: int,
+    tokens: bytes,
+    block_size: int,
+    extras: Sequence[bytes | None] | None = None,
+) -> list[int]:
+    """Return the keys of the full blocks in `tokens`, chained to `parent`.
+
+    `tokens` are packed ids; what is left over after the last full block has no key. `extras` holds
+    one entry a block (shorter is padded with None).
+    """
+    xxh64 = xxhash.xxh64_intdigest
+    step = block_size * TOKEN_BYTES
+    view = memoryview(tokens)
+    keys = []
+    key = parent
+    if not extras or not any(extras):
+        for start in range(0, len(tokens) - step + 1, step):
+            key = xxh64(view[start : start + step], key)
+            keys.append(key)
+        return keys
+    for index, start in enumerate(range(0, len(tokens) - step + 1, step)):
+        extra = extras[index] if index < len(extras) else None
+        if extra:
+            key = xxh64(extra, key)
+        key = xxh64(view[start : start + step], key)
+        keys.append(key)
+    return keys

@@ -1,0 +1,103 @@
+"""Segments: stretches of a prompt's blocks that are stored together.
+
+A segment is named by the key of its first block, which names all that is before it; so prompts with a
+common beginning have common segments up to where they part, and the next ones lie elsewhere.
+"""
+
+from array import array
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+
+SEGMENT = 64
+"""Blocks of a segment: 1,024 tokens where a block has 16."""
+
+
+class SavedSegments(msgspec.Struct, frozen=True):
+    """`Segments` for a process that is to go on. Raises ValueError where lengths differ."""
+
+    keys: bytes
+    """8 bytes each, little-endian; so are their segments."""
+    segments: bytes
+    positions: bytes
+    """A byte each."""
+
+    def __post_init__(self) -> None:
+        if not WORD_BYTES * len(self.positions) == len(self.keys) == len(self.segments):
+            raise ValueError("the arrays of segments have other lengths than each other")
+
+
+class Segments:
+    """In which segment each key of a rank lies, learned as chains are followed.
+
+    A key is forgotten when the rank no longer holds it anywhere; what is chained to it later would have
+    no parent by then (`indexer.resolve.resolver`).
+    """
+
+    def __init__(self) -> None:
+        # Two tables of plain integers: half the bytes of one of pairs, and read without a loop.
+        self._segments: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._segments
+
+    def chained(self, parent: int, keys: Sequence[int]) -> None:
+        """Take note of keys chained to `parent`: a known key, or a root."""
+        segment = self._segments.get(parent, 0)
+        position = self._positions.get(parent, SEGMENT - 1)
+        for key in keys:
+            position += 1
+            if position == SEGMENT:
+                segment, position = key, 0
+            self._segments[key] = segment
+            self._positions[key] = position
+
+    def of(self, key: int) -> int:
+        """Return a key's segment; the key itself where its chain is not known."""
+        return self._segments.get(key, key)
+
+    def of_all(self, keys: Collection[int]) -> "array[int]":
+        """Return the segment of each key, as `of` does."""
+        return array("Q", map(self._segments.get, keys, keys))
+
+    def forget(self, key: int) -> None:
+        """Forget a key."""
+        self._segments.pop(key, None)
+        self._positions.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self._segments.clear()
+        self._positions.clear()
+
+    def save(self) -> SavedSegments:
+        """Return what a later process needs to go on from here."""
+        return SavedSegments(
+            keys=pack_words(self._segments),
+            segments=pack_words(self._segments.values()),
+            positions=bytes(self._positions.values()),
+        )
+
+    def restore(self, saved: SavedSegments) -> None:
+        """Go on from what another process saved."""
+        keys = unpack_words(saved.keys)
+        self._segments = dict(zip(keys, unpack_words(saved.segments), strict=True))
+        self._positions = dict(zip(keys, saved.positions, strict=True))
+
+    def check(self, held: Collection[int]) -> None:
+        """Raise BrokenInvariantError where other keys are known than are held, or a position is none."""
+        if self._segments.keys() != set(held) or self._positions.keys() != set(held):
+            raise BrokenInvariantError(
+                "the keys whose segments are known are not those that are held"
+            )
+        for key, segment in self._segments.items():
+            position = self._positions[key]
+            if not 0 <= position < SEGMENT or (position == 0) != (segment == key):
+                raise BrokenInvariantError("a key has a position that its segment cannot have")

@@ -1,0 +1,130 @@
+"""A segment's value: which slots hold which of its blocks, as bytes.
+
+    packed   1, 0, columns (u16), a slot for each column (8 bytes), then records: a block's key
+             (8 bytes) and its bitmap, column j at byte j >> 3, bit j & 7
+    spilled  2, 0, 0 (u16), blocks (u32): each block has a field of its own, named by segment and key,
+             with a packed value of one record
+
+All is little-endian. There is no record without a holder, no column without a block, and no block
+with two records: of one that has, any may count.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+
+PACKED = 1
+SPILLED = 2
+HEAD = 4
+"""Bytes before the slots."""
+MOST_COLUMNS = 0xFFFF
+MOST_RECORDS = 512
+"""Of a packed segment; one with more is spilled."""
+
+
+class BadSegmentError(ValueError):
+    """A value is not what this version writes."""
+
+
+class Packed(NamedTuple):
+    """What a packed value says."""
+
+    slots: tuple[int, ...]
+    """Of each column."""
+    keys: NDArray[np.uint64]
+    """Of each record."""
+    bits: NDArray[np.uint8]
+    """Bitmaps: a row for each record, `ceil(columns / 8)` bytes wide."""
+
+    def held(self, column: int) -> NDArray[np.uint64]:
+        """Return the keys that a column's slot holds."""
+        picked = (self.bits[:, column >> 3] >> np.uint8(column & 7)) & np.uint8(1)
+        return self.keys[picked.astype(np.bool_)]
+
+
+def width_of(columns: int) -> int:
+    """Return the bytes of a bitmap."""
+    return (columns + 7) >> 3
+
+
+def records_at(value: bytes) -> tuple[int, int]:
+    """Return where the records of a packed value begin, and its number of columns.
+
+    Raises BadSegmentError where it is cut off, of another kind, or has no record or too many.
+    """
+    if len(value) < HEAD or value[0] != PACKED or value[1]:
+        raise BadSegmentError(f"a segment's value begins with {value[:HEAD].hex() or 'nothing'}")
+    columns = value[2] | value[3] << 8
+    start = HEAD + WORD_BYTES * columns
+    left = len(value) - start
+    records, rest = divmod(left, WORD_BYTES + width_of(columns))
+    if not columns or rest or not 0 < records <= MOST_RECORDS:
+        raise BadSegmentError(f"a segment's value of {len(value)} bytes has {columns} columns")
+    return start, columns
+
+
+def slots_of(value: bytes) -> tuple[int, ...]:
+    """Return the slots that occur in a packed value. Raises BadSegmentError."""
+    start, _ = records_at(value)
+    return tuple(unpack_words(value[HEAD:start]))
+
+
+def decode(value: bytes) -> Packed:
+    """Return what a packed value says. Raises BadSegmentError."""
+    start, columns = records_at(value)
+    rows = np.frombuffer(value, np.uint8, offset=start).reshape(-1, WORD_BYTES + width_of(columns))
+    keys = np.ascontiguousarray(rows[:, :WORD_BYTES]).view("<u8")[:, 0]
+    bits = rows[:, WORD_BYTES:]
+    if columns & 7 and (bits[:, -1] >> np.uint8(columns & 7)).any():
+        raise BadSegmentError(f"a bitmap has more bits than the {columns} columns of its segment")
+    return Packed(tuple(unpack_words(value[HEAD:start])), keys.astype(np.uint64, copy=False), bits)
+
+
+def encode(packed: Packed) -> bytes:
+    """Return the value that says this."""
+    columns = len(packed.slots)
+    if not 0 < columns <= MOST_COLUMNS:
+        raise ValueError(f"a segment has 1 to {MOST_COLUMNS} columns, not {columns}")
+    keys = np.ascontiguousarray(packed.keys, "<u8").view(np.uint8).reshape(-1, WORD_BYTES)
+    records = np.hstack([keys, packed.bits]).tobytes()
+    return bytes([PACKED, 0]) + columns.to_bytes(2, "little") + pack_words(packed.slots) + records
+
+
+def pack(holders: Mapping[int, Iterable[int]]) -> Packed:
+    """Return what says that each of these keys is held by its slots, of which each has at least one."""
+    sets = {key: set(slots) for key, slots in holders.items()}
+    slots = tuple(dict.fromkeys(slot for held in sets.values() for slot in sorted(held)))
+    held = np.array([[slot in held for slot in slots] for held in sets.values()], np.bool_)
+    bits = np.packbits(held, axis=1, bitorder="little")
+    return Packed(slots, np.fromiter(sets, np.uint64, len(sets)), bits)
+
+
+def holders(packed: Packed) -> dict[int, set[int]]:
+    """Return the slots that hold each key."""
+    rows = np.unpackbits(packed.bits, axis=1, count=len(packed.slots), bitorder="little")
+    slots = packed.slots
+    return {
+        key: {slots[column] for column in np.flatnonzero(row).tolist()}
+        for key, row in zip(packed.keys.tolist(), rows, strict=True)
+    }
+
+
+def is_spilled(value: bytes | None) -> bool:
+    """Whether a segment's value, None for none, begins like that of a spilled one."""
+    return bool(value and value[0] == SPILLED)
+
+
+def spilled_blocks(value: bytes) -> int | None:
+    """Return how many blocks of a segment have fields of their own; None where it is packed.
+
+    Raises BadSegmentError for a marker that is none.
+    """
+    if not is_spilled(value):
+        return None
+    if len(value) != 8 or any(value[1:HEAD]):
+        raise BadSegmentError(f"a spilled segment's value is {value[:16].hex()}")
+    return int.from_bytes(value[HEAD:], "little")

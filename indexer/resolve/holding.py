@@ -1,0 +1,168 @@
+"""What one place holds: copies of names, and the keys that they stand for.
+
+A place is a tier and a cache group of a rank.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from indexer.engines.event import EngineHash
+from indexer.invariant import BrokenInvariantError
+from indexer.resolve.saved import SavedHolding
+
+
+class Holding:
+    """Counts copies of each name and names of each key."""
+
+    def __init__(self) -> None:
+        self.copies: dict[EngineHash, int] = {}
+        """How often each live name is held."""
+        self.names: dict[int, EngineHash] = {}
+        """A live name of each key."""
+        self._more: dict[int, list[EngineHash]] = {}
+        """The others, of keys that several stand for."""
+        self.doubted: set[EngineHash] = set()
+        """Names of which nothing is certain since something was missed."""
+        self.thinned: set[EngineHash] = set()
+        """Names that were last removed, and are held because they had been announced more often."""
+        self.repeated: set[EngineHash] = set()
+        """Names of which a copy was announced in a way in which a hit may be, too."""
+        self.certain = 0
+        """Copies of all names but those in doubt."""
+
+    @property
+    def certain_names(self) -> int:
+        """How many names are held, but for those in doubt."""
+        return len(self.copies) - len(self.doubted)
+
+    def sole(self, key: int) -> EngineHash | None:
+        """Return the name that stands for a key; None where none does, or several do."""
+        return None if key in self._more else self.names.get(key)
+
+    def hold(self, name: EngineHash, keys: Iterable[int], *, may_be_hit: bool = False) -> list[int]:
+        """Hold one copy more of a name; return the keys that are new here."""
+        count = self.copies.get(name, 0)
+        self.certain += 1
+        if count:
+            self.thinned.discard(name)
+            if name in self.doubted:
+                # What was counted before may be gone; this copy is certain.
+                self.doubted.discard(name)
+                count = 0
+            elif may_be_hit:
+                self.repeated.add(name)
+            self.copies[name] = count + 1
+            return []
+        self.copies[name] = 1
+        return [key for key in keys if self._stand(name, key)]
+
+    def _stand(self, name: EngineHash, key: int) -> bool:
+        """Let a name stand for a key; return whether it is the first one."""
+        if key in self.names:
+            self._more.setdefault(key, []).append(name)
+            return False
+        self.names[key] = name
+        return True
+
+    def release(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
+        """Let one copy of a held name go; return the keys that are gone from here."""
+        count = self.copies[name]
+        if count > 1:
+            self.copies[name] = count - 1
+            if name not in self.doubted:
+                self.certain -= 1
+                self.thinned.add(name)
+            return []
+        return self.drop(name, keys)
+
+    def drop(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
+        """Let every copy of a held name go; return the keys that are gone from here."""
+        copies = self.copies.pop(name)
+        if name not in self.doubted:
+            self.certain -= copies
+        self.doubted.discard(name)
+        self.thinned.discard(name)
+        self.repeated.discard(name)
+        return [key for key in keys if self._leave(name, key)]
+
+    def _leave(self, name: EngineHash, key: int) -> bool:
+        """Let a name stand for a key no longer; return whether it was the last one."""
+        more = self._more.get(key)
+        if more is None:
+            del self.names[key]
+            return True
+        if self.names[key] == name:
+            self.names[key] = more.pop()
+        else:
+            more.remove(name)
+        if not more:
+            del self._more[key]
+        return False
+
+    def take(self, name: EngineHash, key: int, *, in_doubt: bool) -> None:
+        """Hold one copy of a name that was held elsewhere."""
+        self.hold(name, (key,))
+        if in_doubt:
+            self.doubted.add(name)
+            self.certain -= 1
+
+    def restore(
+        self,
+        saved: SavedHolding,
+        last: Mapping[EngineHash, int],
+        earlier: Mapping[EngineHash, Iterable[int]],
+    ) -> None:
+        """Hold what another process held, given the last key of every name, and the keys before it."""
+        copies = self.copies = saved.copies
+        self.doubted = set(saved.doubted)
+        self.thinned = set(saved.thinned)
+        self.repeated = set(saved.repeated)
+        self.certain = sum(copies.values()) - sum(map(copies.__getitem__, self.doubted))
+        for name in copies:
+            self._stand(name, last[name])
+        for name in earlier.keys() & copies.keys():
+            for key in earlier[name]:
+                self._stand(name, key)
+
+    def doubt(self) -> None:
+        """Take note that any name may be gone."""
+        self.doubted = set(self.copies)
+        self.thinned.clear()
+        self.repeated.clear()
+        self.certain = 0
+
+    def one_copy_each(self) -> None:
+        """Take every name that is not in doubt to be held once."""
+        for name in self.copies.keys() - self.doubted:
+            self.copies[name] = 1
+        self.thinned.clear()
+        self.repeated.clear()
+        self.certain = len(self.copies) - len(self.doubted)
+
+    def prove(self, name: EngineHash) -> bool:
+        """Take note that one copy of a name is certain; False where that was so before."""
+        if name not in self.doubted:
+            return False
+        self.doubted.remove(name)
+        self.copies[name] = 1
+        self.certain += 1
+        return True
+
+    def check(self, keys: dict[EngineHash, tuple[int, ...]]) -> None:
+        """Raise BrokenInvariantError where the counts do not add up, given each name's keys."""
+        if min(self.copies.values(), default=1) < 1:
+            raise BrokenInvariantError("a name without copies is kept")
+        if not self.doubted <= self.copies.keys():
+            raise BrokenInvariantError("a name that is not held is in doubt")
+        if not self.thinned <= self.copies.keys() - self.doubted:
+            raise BrokenInvariantError("a name that was removed last is not held, or in doubt")
+        once = {name for name, count in self.copies.items() if count == 1}
+        if not self.repeated <= self.copies.keys() - self.doubted - (once - self.thinned):
+            raise BrokenInvariantError("a name that may have been hit has one copy, or is in doubt")
+        certain = (count for name, count in self.copies.items() if name not in self.doubted)
+        if self.certain != sum(certain):
+            raise BrokenInvariantError("the copies do not add up")
+        standing = {(key, name) for name in self.copies for key in keys[name]}
+        known = [*self.names.items()]
+        known += ((key, name) for key, names in self._more.items() for name in names)
+        if standing != set(known) or len(standing) != len(known) or not all(self._more.values()):
+            raise BrokenInvariantError("the names of the keys do not add up")

@@ -1,0 +1,141 @@
+"""One rank's slots in the index: what it holds in each place of its present life."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from indexer.engines.cache_groups import Layout
+from indexer.engines.event import Tier
+from indexer.index.contract import Index
+from indexer.index.slot import Place, SlotTable
+from indexer.invariant import BrokenInvariantError
+from indexer.resolve.resolver import Added, Change, Gone, Spot
+
+
+class RankSlots:
+    """Applies a rank's changes to the index: the sink of a router's `RankIngest`."""
+
+    def __init__(self, pod: str, rank: int, index: Index, table: SlotTable) -> None:
+        self._pod = pod
+        self._rank = rank
+        self._index = index
+        self._table = table
+        self._epoch = 0
+        self.certain: dict[Spot, int] = {}
+        self.doubted: dict[Spot, int] = {}
+        """What was held when something was missed, where that is kept apart (`indexer.compiled`)."""
+        self._is_aside = False
+        """Whether what is in doubt is being told anew, so that most of it is in both."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of the rank's present life."""
+        return self._epoch
+
+    def apply(self, change: Change) -> None:
+        """Apply one change."""
+        if isinstance(change, Added):
+            self._index.add(self.slot(change.spot), change.keys, change.links)
+        elif isinstance(change, Gone):
+            self._index.remove(self.slot(change.spot), change.keys)
+        else:
+            self.empty()
+
+    def apply_whole(self, change: Change) -> bool:
+        """Apply one change; return whether all that it names was as it says: absent, or there.
+
+        An index that has given up keys for want of room cannot tell; then it was.
+        """
+        if not isinstance(change, Added | Gone):
+            self.apply(change)
+            return True
+        slot = self.slot(change.spot)
+        before = self._index.count(slot)
+        self.apply(change)
+        changed = abs(self._index.count(slot) - before)
+        return changed == len(change.keys) or self._index.stats().evicted > 0
+
+    def slot(self, spot: Spot) -> int:
+        """Return a place's slot."""
+        slot = self.certain.get(spot)
+        if slot is None:
+            slot = self.certain[spot] = self._table.claim(self._place(spot))
+        return slot
+
+    def _place(self, spot: Spot) -> Place:
+        tier, group = spot
+        return Place(self._pod, self._rank, tier, self._epoch, group)
+
+    def doubt(self, spot: Spot) -> None:
+        """Let a place's slot be one of what is in doubt, of which there is none; begin another."""
+        slot = self.doubted[spot] = self.certain.pop(spot)
+        self._table.change(slot, replace(self._place(spot), doubted=True))
+        self.slot(spot)
+
+    def set_aside(self) -> None:
+        """Keep what is held as in doubt and begin every place anew.
+
+        Where something is set aside already, what was begun since is let go.
+        """
+        for spot in list(self.certain):
+            if spot in self.doubted:
+                self._drop(self.certain.pop(spot))
+            else:
+                self.doubt(spot)
+        self._is_aside = True
+
+    def drop_doubted(self) -> None:
+        """Let go of what is still in doubt."""
+        for slot in self.doubted.values():
+            self._drop(slot)
+        self.doubted.clear()
+        self._is_aside = False
+
+    def drop(self, spot: Spot) -> None:
+        """Let a place hold nothing that is certain."""
+        self._drop(self.certain.pop(spot))
+
+    def _drop(self, slot: int) -> None:
+        self._table.retire(slot)
+        self._index.drop(slot)
+
+    def empty(self) -> None:
+        """Begin a new epoch: what the old one's slots held is gone for readers at once."""
+        self.drop_doubted()
+        for slot in self.certain.values():
+            self._drop(slot)
+        self.certain.clear()
+        self._epoch += 1
+
+    def blocks(self, layout: Layout) -> dict[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds.
+
+        While blocks are told anew, as many as were held before or are told already.
+        """
+        certain, doubted = self._counts(self.certain, layout), self._counts(self.doubted, layout)
+        return {
+            tier: max(certain[tier], doubted[tier])
+            if self._is_aside
+            else certain[tier] + doubted[tier]
+            for tier in certain | doubted
+        }
+
+    def _counts(self, slots: Mapping[Spot, int], layout: Layout) -> Counter[Tier]:
+        counts: Counter[Tier] = Counter()
+        for (tier, group), slot in list(slots.items()):
+            if group == layout.shown:
+                counts[tier] += self._index.count(slot)
+        return counts
+
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the index holds other keys than these."""
+        for spot in self.certain.keys() | self.doubted.keys():
+            keys = held.get(spot, set())
+            slots = {of[spot] for of in (self.certain, self.doubted) if spot in of}
+            if sum(map(self._index.count, slots)) != len(keys):
+                raise BrokenInvariantError(f"the slots of {spot} hold another number of keys")
+            stretches = self._index.stretches(list(keys))
+            if sum(stop - start for slot, start, stop in stretches if slot in slots) != len(keys):
+                raise BrokenInvariantError(f"the slots of {spot} do not hold all of its keys")
+        if any(keys for spot, keys in held.items() if spot not in self.certain):
+            raise BrokenInvariantError("a place that holds keys has no slot")

@@ -1,0 +1,197 @@
+"""What a rank's ordered batches are applied to."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from indexer.engines.cache_groups import Layout
+from indexer.engines.event import Event, Tier
+from indexer.index.orphans import Orphans
+from indexer.resolve.resolver import Change, Resolver, ResolverCounts, Spot
+from indexer.resolve.saved import SavedResolver
+
+
+class Sink(Protocol):
+    """Where a rank's changes go: the slots of an index, or a publisher's journal."""
+
+    def apply(self, change: Change) -> None:
+        """Take one change."""
+
+    def empty(self) -> None:
+        """Take note that the rank holds nothing."""
+
+    def blocks(self, layout: Layout) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the sink holds other keys than these."""
+
+
+class RankState(Protocol):
+    """What one rank holds, and how its engine's events change it.
+
+    The test-suite of `tests/indexer/test_ingest.py` runs on each implementation.
+    """
+
+    @property
+    def layout(self) -> Layout:
+        """How the rank's cache is divided."""
+
+    @property
+    def counts(self) -> ResolverCounts:
+        """What happened so far."""
+
+    @property
+    def orphans(self) -> Orphans:
+        """The stores that wait for their parent."""
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Follow the events of one batch."""
+
+    def scan(self, payloads: Sequence[bytes]) -> int:
+        """Return how many batches, from the first one on, can be followed without being decoded."""
+
+    def apply_scanned(self, capacity: int, *, heals: bool) -> bool:
+        """Follow those, up to one that may change the trust; return whether any are left.
+
+        `capacity` is the cache's, 0 where it is not known; with `heals` the trust may heal.
+        """
+
+    def doubt(self) -> None:
+        """Take note that something was missed: no name known now is certain any more."""
+
+    def can_settle(self, capacity: int) -> bool:
+        """Whether everything that was cached at the last doubt must be gone or proven by now."""
+
+    def settle(self) -> object:
+        """Drop what is still in doubt."""
+
+    def lost_room(self) -> None:
+        """Take note that blocks are missing: given up for want of room, or told by what was lost."""
+
+    def copies(self) -> int | None:
+        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+
+    def may_show_hits(self) -> bool:
+        """Whether something may be shown only because a hit was announced as a store."""
+
+    def give_up_excess(self) -> object:
+        """Let the fastest tier hold only what must be there although hits were announced too."""
+
+    def forget(self) -> object:
+        """Forget the rank's whole life."""
+
+    def close(self) -> None:
+        """Let the rank hold nothing, for good."""
+
+    def blocks(self) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+
+    def held(self) -> Mapping[Spot, set[int]]:
+        """Return the keys that each place holds."""
+
+    def save(self) -> SavedResolver:
+        """Return what a later process needs to go on from here."""
+
+    def restore(self, saved: SavedResolver) -> object:
+        """Go on from what another process saved; nothing may have been applied before."""
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where any part contradicts itself."""
+
+
+class PureState:
+    """A resolver, and a sink for what it finds."""
+
+    def __init__(self, resolver: Resolver, sink: Sink) -> None:
+        self.resolver = resolver
+        self._sink = sink
+
+    @property
+    def layout(self) -> Layout:
+        """How the rank's cache is divided."""
+        return self.resolver.layout
+
+    @property
+    def counts(self) -> ResolverCounts:
+        """What happened so far."""
+        return self.resolver.counts
+
+    @property
+    def orphans(self) -> Orphans:
+        """The stores that wait for their parent."""
+        return self.resolver.orphans
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Follow the events of one batch."""
+        self._pass_on(self.resolver.apply_all(events))
+
+    def _pass_on(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._sink.apply(change)
+
+    def scan(self, payloads: Sequence[bytes]) -> int:  # noqa: ARG002
+        """Return 0: every batch has to be decoded."""
+        return 0
+
+    def apply_scanned(self, capacity: int, *, heals: bool) -> bool:  # noqa: ARG002
+        """Follow nothing."""
+        return False
+
+    def doubt(self) -> None:
+        """Take note that something was missed: no name known now is certain any more."""
+        self.resolver.doubt()
+
+    def can_settle(self, capacity: int) -> bool:
+        """Whether everything that was cached at the last doubt must be gone or proven by now."""
+        return self.resolver.can_settle(capacity)
+
+    def settle(self) -> None:
+        """Drop what is still in doubt."""
+        self._pass_on(self.resolver.settle())
+
+    def lost_room(self) -> None:
+        """Take note that keys were given up for want of room."""
+        self.resolver.stored_since_doubt = 0
+
+    def copies(self) -> int | None:
+        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        return self.resolver.copies()
+
+    def may_show_hits(self) -> bool:
+        """Whether something may be shown only because a hit was announced as a store."""
+        return self.resolver.may_show_hits()
+
+    def give_up_excess(self) -> None:
+        """Let the fastest tier hold only what must be there although hits were announced too."""
+        self._pass_on(self.resolver.give_up_excess())
+
+    def forget(self) -> None:
+        """Forget the rank's whole life."""
+        self.resolver.forget()
+        self._sink.empty()
+
+    def close(self) -> None:
+        """Let the rank hold nothing, for good."""
+        self.resolver.empty()
+        self._sink.empty()
+
+    def blocks(self) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        return self._sink.blocks(self.layout)
+
+    def held(self) -> Mapping[Spot, set[int]]:
+        """Return the keys that each place holds."""
+        return self.resolver.held()
+
+    def save(self) -> SavedResolver:
+        """Return what a later process needs to go on from here."""
+        return self.resolver.save()
+
+    def restore(self, saved: SavedResolver) -> None:
+        """Go on from what another process saved."""
+        self._pass_on(self.resolver.restore(saved))
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where names, copies, keys and the sink disagree."""
+        self.resolver.check()
+        self._sink.check(self.held())

@@ -1,0 +1,105 @@
+"""What a rank's names look like between two processes.
+
+Names that are plain (`indexer.compiled.names.names`) are arrays, so that a million of them are saved and
+read in a moment; what follows ranks in pure Python reads them as if they had been saved one by one.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from indexer.engines.cache_groups import Group
+from indexer.engines.event import EngineHash, Tier
+from indexer.keys.segment import SavedSegments
+from indexer.keys.word import WORD_BYTES, unpack_words
+
+DOUBT_BITS = 4
+"""Bits of a byte of `SavedPlain.places` below those that tell of doubt."""
+
+
+class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
+    """What one place holds: how often each name, and which of them are in doubt."""
+
+    tier: Tier
+    group: int
+    copies: dict[EngineHash, int]
+    doubted: list[EngineHash]
+    thinned: list[EngineHash] = []
+    """Names that were last removed, and are held because they had been announced more often."""
+    repeated: list[EngineHash] = []
+    """Names of which a copy was announced in a way in which a hit may be, too."""
+
+
+class SavedPlain(msgspec.Struct, frozen=True):
+    """Plain names in arrays, parents before their children. Raises ValueError where lengths differ."""
+
+    tiers: list[Tier]
+    names: bytes
+    """8 bytes each, little-endian; so are the others but for `places`."""
+    keys: bytes
+    parents: bytes
+    """The parents' keys; 0 where there is none that is known."""
+    places: bytes
+    """For each of `groups` a byte each: a bit for each of `tiers` that holds it there; `DOUBT_BITS`
+    above it that for doubt."""
+    groups: list[int]
+
+    def __post_init__(self) -> None:
+        size = len(self.names)
+        places = WORD_BYTES * len(self.places)
+        if not size == len(self.keys) == len(self.parents) or size * len(self.groups) != places:
+            raise ValueError("the arrays of plain names have other lengths than each other")
+        if len(self.tiers) > DOUBT_BITS:
+            raise ValueError(f"there are more than {DOUBT_BITS} tiers")
+
+
+class SavedResolver(msgspec.Struct, frozen=True):
+    """A resolver's names, for a process that is to go on. Orphans are not kept."""
+
+    groups: dict[int, Group]
+    lookahead: bool
+    firm: list[int]
+    stored_since_doubt: int
+    keys: dict[EngineHash, int]
+    earlier: dict[EngineHash, tuple[int, ...]]
+    above: dict[EngineHash, int]
+    """The key of the block before each name's first, but for the beginnings of prompts."""
+    holdings: list[SavedHolding]
+    plain: SavedPlain | None = None
+    segments: SavedSegments | None = None
+    parted: list[int] = []
+    """Groups that have announced blocks of more than one size."""
+
+    def one_by_one(self) -> "SavedResolver":
+        """Return the same without arrays."""
+        if self.plain is None:
+            return self
+        names, keys = unpack_words(self.plain.names), unpack_words(self.plain.keys)
+        above = zip(names, unpack_words(self.plain.parents), strict=True)
+        return replace(
+            self,
+            keys={**self.keys, **dict(zip(names, keys, strict=True))},
+            above={**self.above, **{name: key for name, key in above if key}},
+            holdings=_joined(self.holdings, self.plain, names),
+            plain=None,
+        )
+
+
+def _joined(
+    holdings: Iterable[SavedHolding], plain: SavedPlain, names: Sequence[EngineHash]
+) -> list[SavedHolding]:
+    """Return holdings with what plain names hold."""
+    found = {(one.tier, one.group): one for one in holdings}
+    for row, group in enumerate(plain.groups):
+        places = plain.places[row * len(names) : (row + 1) * len(names)]
+        held_at = list(zip(names, places, strict=True))
+        for bit, tier in enumerate(plain.tiers):
+            in_doubt = 1 << bit + DOUBT_BITS
+            doubted = [name for name, held in held_at if held & in_doubt]
+            here = [name for name, held in held_at if held & (in_doubt | 1 << bit)]
+            if here:
+                one = found.get((tier, group)) or SavedHolding(tier, group, {}, [])
+                copies = {**one.copies, **dict.fromkeys(here, 1)}
+                found[tier, group] = replace(one, copies=copies, doubted=one.doubted + doubted)
+    return list(found.values())

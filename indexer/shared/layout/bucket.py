@@ -1,0 +1,93 @@
+"""What the fields of one bucket say together, and whether they may."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.segment_value import (
+    MOST_RECORDS,
+    BadSegmentError,
+    decode,
+    holders,
+    spilled_blocks,
+)
+from indexer.keys.word import WORD_BYTES
+from indexer.shared.layout.names import BORN
+from indexer.shared.layout.pages import CHECKPOINT
+
+Holders = dict[int, set[int]]
+"""Of each key: the slots that hold it."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """What a bucket holds."""
+
+    segments: dict[int, Holders] = field(default_factory=dict)
+    spilled: set[int] = field(default_factory=set)
+    """Segments whose blocks have fields of their own."""
+    checkpoints: dict[bytes, bytes] = field(default_factory=dict)
+    """By their fields."""
+
+
+def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> Bucket:
+    """Return what all fields of a bucket say.
+
+    Raises BrokenInvariantError where they contradict themselves or each other: a writer of this version
+    leaves no such thing, at any moment.
+    """
+    bucket = Bucket()
+    counts: dict[int, int] = {}
+    blocks: dict[int, Holders] = {}
+    for name, value in fields.items():
+        if name == BORN:
+            continue
+        if name.startswith(CHECKPOINT):
+            bucket.checkpoints[name] = value
+        elif len(name) == WORD_BYTES:
+            segment = _word(name)
+            count = _spilled(name, value)
+            if count is None:
+                bucket.segments[segment] = _checked(name, value, most)
+            else:
+                counts[segment] = count
+        elif len(name) == 2 * WORD_BYTES:
+            one = _checked(name, value, 1)
+            if one.keys() != {_word(name[WORD_BYTES:])}:
+                raise BrokenInvariantError(f"field {name.hex()} holds another block")
+            blocks.setdefault(_word(name[:WORD_BYTES]), {}).update(one)
+        else:
+            raise BrokenInvariantError(f"field {name[:40].hex()} is none of the index")
+    if counts != {segment: len(held) for segment, held in blocks.items()}:
+        raise BrokenInvariantError("spilled segments do not have as many blocks as they say")
+    bucket.segments |= blocks
+    bucket.spilled = set(blocks)
+    return bucket
+
+
+def _word(packed: bytes) -> int:
+    return int.from_bytes(packed, "little")
+
+
+def _spilled(name: bytes, value: bytes) -> int | None:
+    try:
+        return spilled_blocks(value)
+    except BadSegmentError as error:
+        raise BrokenInvariantError(f"field {name.hex()}: {error}") from error
+
+
+def _checked(name: bytes, value: bytes, most: int) -> Holders:
+    try:
+        packed = decode(value)
+    except BadSegmentError as error:
+        raise BrokenInvariantError(f"field {name.hex()}: {error}") from error
+    held = holders(packed)
+    if len(held) != len(packed.keys) or len(set(packed.slots)) != len(packed.slots):
+        raise BrokenInvariantError(f"field {name.hex()} names a block or a slot twice")
+    if not all(held.values()):
+        raise BrokenInvariantError(f"field {name.hex()} keeps a block without holders")
+    if set().union(*held.values()) != set(packed.slots):
+        raise BrokenInvariantError(f"field {name.hex()} keeps a slot without blocks")
+    if len(held) > most:
+        raise BrokenInvariantError(f"field {name.hex()} has {len(held)} blocks, more than {most}")
+    return held

@@ -1,0 +1,138 @@
+"""What is said of a pod in Redis: who writes for it, under which slots, and how far it is.
+
+The record is a hash under a lease: its publisher renews it, and where it is gone the pod is too.
+
+    token     the claim's number: a later claim has a higher one, and an earlier one's writes are refused
+    owner     who claimed it: random, one life of one writer
+    building  the base of the claim whose content is being written; missing when it is complete
+    claim     `Claim`, as JSON: of the last content that was complete
+    applied   the last sequence of the publisher's journal that is in the index and in the log
+    audits    how often the writer has found every bucket as it left it, within this claim
+    sound     there where the index is what the publisher says; missing while it may not be
+    reason    why not
+    state:N   what the publisher says of rank N: a RankState (`proto/warmpath/watch/v1`)
+    blocks:N  distinct blocks that rank N holds, by tier, as JSON
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from indexer.engines.cache_groups import MOST_NUMBER
+from indexer.engines.event import Tier
+from indexer.message import read_message
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.process.shortened import shortened
+from indexer.trust import MOST_REASON, Level
+from indexer.watch.watched_rank import layout_of
+
+SLOTS_OF_A_CLAIM = 1 << 16
+"""A slot is the claim's base x this + the number of its place."""
+
+MOST_RANKS = 1024
+MOST_COUNT = 1 << 53
+"""Of batches, claims and blocks: Lua in Redis counts in floats, which are whole up to here."""
+
+Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+
+
+class SpotOf(msgspec.Struct, frozen=True, array_like=True):
+    """What a slot stands for: a rank's tier and cache group."""
+
+    rank: Rank
+    tier: Tier
+    group: Annotated[int, Meta(ge=0, le=MOST_NUMBER)]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One writer's claim on a pod."""
+
+    owner: str
+    """Random: one life of one writer."""
+    base: Annotated[int, Meta(ge=0, lt=1 << 47)]
+    """Random, 47 bits: the slots of this claim are base * SLOTS_OF_A_CLAIM + n."""
+    places: Annotated[list[SpotOf | None], Meta(max_length=SLOTS_OF_A_CLAIM)]
+    """What each of its slots stands for; None for one that was dropped."""
+    keyspace: str
+    """Fingerprint of model and hash seed (`indexer.keys.key.fingerprint`)."""
+    model: str
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    watch: str = ""
+    """host:port at which the publisher serves CacheWatch; empty: nowhere."""
+
+    def slot(self, number: int) -> int:
+        """Return the slot of a place."""
+        return self.base * SLOTS_OF_A_CLAIM + number
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A pod's record, as it was read."""
+
+    token: int
+    claim: Claim | None
+    """None where the first claim's content is not there yet."""
+    applied: int
+    audits: int
+    sound: bool
+    reason: str
+    states: dict[int, pb.RankState]
+    blocks: dict[int, dict[Tier, int]]
+    owner: str = ""
+    building: int = 0
+    """0: nothing is being built."""
+
+
+class BadRecordError(ValueError):
+    """A record is not what this version writes."""
+
+
+def fields_of(reply: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return a hash's fields from the reply to HGETALL: names and values in turn."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def read_record(fields: Mapping[bytes, bytes]) -> Record | None:
+    """Return a record from its hash's fields; None where there are none. Raises BadRecordError."""
+    if not fields:
+        return None
+    try:
+        return _read(fields)
+    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+        raise BadRecordError(f"a pod's record cannot be read: {error}") from error
+
+
+def _read(fields: Mapping[bytes, bytes]) -> Record:
+    states: dict[int, pb.RankState] = {}
+    blocks: dict[int, dict[Tier, int]] = {}
+    for name, value in fields.items():
+        kind, _, number = name.partition(b":")
+        if kind == b"state":
+            state = states[_count(number, MOST_RANKS)] = read_message(pb.RankState, value)
+            Level(state.trust)
+            layout_of(state)
+        elif kind == b"blocks":
+            held = msgspec.json.decode(value, type=dict[Tier, Count])
+            blocks[_count(number, MOST_RANKS)] = held
+    claim: Any = fields.get(b"claim")
+    return Record(
+        token=_count(fields[b"token"]),
+        claim=msgspec.json.decode(claim, type=Claim) if claim else None,
+        applied=_count(fields.get(b"applied", b"0")),
+        audits=_count(fields.get(b"audits", b"0")),
+        sound=b"sound" in fields,
+        reason=shortened(fields.get(b"reason", b"").decode(), MOST_REASON),
+        states=states,
+        blocks=blocks,
+        owner=fields.get(b"owner", b"").decode(),
+        building=_count(fields.get(b"building", b"0")),
+    )
+
+
+def _count(digits: bytes, most: int = MOST_COUNT) -> int:
+    """Return a number. Raises ValueError for one that nobody counts up to."""
+    if not digits.isdigit() or len(digits) > len(str(most)) or int(digits) > most:
+        raise ValueError(f"{digits[:40]!r} is no number from 0 to {most}")
+    return int(digits)

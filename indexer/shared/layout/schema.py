@@ -1,0 +1,131 @@
+"""Whether this version and what lies under a prefix fit, and whether the server is one that serves."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+
+from indexer.keys.segment import SEGMENT
+from indexer.shared.layout.names import SCHEMA, Names
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    Redis,
+    RefusedError,
+    Reply,
+    UnreachableError,
+    good,
+    script,
+)
+
+log = logging.getLogger(__name__)
+
+OLDEST = (6, 2)
+TIMEOUT = 5.0
+"""Seconds."""
+
+
+class SchemaError(Exception):
+    """Another version's data lie under the prefix, or the server is too old."""
+
+
+async def ensure(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> None:
+    """Say under the prefix how it is to be read; where that is said already, check that it is so.
+
+    At once atomic and harmless to repeat: whoever writes does it at each claim, since a Redis that has
+    lost everything has lost this too. Raises SchemaError, RefusedError or UnreachableError.
+    """
+    [reply] = await redis.run([ensure_call(names)], timeout=timeout)
+    judge(names, good(reply))
+
+
+async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
+    """Return whether anybody has said yet how what lies under the prefix is to be read. Writes nothing.
+
+    Raises SchemaError where that is another version's, RefusedError or UnreachableError.
+    """
+    [reply] = await redis.run([Command(("HGETALL", names.schema))], timeout=timeout)
+    if good(reply):
+        judge(names, reply)
+    return bool(reply)
+
+
+def ensure_call(names: Names) -> Call:
+    """Return what `ensure` asks."""
+    arguments = tuple(word for pair in _ours(names).items() for word in pair)
+    return Call(script("schema"), (names.schema,), arguments)
+
+
+def judge(names: Names, reply: Reply) -> None:
+    """Take what was answered. Raises SchemaError where it is another version's."""
+    ours = _ours(names)
+    theirs = {
+        name.decode(errors="replace"): value.decode(errors="replace")
+        for name, value in zip(reply[::2], reply[1::2], strict=True)
+    }
+    if all(theirs.get(name) == str(value) for name, value in ours.items()):
+        return
+    raise SchemaError(
+        f"prefix {names.prefix!r}: the index there has {_list(theirs)}; this version of warmpath "
+        f"needs {_list(ours)}. Give this deployment a prefix of its own; or, when no process of the "
+        f"other version runs any more, delete the keys {names.prefix}:*, and publishers write all anew"
+    )
+
+
+def _ours(names: Names) -> dict[str, int]:
+    return {"schema": SCHEMA, "buckets": names.buckets, "segment": SEGMENT}
+
+
+async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
+    """Return what the server's operator should know; of a cluster, as one of its nodes has it.
+
+    Empty too where the user may not read it (INFO). Raises SchemaError where the server is too old, and
+    UnreachableError.
+    """
+    [reply] = await redis.run([Command(("INFO",))], timeout=timeout)
+    if isinstance(reply, UnreachableError):
+        raise reply
+    if isinstance(reply, RefusedError):
+        return []
+    facts = dict(re.findall(r"^(\w+):(.*?)\r?$", reply.decode(errors="replace"), re.MULTILINE))
+    version = facts.get("redis_version", "")
+    numbers = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST:
+        raise SchemaError(
+            f"the Redis server is version {version or 'unknown'}; "
+            f"the shared index needs {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey"
+        )
+    return [*_memory(facts), *_persistence(facts)]
+
+
+async def tell_of_server(redis: Redis, *, pause: float = 1.0) -> None:
+    """Log what its operator should know as soon as there is a server; asked each `pause` seconds."""
+    while True:
+        try:
+            for line in await check_server(redis):
+                log.warning("Redis: %s", line)
+        except UnreachableError:
+            await asyncio.sleep(pause)
+        except SchemaError as error:
+            log.error("%s", error)  # noqa: TRY400 - where it was raised says nothing more
+            return
+        else:
+            return
+
+
+def _memory(facts: dict[str, str]) -> Iterator[str]:
+    limit, policy = int(facts.get("maxmemory", "0")), facts.get("maxmemory_policy", "noeviction")
+    if limit and policy != "noeviction":
+        yield (
+            f"maxmemory-policy is {policy}: at the limit of {limit} bytes Redis drops parts of the "
+            "index at its own choice, and publishers write them again; noeviction is recommended"
+        )
+
+
+def _persistence(facts: dict[str, str]) -> Iterator[str]:
+    if facts.get("aof_enabled", "0") == "0":
+        yield "appendonly is off: after a restart of Redis, publishers write the index anew"
+
+
+def _list(fields: dict[str, str] | dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in fields.items()) or "no schema"

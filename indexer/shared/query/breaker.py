@@ -1,0 +1,107 @@
+"""A circuit breaker: what has failed several times in a row is left alone for a while. Sans-I/O.
+
+    closed --failures in a row--> open --a pause--> half-open --the probe succeeds--> on probation
+       ^                           ^                    |                                 |  |
+       |                           +---the probe fails--+          one more failure: open-+  |
+       +------------------------------------------------------------------a success ---------+
+
+The pause doubles each time, up to a bound, and begins anew only after a success that was no probe: a
+probe is small, and may succeed where what is really asked does not.
+
+The states are those of Michael Nygard's "Release It!" (2007), chapter 5; probation is ours.
+"""
+
+from enum import StrEnum
+
+from indexer.invariant import BrokenInvariantError
+
+FAILURES = 3
+"""In a row, until it opens."""
+PAUSE = 0.25
+"""Seconds until the first probe."""
+LONGEST_PAUSE = 8.0
+"""Seconds between two probes at most."""
+
+
+class State(StrEnum):
+    """What a breaker lets through."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class Breaker:
+    """Decides whether something is asked at all. `now` is a monotonic clock, seconds."""
+
+    def __init__(
+        self,
+        *,
+        failures: int = FAILURES,
+        pause: float = PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        self.state = State.CLOSED
+        self.openings = 0
+        """How often it has opened."""
+        self._most = failures
+        self._failures = 0
+        self._first_pause = pause
+        self._longest_pause = longest_pause
+        self._pause = pause
+        self._probe_at = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether callers may ask."""
+        return self.state is State.CLOSED
+
+    def take_probe(self, now: float) -> bool:
+        """Return whether a probe is due; then it is the caller's, who tells `probed`.
+
+        A probe of which nothing is told for a pause counts as lost: another is due then.
+        """
+        if self.is_closed or now < self._probe_at:
+            return False
+        self.state = State.HALF_OPEN
+        self._probe_at = now + self._pause
+        return True
+
+    def probed(self, now: float, *, ok: bool) -> None:
+        """Take note of a probe's end; one that was given up for lost may be told as well."""
+        if self.state is not State.HALF_OPEN:
+            return
+        if ok:
+            self.state = State.CLOSED
+            self._failures = self._most - 1
+        else:
+            self._open(now)
+
+    def succeeded(self) -> None:
+        """Take note that what was asked was answered; of what was asked before it opened, nothing."""
+        if self.is_closed:
+            self._failures = 0
+            self._pause = self._first_pause
+
+    def failed(self, now: float) -> None:
+        """Take note that it was not."""
+        if not self.is_closed:
+            return
+        self._failures += 1
+        if self._failures >= self._most:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        if self.state is State.CLOSED:
+            self.openings += 1
+        self.state = State.OPEN
+        self._failures = 0
+        self._probe_at = now + self._pause
+        self._pause = min(self._longest_pause, 2 * self._pause)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the numbers do not fit the state."""
+        if not 0 <= self._failures < self._most or (self._failures and not self.is_closed):
+            raise BrokenInvariantError(f"{self._failures} failures while {self.state}")
+        if not self._first_pause <= self._pause <= self._longest_pause:
+            raise BrokenInvariantError(f"a pause of {self._pause} s")

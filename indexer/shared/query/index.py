@@ -1,0 +1,320 @@
+"""The shared index read for each prompt: over the network where there is time, else from a copy.
+
+    refresh   the parts that were not read of late --HMGET a bucket--> Redis --> the copy
+    match     who holds what, by the copy alone, and whether all of it is fresh
+
+Each read tells too which bucket it was (`births`): one that was lost since holds less than it should,
+and until its writers have looked again nothing is sure.
+
+What fails several times in a row is left alone for a while (`reach`): answers do not wait for it.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from indexer.index.slot import Place
+from indexer.keys.key import Chain
+from indexer.keys.segment import SEGMENT
+from indexer.packed_keys import packed_keys
+from indexer.process.tasks import cancel, watched
+from indexer.shared.layout.names import Names
+from indexer.shared.query.lookup import LookUp
+from indexer.shared.query.lost_buckets import Births
+from indexer.shared.query.places import Places
+from indexer.shared.query.reach import Reach, problem_of
+from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
+from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry, SharedRank
+from indexer.shared.records.remote_rank import Doubt, RemoteRank
+from indexer.shared.redis.command import Redis
+from indexer.trust import Level
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = 64 << 20
+FRESH_SECONDS = 0.05
+SLACK_SECONDS = 0.25
+"""How much older a part may be when the answer is made: it may have waited for siblings of its prompt
+(`router.window`), or for its turn."""
+POLL_SECONDS = 0.25
+"""Pause between two readings of the pods' records."""
+POLL_TIMEOUT = 1.0
+BIRTHS_TIMEOUT = 0.5
+READ_SHARE = 0.9
+"""Of the deadline: a read ends somewhat sooner, so that the part that came is in the copy in time."""
+
+
+class RemoteIndex:
+    """Who holds what, as far as Redis says, for ranks of which nothing is kept here.
+
+    All but `add`, `life` and closing a rank is for the thread of the event loop that Redis is asked on.
+    `deadline` bounds a read, seconds; what was read within `fresh` seconds is not read again. A copy
+    older than `stale_after` makes its ranks stale, a younger one degraded.
+
+    Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
+    `read_bytes`, `timeouts` and `errors` (reads that did not end well), `late` (prompts that did not
+    wait for a read's end), `old_answers` (not all fresh), `unknown_slots`, `births.losses`; of the copy
+    `copy.bytes`, `copy.max_bytes`, `copy.hits`, `copy.misses`, `copy.evicted` and its length; of the
+    breakers `reach.open_buckets` and `reach.openings`.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        names: Names,
+        registry: Registry,
+        *,
+        deadline: float,
+        stale_after: float,
+        clock: Callable[[], float],
+        fresh: float = FRESH_SECONDS,
+        copy_bytes: int = COPY_BYTES,
+    ) -> None:
+        self.deadline = deadline
+        self.copy = SegmentCache(copy_bytes)
+        self.look_ups = 0
+        self.reads = 0
+        self.read_seconds = 0.0
+        self.read_bytes = 0
+        self.timeouts = 0
+        self.errors = 0
+        self.late = 0
+        self.old_answers = 0
+        self.unknown_slots = 0
+        self._redis = redis
+        self._names = names
+        self._registry = registry
+        self._fresh = fresh
+        self._stale_after = stale_after
+        self._clock = clock
+        self._places = Places()
+        self._ranks: dict[tuple[str, int], RemoteRank] = {}
+        self._pods: set[str] = set()
+        """Of which something was asked."""
+        self._sizes: frozenset[int] = frozenset()
+        """Block sizes of the ranks: prompts in other blocks are none of this index's business."""
+        self._reading: dict[int, asyncio.Task[None]] = {}
+        """Reads under way, by the last block of each part: it names all that is before it."""
+        self._anew_at = -math.inf
+        """When a claim was last found to be another: what was read before has none of its blocks."""
+        self.births = Births(names, registry.lost)
+        self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
+        self._doubt: Doubt | None = None
+        """Of the answer that is being made."""
+
+    # Ranks
+
+    def add(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
+        """Know a rank from now on. `keyspace` and `ranks` are as in `SharedRank`."""
+        said = SharedRank(
+            pod,
+            rank,
+            self._registry,
+            keyspace=keyspace,
+            ranks=ranks,
+            stale_after=self._stale_after,
+            clock=self._clock,
+        )
+        added = self._ranks[pod, rank] = RemoteRank(
+            said, lambda: self._doubt, self._remove, clock=self._clock
+        )
+        return added
+
+    def _remove(self, rank: RemoteRank) -> None:
+        self._ranks.pop((rank.pod, rank.number), None)
+
+    def life(self, pod: str, rank: int) -> int:
+        """Return a number that changes when a rank's cache begins anew, or its publisher's claim."""
+        return self._places.life(pod, rank)
+
+    # Answers
+
+    async def refresh(self, prompts: Iterable[bytes], timeout: float) -> None:
+        """Read what is needed of prompts, each given as its packed keys from its first block on.
+
+        Ends after `timeout` seconds, or the deadline, at the latest; a read that takes longer goes on
+        for those who ask next. What fails is no error here: `match` answers from what there is.
+        """
+        tasks: set[asyncio.Task[None]] = set()
+        needed = False
+        since = max(self._clock() - self._fresh, self._anew_at)
+        for packed in prompts:
+            keys = np.frombuffer(packed, "<u8")
+            wanted: list[Keys] = []
+            for start in self.copy.lacking(keys, since):
+                needed = True
+                part = keys[start : start + SEGMENT]
+                task = self._reading.get(int(part[-1]))
+                if task is not None:
+                    tasks.add(task)
+                elif self.reach.may_ask(self._names.bucket_of(int(part[0]))):
+                    wanted.append(part)
+            if wanted:
+                tasks.add(self._begin_read(wanted))
+        self.look_ups += needed
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=max(0.0, min(timeout, self.deadline)))
+            self.late += bool(pending)
+
+    def _begin_read(self, wanted: Sequence[Keys]) -> asyncio.Task[None]:
+        lasts = [int(part[-1]) for part in wanted]
+        # Segments of one prompt: all are whole but perhaps the last.
+        look_up = LookUp(self._names, np.concatenate(wanted))
+        task = watched(self._read(look_up), "reading of the shared index")
+        self._reading.update(dict.fromkeys(lasts, task))
+
+        def ended(_: asyncio.Task[None]) -> None:
+            for last in lasts:
+                self._reading.pop(last, None)
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _read(self, look_up: LookUp) -> None:
+        begun = self._clock()
+        failed: dict[int, str] = {}
+        answered: set[int] = set()
+        asked = look_up.commands()
+        while asked:
+            left = READ_SHARE * self.deadline - (self._clock() - begun)
+            parts = look_up.asked
+            replies = await self._redis.run(asked, timeout=max(0.0, left))
+            look_up.feed(replies)
+            self.births.compare(look_up.born)
+            for (bucket, fields), reply in zip(parts.items(), replies, strict=True):
+                problem = problem_of(reply, len(fields) + 1)
+                if problem:
+                    failed[bucket] = problem
+                else:
+                    answered.add(bucket)
+                    self._keep(fields, reply[:-1], begun)
+            asked = look_up.more()
+        seconds = self._clock() - begun
+        self.reads += 1
+        self.read_seconds += seconds
+        if failed and seconds >= READ_SHARE * self.deadline:
+            late = f"the shared index did not answer in {self.deadline * 1000:.0f} ms"
+            failed = dict.fromkeys(failed, late)
+            self.timeouts += 1
+        elif failed:
+            self.errors += 1
+        self.reach.note(answered - failed.keys(), failed)
+
+    def _keep(self, fields: Sequence[bytes], values: Sequence[bytes | None], begun: float) -> None:
+        now = self._clock() if begun >= self._anew_at else begun
+        for field, value in zip(fields, values, strict=True):
+            self.copy.put(field, value, now)
+            self.read_bytes += len(value or b"")
+
+    def begin(self) -> None:
+        """Begin an answer: nothing speaks against it yet."""
+        self._doubt = None
+
+    def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
+        """Return who holds which blocks of a prompt, by what was read: places, first, past the last.
+
+        `leading` is as in `Index.match`. Where it is not all fresh, the ranks' trust says so from here
+        on, until another answer is begun.
+        """
+        if chain.block_size not in self._sizes:
+            return []
+        copied = self.copy.match(np.frombuffer(packed_keys(chain), "<u8"), leading=leading)
+        self._look_over(copied)
+        place_of = self._places.place
+        found = [
+            (place, start, stop)
+            for slot, start, stop in copied.stretches
+            if (place := place_of(slot)) is not None
+        ]
+        # Of a claim that is not read yet, or of one that is gone and not swept yet.
+        self.unknown_slots += len(copied.stretches) - len(found)
+        return found
+
+    def _look_over(self, copied: Copied) -> None:
+        """Take note of what speaks against an answer."""
+        now = self._clock()
+        if self._registry.is_disrupted:
+            # Another server may have answered than the one that the records were read from.
+            self._worsen(Doubt(Level.DEGRADED, UNCONFIRMED, now))
+        age = now - copied.read_at
+        is_old = age > self._fresh + SLACK_SECONDS or copied.read_at < self._anew_at
+        flaws = [f"a copy {_seconds(age)} old"] if is_old else []
+        if copied.missing:
+            flaws.append(f"nothing is known of {copied.missing} blocks")
+        if flaws:
+            self.old_answers += 1
+            problem = self.reach.problem or "there was no time to ask the shared index"
+            level = Level.STALE if is_old and age >= self._stale_after else Level.DEGRADED
+            since = copied.read_at if is_old else now
+            self._worsen(Doubt(level, f"{problem}: {', '.join(flaws)}", since))
+        if copied.failed:
+            self._worsen(Doubt(Level.DEGRADED, f"{AWAY}{copied.failed[0]}", now))
+
+    def _worsen(self, doubt: Doubt) -> None:
+        """Let something speak against the answer; what was said first stays unless this is worse."""
+        if self._doubt is None or (self._doubt.level, doubt.level) == (Level.DEGRADED, Level.STALE):
+            self._doubt = doubt
+
+    # Beside the answers
+
+    async def run(self) -> None:
+        """Read the records of the ranks' pods, and find out what can be reached, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._poll_forever())
+            tasks.create_task(self.reach.run())
+
+    def failed(self, reason: str) -> None:
+        """Doubt all ranks, for a reason: what the records said last is not to be believed for ever."""
+        for rank in list(self._ranks.values()):
+            rank.heard(f"the shared index could not be followed: {reason}")
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await self.poll()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def poll(self) -> None:
+        """Read the records of the ranks' pods; before them, if need be, when the buckets were made."""
+        pods = {pod for pod, _ in list(self._ranks)}
+        for pod in self._pods - pods:
+            self._registry.forget(pod)
+            self._places.forget(pod)
+        self._pods = pods
+        if pods:
+            disruptions = self._redis.disruptions
+            if births := self.births.ask(disruptions):
+                replies = await self._redis.run(births, timeout=BIRTHS_TIMEOUT)
+                self.births.take(replies, disruptions)
+            await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
+        self._take_records()
+
+    def _take_records(self) -> None:
+        ranks = list(self._ranks.values())
+        for rank in ranks:
+            rank.heard(self._registry.problem(rank.pod))
+            record = self._registry.record(rank.pod)
+            claim = record.claim if record and not rank.said.refused else None
+            if self._places.take(rank.pod, claim):
+                self._anew_at = self._clock()
+                # What was lost is told now, while it is being confirmed, not to the next who asks.
+                self.births.doubt()
+        self._sizes = frozenset(rank.layout.block_size for rank in ranks)
+        # What the last answer was made of says nothing of the next.
+        self._doubt = self.reach.trouble
+
+    async def close(self) -> None:
+        """End the reads that are under way."""
+        await cancel(set(self._reading.values()))
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a part contradicts itself."""
+        self.copy.check()
+        self._places.check()
+        self.reach.check()
+
+
+def _seconds(age: float) -> str:
+    return "less than 1 s" if age < 1 else f"{age:.0f} s"

@@ -1,0 +1,285 @@
+"""A look-up in the shared index, without its sockets: keys to commands, replies to stretches.
+
+One HMGET a bucket, all in one round trip. Segments where very many prompts part are spilled; the wanted
+blocks of these are asked for in a second one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.index.contract import Stretch
+from indexer.keys import segment_value as packed
+from indexer.keys.segment import SEGMENT
+from indexer.keys.segment_value import BadSegmentError, Packed
+from indexer.keys.word import WORD_BYTES, unpack_words
+from indexer.shared.layout.names import BORN, Names
+from indexer.shared.redis.command import Command, RefusedError, Reply
+
+Values = Mapping[bytes, bytes | None]
+"""Of fields, named as in their bucket; None for one that is not there."""
+
+
+class LookUp:
+    """One look-up. Send `commands`, feed the replies; then `more` and its replies until it is empty.
+
+    `keys` are those of a prompt from its first block on. With `loose`, a key is also looked for in a
+    segment of its own name: there lie those whose chain was unknown to the writer.
+    """
+
+    def __init__(
+        self, names: Names, keys: Sequence[int] | NDArray[np.uint64], *, loose: bool = False
+    ) -> None:
+        self.keys = np.asarray(keys, "<u8")
+        self.values: dict[bytes, bytes | None] = {}
+        """Of all fields that were read so far."""
+        self.failed: list[Exception] = []
+        """Why something could not be read: error replies and values that are none, one entry each.
+        What was not read counts as held by nobody."""
+        self.born: dict[int, bytes | None] = {}
+        """Of each bucket that was read, what tells it from another one (`names.BORN`)."""
+        self.asked: dict[int, list[bytes]] = {}
+        """Fields, by bucket: of the commands that wait for their replies, in their order."""
+        self._names = names
+        self._packed = self.keys.tobytes()
+        self._loose = loose
+
+    def commands(self) -> list[Command]:
+        """Return what is asked first."""
+        step = WORD_BYTES if self._loose else SEGMENT * WORD_BYTES
+        fields = (self._packed[at : at + WORD_BYTES] for at in range(0, len(self._packed), step))
+        return self._commands(dict.fromkeys(fields))
+
+    def more(self) -> list[Command]:
+        """Return what has to be asked besides: blocks of spilled segments."""
+        wanted: dict[bytes, None] = {}
+        for segment, start, stop in self._spans():
+            if packed.is_spilled(self.values.get(segment)):
+                wanted |= dict.fromkeys(block_fields(self._packed, segment, start, stop))
+        return self._commands(field for field in wanted if field not in self.values)
+
+    def _commands(self, fields: Iterable[bytes]) -> list[Command]:
+        by_bucket: dict[int, list[bytes]] = {}
+        for field in fields:
+            segment = int.from_bytes(field[:WORD_BYTES], "little")
+            by_bucket.setdefault(self._names.bucket_of(segment), []).append(field)
+        self.asked = by_bucket
+        bucket = self._names.bucket
+        return [Command(("HMGET", bucket(number), *of, BORN)) for number, of in by_bucket.items()]
+
+    def feed(self, replies: Sequence[Reply]) -> None:
+        """Take the replies to what was asked last, in its order."""
+        for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
+            if isinstance(reply, Exception):
+                self.failed.append(reply)
+                self.values.update(dict.fromkeys(fields))
+            elif not isinstance(reply, list) or len(reply) != len(fields) + 1:
+                self.failed.append(RefusedError(f"an HMGET of {len(fields)} fields: {reply!r:.60}"))
+                self.values.update(dict.fromkeys(fields))
+            else:
+                *values, self.born[bucket] = reply
+                self.values.update(zip(fields, values, strict=True))
+        self.asked = {}
+
+    def stretches(self) -> list[Stretch]:
+        """Return who holds what; each slot's stretches are in order. Slots are the index's own."""
+        found, failed = stretches(self.keys, self.values, loose=self._loose)
+        self.failed += failed
+        return found
+
+    def _spans(self) -> Iterator[tuple[bytes, int, int]]:
+        return spans(self._packed, loose=self._loose)
+
+
+def spans(keys: bytes, *, loose: bool = False) -> Iterator[tuple[bytes, int, int]]:
+    """Yield segments of a prompt's packed keys with the first of their blocks and past the last."""
+    blocks = len(keys) // WORD_BYTES
+    for start in range(0, blocks, SEGMENT):
+        stop = min(start + SEGMENT, blocks)
+        yield keys[start * WORD_BYTES : start * WORD_BYTES + WORD_BYTES], start, stop
+        if loose:
+            for at in range(start + 1, stop):
+                yield keys[at * WORD_BYTES : at * WORD_BYTES + WORD_BYTES], at, at + 1
+
+
+def block_fields(keys: bytes, segment: bytes, start: int, stop: int) -> list[bytes]:
+    """Return the fields that blocks of a prompt's packed keys have where their segment is spilled."""
+    return [
+        segment + keys[at : at + WORD_BYTES]
+        for at in range(start * WORD_BYTES, stop * WORD_BYTES, WORD_BYTES)
+    ]
+
+
+Found = tuple[list[list[int]], list[int]]
+"""Rows of slot, first block, past the last; and the numbers of parts that cannot be read."""
+Holders = frozenset[int]
+Run = tuple[int, Holders]
+"""From which block on which slots hold; up to the next run."""
+NOBODY: Holders = frozenset()
+Known = dict[tuple[bytes, bytes], Holders]
+"""Holders by the packed slots of a segment and a bitmap: few, since neighbours are held alike."""
+
+
+Part = tuple[int, int, bytes | None]
+"""Blocks from and up to, and the packed value that says who holds them."""
+
+
+def stretches(
+    keys: NDArray[np.uint64], values: Values, *, loose: bool = False
+) -> tuple[list[Stretch], list[Exception]]:
+    """Return who holds which of `keys`, as far as `values` say, and what was wrong with these.
+
+    A field that `values` lack, or that cannot be read, says that nobody holds anything in it.
+    """
+    parts = _parts(keys.tobytes(), values, loose=loose)
+    compiled = _compiled()
+    if loose or compiled is None:
+        return _stretches(keys, parts, loose=loose)
+    found, bad = compiled(keys, parts)
+    return [Stretch(*row) for row in found], [_problem(parts[number][2]) for number in bad]
+
+
+@cache
+def _compiled() -> "Callable[[NDArray[np.uint64], list[Part]], Found] | None":
+    # Imported when it is first asked for: Numba takes a while, and not all who look up have it.
+    try:
+        from indexer.compiled.segments import stretches_of  # noqa: PLC0415
+    except ImportError:
+        return None
+    return stretches_of
+
+
+def _parts(keys: bytes, values: Values, *, loose: bool) -> list[Part]:
+    parts: list[Part] = []
+    for segment, start, stop in spans(keys, loose=loose):
+        value = values.get(segment)
+        if packed.is_spilled(value):
+            fields = block_fields(keys, segment, start, stop)
+            parts += [(at, at + 1, values.get(field)) for at, field in enumerate(fields, start)]
+        else:
+            parts.append((start, stop, value))
+    return parts
+
+
+def _problem(value: bytes | None) -> BadSegmentError:
+    try:
+        packed.decode(value or b"")
+    except BadSegmentError as error:
+        return error
+    raise AssertionError
+
+
+def _stretches(
+    keys: NDArray[np.uint64], parts: Iterable[Part], *, loose: bool
+) -> tuple[list[Stretch], list[Exception]]:
+    """Do the same without Numba, five times as long; for loose keys too, whose parts overlap."""
+    known: Known = {}
+    failed: list[Exception] = []
+    runs: list[Run] = []
+    held = [NOBODY] * (len(keys) if loose else 0)
+    for start, stop, value in parts:
+        part = _runs(value, keys[start:stop], start, known, failed)
+        if not loose:
+            runs += part
+            continue
+        for (begin, slots), (end, _) in pairwise([*part, (stop, NOBODY)]):
+            for at in range(begin, end):
+                held[at] |= slots
+    return _joined(runs or list(enumerate(held)), len(keys)), failed
+
+
+def _runs(
+    value: bytes | None,
+    wanted: NDArray[np.uint64],
+    start: int,
+    known: Known,
+    failed: list[Exception],
+) -> list[Run]:
+    """Return the runs of the wanted keys, of which the first is block `start`."""
+    if value is None:
+        return [(start, NOBODY)]
+    runs: list[Run] = []
+    before = b""
+    block = start
+    try:
+        at, columns = packed.records_at(value)
+        width = packed.width_of(columns)
+        bitmaps = _bitmaps(value, at, width, wanted)
+        slots = value[packed.HEAD : at]
+        first = bitmaps[:width]
+        # Mostly a whole segment is held by the same ones.
+        if bitmaps == first * len(wanted):
+            return [(start, _holders(slots, first, columns, known))]
+        for number in range(len(wanted)):
+            bits = bitmaps[number * width : (number + 1) * width]
+            block = start + number
+            if bits != before:
+                runs.append((block, _holders(slots, bits, columns, known)))
+                before = bits
+    except BadSegmentError as error:
+        failed.append(error)
+        runs.append((block, NOBODY))
+    return runs
+
+
+def _bitmaps(value: bytes, at: int, width: int, wanted: NDArray[np.uint64]) -> bytes:
+    """Return the bitmaps of the wanted keys, one after the other; zeros for a key that is not there."""
+    step = WORD_BYTES + width
+    count = len(wanted)
+    records = np.frombuffer(value, _record(width), offset=at)
+    keys = records["key"]
+    if len(keys) >= count and bool((keys[:count] == wanted).all()):
+        if width == 1:
+            return value[at + WORD_BYTES : at + count * step : step]
+        return bytes(records["bits"][:count].tobytes())
+    order = keys.argsort()
+    rows = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+    bits = records["bits"][rows]
+    bits[keys[rows] != wanted] = 0
+    return bytes(bits.tobytes())
+
+
+@cache
+def _record(width: int) -> np.dtype[np.void]:
+    return np.dtype([("key", "<u8"), ("bits", "u1", (width,))])
+
+
+def _holders(slots: bytes, bits: bytes, columns: int, known: Known) -> Holders:
+    found = known.get((slots, bits))
+    if found is None:
+        mask = int.from_bytes(bits, "little")
+        if mask >> columns:
+            raise BadSegmentError(f"a bitmap has more bits than its segment's {columns} columns")
+        words = unpack_words(slots)
+        found = frozenset(word for column, word in enumerate(words) if mask >> column & 1)
+        known[slots, bits] = found
+    return found
+
+
+def _joined(runs: Sequence[Run], blocks: int) -> list[Stretch]:
+    found: list[Stretch] = []
+    opened: dict[int, int] = {}
+    current = NOBODY
+    for at, slots in (*runs, (blocks, NOBODY)):
+        if slots is current or slots == current:
+            continue
+        found += [Stretch(slot, opened.pop(slot), at) for slot in current - slots]
+        for slot in slots - current:
+            opened[slot] = at
+        current = slots
+    return found
+
+
+def blocks_of(page: Mapping[bytes, bytes]) -> Iterator[Packed]:
+    """Yield what fields of a bucket say of blocks. Raises BadSegmentError.
+
+    Checkpoints and what marks a segment as spilled are passed over; its blocks have fields of their own.
+    """
+    for field, value in page.items():
+        if len(field) == 2 * WORD_BYTES or (
+            len(field) == WORD_BYTES and packed.spilled_blocks(value) is None
+        ):
+            yield packed.decode(value)

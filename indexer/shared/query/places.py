@@ -1,0 +1,89 @@
+"""What slots of the shared index stand for, by the claims that were read. Sans-I/O."""
+
+from indexer.index.slot import Place
+from indexer.invariant import BrokenInvariantError
+from indexer.shared.layout.record import Claim, SpotOf
+
+
+class Places:
+    """The places of all pods' claims; a rank's lives are counted as its places go."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+        """The last one of each pod, though it may hold nothing any more."""
+        self._slots_of: dict[str, list[int]] = {}
+        self._places: dict[int, Place] = {}
+        self._lives: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def place(self, slot: int) -> Place | None:
+        """Return what a slot stands for; None where no claim says."""
+        return self._places.get(slot)
+
+    def life(self, pod: str, rank: int) -> int:
+        """Return a number that changes when a rank began anew, or its claim did."""
+        return self._lives.get((pod, rank), 0)
+
+    def take(self, pod: str, claim: Claim | None) -> bool:
+        """Take what is said of a pod; None where it holds nothing that could be used.
+
+        Returns whether its blocks lie under a claim of which nothing was known.
+        """
+        last = self._claims.get(pod)
+        is_new = claim is not None and (last is None or last.base != claim.base)
+        if claim is not None and claim != last:
+            if last is not None:
+                self._count_lives(pod, last, claim)
+            self._claims[pod] = claim
+        elif (claim is not None) == (pod in self._slots_of):
+            return False
+        self._drop(pod)
+        if claim is not None:
+            self._slots_of[pod] = [
+                self._add(pod, claim.slot(number), spot)
+                for number, spot in enumerate(claim.places)
+                if spot is not None
+            ]
+        return is_new
+
+    def _add(self, pod: str, slot: int, spot: SpotOf) -> int:
+        epoch = self.life(pod, spot.rank)
+        self._places[slot] = Place(pod, spot.rank, spot.tier, epoch, spot.group)
+        return slot
+
+    def _count_lives(self, pod: str, last: Claim, claim: Claim) -> None:
+        before, after = set(_living(last)), set(_living(claim))
+        ranks = {rank for rank, _ in before - after}
+        if last.base != claim.base:
+            ranks = set(range(max(last.ranks, claim.ranks)))
+        for rank in ranks:
+            self._lives[pod, rank] = self.life(pod, rank) + 1
+
+    def _drop(self, pod: str) -> None:
+        for slot in self._slots_of.pop(pod, ()):
+            # Two pods never have one base, unless a record was copied by hand.
+            self._places.pop(slot, None)
+
+    def forget(self, pod: str) -> None:
+        """Forget a pod."""
+        self._drop(pod)
+        self._claims.pop(pod, None)
+        for name in [name for name in self._lives if name[0] == pod]:
+            del self._lives[name]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where slots and claims disagree."""
+        slots = [slot for of in self._slots_of.values() for slot in of]
+        if len(slots) != len(self._places) or set(slots) != self._places.keys():
+            raise BrokenInvariantError("the places are not those of the claims")
+
+
+def _living(claim: Claim) -> list[tuple[int, int]]:
+    """Return rank and slot of each place that was not dropped."""
+    return [
+        (spot.rank, claim.slot(number))
+        for number, spot in enumerate(claim.places)
+        if spot is not None
+    ]

@@ -1,0 +1,151 @@
+"""A bounded copy of what was read of the index, and when each part was. Sans-I/O.
+
+A part is a field of a bucket as it was read: a segment, or a block of a spilled one that was wanted.
+It may say that nobody holds anything.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.index.contract import Stretch
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.segment_value import is_spilled
+from indexer.shared.query.lookup import block_fields, spans, stretches
+
+ENTRY_BYTES = 500
+"""What a part takes besides its value, reckoned on the high side: three dict entries, name and time."""
+
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What the copy says of a prompt."""
+
+    stretches: list[Stretch]
+    read_at: float
+    """When the part was read that was read first; infinite where no part was."""
+    missing: int
+    """Blocks of which it says nothing."""
+    failed: list[Exception]
+    """What was wrong with values that were read; they count as missing nothing."""
+
+
+class SegmentCache:
+    """Holds at most `max_bytes`, reckoned; the least recently used goes first. One thread calls.
+
+    Times are seconds of a monotonic clock.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self.hits = 0
+        """Segments that were asked for and had been read since."""
+        self.misses = 0
+        self.evicted = 0
+        self._values: dict[bytes, bytes | None] = {}
+        """The least recently used first."""
+        self._read_at: dict[bytes, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def put(self, field: bytes, value: bytes | None, now: float) -> None:
+        """Keep what was read; None where there is no such field."""
+        if field in self._values:
+            self._remove(field)
+        self._values[field] = value
+        self._read_at[field] = now
+        self.bytes += _bytes_of(value)
+        while self.bytes > self.max_bytes:
+            self._remove(next(iter(self._values)))
+            self.evicted += 1
+
+    def _remove(self, field: bytes) -> None:
+        self.bytes -= _bytes_of(self._values.pop(field))
+        del self._read_at[field]
+
+    def lacking(self, keys: Keys, since: float) -> list[int]:
+        """Return where those segments of a prompt begin that were not all read since, in order.
+
+        `keys` are a prompt's from its first block on; of a spilled segment its blocks among them count.
+        """
+        packed = _packed(keys)
+        read_at = self._read_at.get
+        starts: list[int] = []
+        segments = 0
+        for segment, start, stop in spans(packed):
+            segments += 1
+            at = read_at(segment, -inf)
+            if at >= since and is_spilled(self._values.get(segment)):
+                fields = block_fields(packed, segment, start, stop)
+                at = min(read_at(field, -inf) for field in fields)
+            if at < since:
+                starts.append(start)
+        self.misses += len(starts)
+        self.hits += segments - len(starts)
+        return starts
+
+    def match(self, keys: Keys, *, leading: bool = False) -> Copied:
+        """Return who holds which of a prompt's blocks, by what was read.
+
+        With `leading`, how old or incomplete it is behind a block that nobody holds is not told.
+        """
+        packed = _packed(keys)
+        found, failed = stretches(keys, self._values)
+        end = _reach(found) if leading else len(keys)
+        read_at, missing = inf, 0
+        for segment, start, stop in spans(packed):
+            if start > end:
+                break
+            at = self._touch(segment)
+            if at is None:
+                missing += stop - start
+                continue
+            read_at = min(read_at, at)
+            if is_spilled(self._values.get(segment)):
+                for field in block_fields(packed, segment, start, stop):
+                    at = self._touch(field)
+                    if at is None:
+                        missing += 1
+                    else:
+                        read_at = min(read_at, at)
+        return Copied(found, read_at, missing, failed)
+
+    def _touch(self, field: bytes) -> float | None:
+        """Let a part be the most recently used; return when it was read, None where it never was."""
+        at = self._read_at.get(field)
+        if at is not None:
+            self._values[field] = self._values.pop(field)
+        return at
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the bytes do not add up or are too many."""
+        if self._values.keys() != self._read_at.keys():
+            raise BrokenInvariantError("the copy's values and their times disagree")
+        if self.bytes != sum(map(_bytes_of, self._values.values())):
+            raise BrokenInvariantError("the copy's bytes do not add up")
+        if self.bytes > self.max_bytes:
+            raise BrokenInvariantError(f"the copy has {self.bytes} of {self.max_bytes} bytes")
+
+
+def _reach(found: list[Stretch]) -> int:
+    """Return the first block that nobody holds."""
+    end = 0
+    for _, start, stop in sorted(found, key=lambda one: one.start):
+        if start > end:
+            break
+        end = max(end, stop)
+    return end
+
+
+def _bytes_of(value: bytes | None) -> int:
+    return ENTRY_BYTES + len(value or b"")
+
+
+def _packed(keys: Keys) -> bytes:
+    return np.asarray(keys, "<u8").tobytes()

@@ -1,0 +1,1 @@
+"""Pods' records as readers see them, and the trust in them; no blocks."""

@@ -1,0 +1,206 @@
+"""Asks Redis: finds the node of each command, follows where a cluster sends it, all within the time."""
+
+import asyncio
+from collections.abc import Sequence
+
+from indexer.shared.redis.command import (
+    Argument,
+    Call,
+    Command,
+    RefusedError,
+    Reply,
+    UnreachableError,
+)
+from indexer.shared.redis.node import Node, NotSentError
+from indexer.shared.redis.topology import Topology
+
+FIRST_PAUSE = 0.01
+"""Seconds before a node that cannot answer just now is asked again; doubled each time."""
+LAST_PAUSE = 0.2
+
+_PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
+"""Errors that pass by themselves. Nothing was carried out."""
+_FORBIDDEN = "NOPERM", "The user executing the script"
+
+
+class Client:
+    """`command.Redis`. Belongs to one event loop; any number may ask at the same time."""
+
+    def __init__(self) -> None:
+        self.disruptions = 0
+        self._topology: Topology | None = None
+
+    def disrupted(self) -> None:
+        """Count a node that was lost, reached, or is now another."""
+        self.disruptions += 1
+
+    def use(self, topology: Topology) -> None:
+        """Ask the nodes of that topology, which counts by `disrupted`."""
+        self._topology = topology
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        """Return the reply to each, in order; what fails has its error in its place."""
+        assert self._topology is not None
+        round_ = _Round(self._topology, asked)
+        try:
+            async with asyncio.timeout(timeout):
+                await round_.run()
+        except TimeoutError:
+            round_.time_is_up(timeout)
+        round_.explain()
+        return round_.replies
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._topology is not None:
+            await self._topology.close()
+
+
+class _Round:
+    """Commands on their way."""
+
+    def __init__(self, topology: Topology, asked: Sequence[Command | Call]) -> None:
+        self._topology = topology
+        self._asked = asked
+        self.replies: list[Reply] = [_MISSING] * len(asked)
+        self._asking: dict[int, Node] = {}
+        """Those that are to be asked elsewhere this once."""
+        self._loaded: set[int] = set()
+        self._redirected: set[int] = set()
+        self._pause = FIRST_PAUSE
+        self._is_to_wait = False
+
+    def time_is_up(self, timeout: float) -> None:
+        """Fill in what did not come. What was refused for a passing reason stays refused."""
+        late = UnreachableError(f"no answer within {timeout:g} s")
+        self.replies = [late if reply is _MISSING else reply for reply in self.replies]
+
+    def explain(self) -> None:
+        """Say where the user's rule is, of what that does not allow, and what keys it is to be for."""
+        for number, reply in enumerate(self.replies):
+            text = str(reply) if isinstance(reply, RefusedError) else ""
+            if any(phrase in text for phrase in _FORBIDDEN):
+                key = self._key_of(number).decode(errors="replace")
+                prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
+                why = "docs/shared-index.md has the ACL rule"
+                if prefix and "key" in text:
+                    why = f"the ACL user may not use keys under '{prefix}:'; {why}"
+                self.replies[number] = RefusedError(f"{text} ({why})")
+
+    async def run(self) -> None:
+        """Ask until each has its reply."""
+        todo = list(range(len(self._asked)))
+        while todo:
+            groups, todo = await self._group(todo), []
+            if len(groups) == 1:
+                [((node, asking), numbers)] = groups.items()
+                await self._ask(node, numbers, asking=asking)
+            else:
+                await asyncio.gather(
+                    *(
+                        self._ask(node, numbers, asking=asking)
+                        for (node, asking), numbers in groups.items()
+                    )
+                )
+            self._is_to_wait = False
+            for (node, _), numbers in groups.items():
+                todo += await self._again(node, numbers)
+            todo.sort()
+            if todo and self._is_to_wait:
+                await asyncio.sleep(self._pause)
+                self._pause = min(2 * self._pause, LAST_PAUSE)
+
+    async def _group(self, numbers: list[int]) -> dict[tuple[Node, bool], list[int]]:
+        groups: dict[tuple[Node, bool], list[int]] = {}
+        for number in numbers:
+            node = self._asking.pop(number, None)
+            try:
+                group = (node, True) if node else (await self._node_of(number), False)
+            except (RefusedError, UnreachableError) as error:
+                self.replies[number] = error
+            else:
+                groups.setdefault(group, []).append(number)
+        return groups
+
+    async def _node_of(self, number: int) -> Node:
+        return await self._topology.node_of(self._key_of(number))
+
+    def _key_of(self, number: int) -> bytes:
+        one = self._asked[number]
+        if isinstance(one, Call):
+            return _bytes(one.keys[0])
+        return _bytes(one.words[1] if len(one.words) > 1 else b"")
+
+    async def _ask(self, node: Node, numbers: list[int], *, asking: bool) -> None:
+        got: list[Reply] = []
+        problem: Reply = _MISSING
+        try:
+            await node.ask([self._asked[number] for number in numbers], got, asking=asking)
+        except (RefusedError, UnreachableError) as error:
+            problem = error
+        finally:
+            for number, reply in zip(numbers, got, strict=False):
+                self.replies[number] = reply
+            for number in numbers[len(got) :]:
+                # A refusal that was to be tried again is not what became of it this time.
+                self.replies[number] = problem
+
+    async def _again(self, node: Node, numbers: list[int]) -> list[int]:
+        """Return which of those that a node was asked are to be asked again."""
+        again = []
+        for number in numbers:
+            reply = self.replies[number]
+            if isinstance(reply, NotSentError):
+                # Once: the slots may have moved on from a node that is gone.
+                if number not in self._redirected and await self._is_elsewhere(node, number):
+                    self._redirected.add(number)
+                    again.append(number)
+            elif isinstance(reply, RefusedError) and await self._is_passing(node, number, reply):
+                again.append(number)
+        return again
+
+    async def _is_elsewhere(self, node: Node, number: int) -> bool:
+        try:
+            return await self._topology.doubt(node) and await self._node_of(number) is not node
+        except (RefusedError, UnreachableError):
+            return False
+
+    async def _is_passing(self, node: Node, number: int, reply: RefusedError) -> bool:
+        code, *rest = str(reply).split(" ")
+        try:
+            match code:
+                case "MOVED":
+                    # Once at once; nodes that send it to and fro are given time to agree.
+                    self._is_to_wait |= number in self._redirected
+                    self._redirected.add(number)
+                    await self._topology.moved(rest[1], int(rest[0]), node)
+                case "ASK":
+                    key = self._key_of(number)
+                    self._asking[number] = self._topology.asked(rest[1], key, node)
+                case "NOSCRIPT":
+                    one = self._asked[number]
+                    if number in self._loaded or not isinstance(one, Call):
+                        return False
+                    self._loaded.add(number)
+                    node.forget_script(one.script)
+                case "READONLY":
+                    self._is_to_wait = True
+                    return await self._topology.doubt(node)
+                case "CLUSTERDOWN":
+                    self._is_to_wait = True
+                    await self._topology.doubt(node)
+                case _ if code in _PASSING:
+                    self._is_to_wait = True
+                case _:
+                    return False
+        except (RefusedError, UnreachableError) as error:
+            self.replies[number] = error
+            return False
+        return True
+
+
+_MISSING = object()
+
+
+def _bytes(key: Argument) -> bytes:
+    return key if isinstance(key, bytes) else str(key).encode()

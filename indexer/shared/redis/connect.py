@@ -1,0 +1,272 @@
+"""Connections to Redis, with redis-py: the only place that knows it."""
+
+import asyncio
+import contextlib
+import os
+import re
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
+from redis.exceptions import RedisError, ResponseError
+
+from indexer.shared.redis.address import Address, Kind, Place, parse
+from indexer.shared.redis.client import Client
+from indexer.shared.redis.command import Argument, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.link import Wire
+from indexer.shared.redis.node import Node
+from indexer.shared.redis.sentinel import SentinelMaster
+from indexer.shared.redis.topology import Cluster, OneNode
+
+CONNECT_SECONDS = 2.0
+"""How long a connection may take, with TLS and logging in."""
+MAX_MESSAGE = 300
+_WRAPPED = re.compile(
+    r"(?:ERR Error running script .*?: )?(?:@user_script: ?\d+: ){1,2}-?([A-Z]{2,} .*)"
+)
+_CONNECTING = re.compile(r"Error (-?\d+) connecting to \S+\. (.*?)\.?")
+_PLAIN_THERE = re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
+_TLS_THERE = re.compile(r'Connection closed by server|Protocol error, got "\\x15"')
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """How Redis is reached. Files are read anew for each connection, so that they can be renewed."""
+
+    url: str
+    """See `address.parse`."""
+    user: str = ""
+    """ACL user; empty: the default user."""
+    password_file: str = ""
+    """File that holds the password; white space around it is left out."""
+    ca: str = ""
+    """PEM file of the authorities that may vouch for the servers; empty: the system's."""
+    cert: str = ""
+    """PEM file of a client certificate, with its chain."""
+    key: str = ""
+    """PEM file of its private key."""
+    named: str = ""
+    """What stands before the names of these settings where they are given, for errors."""
+
+
+class SettingsError(ValueError):
+    """Settings that contradict each other, or name a file that cannot be read."""
+
+
+async def connect(settings: RedisSettings) -> Redis:
+    """Return what asks that Redis. It connects when it is first asked, and again where it has to.
+
+    Raises AddressError or SettingsError.
+    """
+    address = parse(settings.url, named=settings.named)
+    _check(settings, address)
+    dialler = _Dialler(settings, tls=address.tls)
+    client = Client()
+    match address.kind:
+        case Kind.CLUSTER:
+            client.use(Cluster(address.places, dialler.dial, client.disrupted))
+        case Kind.SENTINEL:
+            client.use(
+                SentinelMaster(
+                    address.master,
+                    address.places,
+                    dial=dialler.dial,
+                    dial_sentinel=dialler.dial_sentinel,
+                    disrupted=client.disrupted,
+                )
+            )
+        case Kind.STANDALONE:
+            [place] = address.places
+            node = Node(str(place), lambda: dialler.dial(place), client.disrupted)
+            client.use(OneNode(node))
+    return client
+
+
+def _check(settings: RedisSettings, address: Address) -> None:
+    files = {"ca": settings.ca, "cert": settings.cert, "key": settings.key}
+    named = settings.named
+    given = [name for name, value in files.items() if value]
+    if given and not address.tls:
+        raise SettingsError(
+            f"{named}{given[0]}: only for TLS, and the URL does not begin with rediss"
+        )
+    if bool(settings.cert) != bool(settings.key):
+        raise SettingsError(f"{named}cert and {named}key: a client certificate needs both")
+    if settings.user and not settings.password_file:
+        raise SettingsError(f"{named}user: it needs a {named}password-file")
+    for name, value in {**files, "password-file": settings.password_file}.items():
+        try:
+            if value:
+                Path(value).read_bytes()
+        except OSError as error:
+            raise SettingsError(
+                f"{named}{name}: {value} cannot be read: {error.strerror}"
+            ) from error
+    if address.tls:
+        _tls(settings)
+
+
+def _tls(settings: RedisSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca or None)
+        if settings.cert:
+            context.load_cert_chain(settings.cert, settings.key)
+    except OSError as error:
+        # What ssl says names no file.
+        files = ", ".join(filter(None, (settings.ca, settings.cert, settings.key)))
+        named = settings.named
+        raise SettingsError(f"{named}ca, {named}cert or {named}key ({files}): {error}") from error
+    return context
+
+
+class _Dialler:
+    """Opens connections."""
+
+    def __init__(self, settings: RedisSettings, *, tls: bool) -> None:
+        self._settings = settings
+        self._is_tls = tls
+
+    async def dial(self, place: Place) -> Wire:
+        """Open a connection to a server that is logged in to. Raises as `node.Dial` does."""
+        return await self._open(place, log_in=True)
+
+    async def dial_sentinel(self, place: Place) -> Wire:
+        """Open a connection to a sentinel, which has no users of the index's."""
+        return await self._open(place, log_in=False)
+
+    async def _open(self, place: Place, *, log_in: bool) -> "_RedisWire":
+        options: dict[str, Any] = {
+            "host": place.host,
+            "port": place.port,
+            "socket_timeout": None,
+            "socket_connect_timeout": CONNECT_SECONDS,
+            "parser_class": _Parser,
+            "protocol": 2,
+            "driver_info": None,
+        }
+        try:
+            if log_in and self._settings.password_file:
+                options |= {"username": self._settings.user or None, "password": self._password()}
+            connection: Connection
+            if self._is_tls:
+                connection = SSLConnection(**options)
+                connection.ssl_context.context = _tls(self._settings)
+            else:
+                connection = Connection(**options)
+        except (OSError, SettingsError) as error:
+            raise UnreachableError(str(error)) from error
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            await connection.disconnect(nowait=True)
+            if isinstance(error, ResponseError):
+                raise _refused(error) from None
+            if isinstance(error, TimeoutError):
+                hint = " (is it TLS there?)" if self._is_tls else ""
+                raise UnreachableError(
+                    f"no connection within {CONNECT_SECONDS:g} s{hint}"
+                ) from None
+            if isinstance(error, RedisError | OSError):
+                raise UnreachableError(_unanswered(error, tls=self._is_tls)) from error
+            raise
+        return _RedisWire(connection, tls=self._is_tls)
+
+    def _password(self) -> str:
+        file = self._settings.password_file
+        password = Path(file).read_text(encoding="utf-8").strip()
+        if not password:
+            raise SettingsError(f"{self._settings.named}password-file: {file} is empty")
+        return password
+
+
+class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
+    """Leaves the errors of the server as they are: all are refusals, and none ends a connection."""
+
+    EXCEPTION_CLASSES: dict[str, Any] = {}  # noqa: RUF012 - the base class has it so
+
+
+class _RedisWire:
+    """`link.Wire` on a connection of redis-py."""
+
+    def __init__(self, connection: Connection, *, tls: bool) -> None:
+        self._connection = connection
+        self._is_tls = tls
+        self._was_answered = False
+        # redis-py closes politely only: what a server that stands still does not take would stay.
+        writer = connection._writer  # noqa: SLF001
+        assert writer is not None
+        self._transport = writer.transport
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed from this side."""
+        return bool(self._connection.is_connected)
+
+    async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
+        """Write. redis-py hands all to the transport before it first waits."""
+        if not self.is_open:
+            raise UnreachableError("the connection is closed")
+        packed = [hiredis.pack_command(words) for words in commands]  # type: ignore[arg-type]
+        try:
+            await self._connection.send_packed_command(packed, check_health=False)
+        except BaseException as error:
+            self._transport.abort()
+            if isinstance(error, RedisError | OSError):
+                raise UnreachableError(_line(error)) from error
+            raise
+
+    async def receive(self) -> Reply:
+        """Return the next reply."""
+        try:
+            reply = await self._connection.read_response(disconnect_on_error=False)
+        except ResponseError as error:
+            reply = _refused(error)
+        except (RedisError, OSError) as error:
+            said = _line(error) if self._was_answered else _unanswered(error, tls=self._is_tls)
+            raise UnreachableError(said) from error
+        self._was_answered = True
+        return reply
+
+    async def is_dirty(self) -> bool:
+        """Return whether the other side closed it, or sent what nobody reads."""
+        try:
+            return bool(await self._connection.can_read())
+        except (RedisError, OSError):
+            return True
+
+    async def close(self, *, wait: bool = False) -> None:
+        """Close it, with what it has not sent yet."""
+        if self.is_open and self._transport.get_write_buffer_size():
+            self._transport.abort()
+        with contextlib.suppress(RedisError):
+            await self._connection.disconnect(nowait=not wait)
+
+
+def _refused(error: ResponseError) -> RefusedError:
+    text = _line(error)
+    # Redis 6.2 wraps what a command in a script was refused for, twice where the script fails by it.
+    wrapped = _WRAPPED.fullmatch(text)
+    return RefusedError(wrapped[1] if wrapped else text)
+
+
+def _unanswered(error: Exception, *, tls: bool) -> str:
+    """Return why a server did not answer at all, without its address: who is told has that already."""
+    text = _line(error)
+    if match := _CONNECTING.fullmatch(text):
+        number, text = int(match[1]), match[2]
+        if text.startswith("Connect call failed"):
+            text = os.strerror(number)
+    if tls and _PLAIN_THERE.search(text):
+        text += " (is it TLS there?)"
+    if not tls and _TLS_THERE.search(text):
+        text += " (is it TLS there? then the URL begins with rediss)"
+    return text
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:MAX_MESSAGE] or type(error).__name__

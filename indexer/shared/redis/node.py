@@ -1,0 +1,168 @@
+"""One node of Redis: connected when it is first asked, and anew where the connection was lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from hashlib import sha1
+
+from indexer.shared.redis.command import (
+    Argument,
+    Call,
+    Command,
+    RefusedError,
+    Reply,
+    Script,
+    UnreachableError,
+)
+from indexer.shared.redis.link import Link, Wire
+
+FIRST_PAUSE = 0.05
+"""Seconds after a failed connection before the next is tried; doubled each time."""
+LAST_PAUSE = 0.5
+
+Dial = Callable[[], Awaitable[Wire]]
+"""Opens a connection that is ready to be used. Raises RefusedError or UnreachableError."""
+
+
+class NotSentError(UnreachableError):
+    """The node could not be connected to: nothing was carried out."""
+
+
+@cache
+def digest(script: Script) -> str:
+    """Return the name under which a server knows a script."""
+    return sha1(script.source.encode(), usedforsecurity=False).hexdigest()
+
+
+def is_unknown(reply: Reply) -> bool:
+    """Return whether a script was not there."""
+    return isinstance(reply, RefusedError) and str(reply).startswith("NOSCRIPT")
+
+
+class Node:
+    """See the module."""
+
+    def __init__(self, name: str, dial: Dial, disrupted: Callable[[], None]) -> None:
+        self.name = name
+        self._dial = dial
+        self._disrupted = disrupted
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._dialling: asyncio.Task[Link | Exception] | None = None
+        self._pause = FIRST_PAUSE
+        self._not_before = 0.0
+        self._failure: Exception = NotSentError()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._link is not None and not self._link.lost
+
+    async def ask(
+        self, asked: Sequence[Command | Call], replies: list[Reply], *, asking: bool = False
+    ) -> None:
+        """Append the replies as they come; `asking` follows a cluster's ASK.
+
+        Raises RefusedError or NotSentError where there is no connection to be had, UnreachableError
+        where it was lost on the way.
+        """
+        link = await self._connected()
+        commands: list[tuple[Argument, ...]] = []
+        loads: dict[int, str] = {}
+        """Commands that only load a script, which is named."""
+        own: list[int] = []
+        """Where the replies lie that were asked for."""
+        for one in asked:
+            words = (
+                self._with_script(link, one, commands, loads)
+                if isinstance(one, Call)
+                else one.words
+            )
+            if asking:
+                commands.append(("ASKING",))
+            own.append(len(commands))
+            commands.append(words)
+        if len(commands) == len(asked):
+            await link.ask(commands, replies)
+            return
+        got: list[Reply] = []
+        try:
+            await link.ask(commands, got)
+        finally:
+            refusal = None
+            for number, name in loads.items():
+                if number >= len(got) or isinstance(got[number], RefusedError):
+                    link.scripts.discard(name)
+                    refusal = got[number] if number < len(got) else None
+            mine = [got[number] for number in own if number < len(got)]
+            # Why a script could not be loaded says more than that it is not there.
+            replies += [refusal if refusal and is_unknown(reply) else reply for reply in mine]
+
+    @staticmethod
+    def _with_script(
+        link: Link, call: Call, commands: list[tuple[Argument, ...]], loads: dict[int, str]
+    ) -> tuple[Argument, ...]:
+        """Return a call's words; over a new connection its script goes before it."""
+        name = digest(call.script)
+        if name not in link.scripts:
+            link.scripts.add(name)
+            loads[len(commands)] = name
+            commands.append(("SCRIPT", "LOAD", call.script.source))
+        return "EVALSHA", name, len(call.keys), *call.keys, *call.arguments
+
+    def forget_script(self, script: Script) -> None:
+        """Send a script again before its next call: the node does not have it any more."""
+        if self._link is not None:
+            self._link.scripts.discard(digest(script))
+
+    async def hang_up(self) -> None:
+        """Close the connection; the next one is made as if it were the first."""
+        if self._link is not None:
+            await self._link.close()
+
+    async def close(self) -> None:
+        """Close the connection, and do not go on trying to make one."""
+        if self._dialling is not None:
+            self._dialling.cancel()
+            await asyncio.wait([self._dialling])
+        if self._link is not None:
+            await self._link.close(wait=True)
+
+    async def _connected(self) -> Link:
+        if self._link is not None and await self._link.is_usable():
+            return self._link
+        if self._dialling is None:
+            if self._loop.time() < self._not_before:
+                raise type(self._failure)(*self._failure.args)
+            self._dialling = self._loop.create_task(self._connect())
+        dialling = self._dialling
+        # Whoever asked first may give up before it is there, and others wait for it too.
+        await asyncio.wait([dialling])
+        if dialling.cancelled():
+            # By `close`: that is no reason for who waited to end.
+            raise NotSentError(f"{self.name}: it is no longer asked")
+        outcome = dialling.result()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _connect(self) -> Link | Exception:
+        try:
+            wire = await self._dial()
+        except RefusedError as error:
+            return self._failed(RefusedError(f"{self.name}: {error}"))
+        except UnreachableError as error:
+            return self._failed(NotSentError(f"{self.name}: {error}"))
+        else:
+            self._pause = FIRST_PAUSE
+            self._link = Link(wire, self._disrupted)
+            self._disrupted()
+            return self._link
+        finally:
+            self._dialling = None
+
+    def _failed(self, error: Exception) -> Exception:
+        self._failure = error
+        self._not_before = self._loop.time() + self._pause
+        self._pause = min(2 * self._pause, LAST_PAUSE)
+        return error

@@ -1,0 +1,140 @@
+"""The master that sentinels name: looked for at each connection, and looked after while one lasts."""
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+
+from indexer.shared.redis.address import Place
+from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.link import Link, Wire
+from indexer.shared.redis.node import Node, NotSentError
+from indexer.shared.redis.topology import DialPlace, Disrupted
+
+ANSWER_SECONDS = 1.0
+"""How long a sentinel may take."""
+LOOK_SECONDS = 1.0
+"""How often sentinels are asked, while there is work, whether the master is still the master.
+
+A master that was replaced while it lived goes on answering until it is told, ten seconds or more."""
+
+
+class SentinelMaster:
+    """`topology.Topology` for the one master of that name."""
+
+    def __init__(
+        self,
+        name: str,
+        sentinels: Iterable[Place],
+        *,
+        dial: DialPlace,
+        dial_sentinel: DialPlace,
+        disrupted: Disrupted,
+    ) -> None:
+        self._name = name
+        self._dial_place = dial
+        self._loop = asyncio.get_running_loop()
+        self._sentinels = [
+            Node(f"sentinel {place}", partial(dial_sentinel, place), lambda: None)
+            for place in sentinels
+        ]
+        self._master = Node(f"master {name}", self._dial, disrupted)
+        self._place: Place | None = None
+        """Where the connection goes to."""
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at = 0.0
+
+    async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
+        """Return the master."""
+        if self._looking is None and self._loop.time() >= self._look_at:
+            self._looking = self._loop.create_task(self._look())
+        return self._master
+
+    async def moved(self, place: str, slot: int, told_by: Node) -> None:  # noqa: ARG002 - as below
+        """Refuse: the URL is another kind's."""
+        self.asked(place, b"", told_by)
+
+    def asked(self, place: str, key: bytes, told_by: Node) -> Node:  # noqa: ARG002 - the Protocol's
+        """Refuse: the URL is another kind's."""
+        raise RefusedError(f"{told_by.name} is of a cluster: its URL begins with redis-cluster://")
+
+    async def doubt(self, node: Node) -> bool:
+        """Hang up, so that the master is looked for again."""
+        await node.hang_up()
+        return True
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        for node in (self._master, *self._sentinels):
+            await node.close()
+
+    async def _dial(self) -> Wire:
+        place = await self._find()
+        wire = await self._dial_place(place)
+        try:
+            await self._make_sure(place, wire)
+        except BaseException:
+            await wire.close()
+            raise
+        self._place = place
+        return wire
+
+    @staticmethod
+    async def _make_sure(place: Place, wire: Wire) -> None:
+        replies: list[Reply] = []
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await Link(wire, lambda: None).ask([("ROLE",)], replies)
+        except TimeoutError:
+            raise UnreachableError(f"{place} does not answer") from None
+        [role] = replies
+        if isinstance(role, RefusedError):
+            raise role
+        if role[0] != b"master":
+            raise UnreachableError(f"{place}, says a sentinel; but that is not a master now")
+
+    async def _look(self) -> None:
+        try:
+            if self._master.is_connected and await self._find() != self._place:
+                await self._master.hang_up()
+        except (RefusedError, UnreachableError):
+            pass  # There is nobody to ask, and the connection is as good as before.
+        finally:
+            self._looking = None
+            self._look_at = self._loop.time() + LOOK_SECONDS
+
+    async def _find(self) -> Place:
+        """Ask all, wait for more than half, and believe the one with the latest epoch."""
+        problems: list[str] = []
+        found: list[tuple[int, Place]] = []
+        asked = [self._loop.create_task(self._ask(sentinel)) for sentinel in self._sentinels]
+        try:
+            for next_ in asyncio.as_completed(asked):
+                try:
+                    found.append(await next_)
+                except (RefusedError, UnreachableError) as error:
+                    problems.append(str(error))
+                if len(found) > len(asked) // 2:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if not found:
+            raise NotSentError("; ".join(problems))
+        return max(found, key=lambda one: one[0])[1]
+
+    async def _ask(self, sentinel: Node) -> tuple[int, Place]:
+        replies: list[Reply] = []
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await sentinel.ask([Command(("SENTINEL", "MASTER", self._name))], replies)
+        except TimeoutError:
+            raise UnreachableError(f"{sentinel.name}: no answer") from None
+        [reply] = replies
+        if isinstance(reply, RefusedError):
+            raise RefusedError(f"{sentinel.name}: {self._name!r}: {reply}")
+        facts = dict(zip(reply[::2], reply[1::2], strict=True))
+        return int(facts[b"config-epoch"]), Place(facts[b"ip"].decode(), int(facts[b"port"]))

@@ -1,0 +1,208 @@
+"""Which node is asked for a key: the only one, or that of the key's slot in a cluster."""
+
+import asyncio
+from binascii import crc_hqx
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from indexer.shared.redis.address import Place
+from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.link import Wire
+from indexer.shared.redis.node import Node, NotSentError
+
+SLOTS = 16384
+REFRESH_SECONDS = 1.0
+"""How long one node may take to say where the slots are."""
+REFRESH_PAUSE = 0.05
+"""Seconds between two such questions at least."""
+
+Disrupted = Callable[[], None]
+DialPlace = Callable[[Place], Awaitable[Wire]]
+
+
+def slot_of(key: bytes) -> int:
+    """Return a key's slot: CRC16 of its hash tag (the cluster specification's)."""
+    begin = key.find(b"{")
+    if begin >= 0:
+        end = key.find(b"}", begin + 1)
+        if end > begin + 1:
+            key = key[begin + 1 : end]
+    return crc_hqx(key, 0) % SLOTS
+
+
+class Topology(Protocol):
+    """See the module."""
+
+    async def node_of(self, key: bytes) -> Node:
+        """Return the node to ask. Raises RefusedError or UnreachableError where none is known."""
+
+    async def moved(self, place: str, slot: int, told_by: Node) -> None:
+        """Take note that a slot lies elsewhere for good."""
+
+    def asked(self, place: str, key: bytes, told_by: Node) -> Node:
+        """Return the node ("host:port") that has a key this once, while its slot is moved there."""
+
+    async def doubt(self, node: Node) -> bool:
+        """Look anew where the master is, since that node is none; return whether that makes sense."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+class OneNode:
+    """One server."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
+        """Return the node."""
+        return self._node
+
+    async def moved(self, place: str, slot: int, told_by: Node) -> None:  # noqa: ARG002 - as below
+        """Refuse: the URL is another kind's."""
+        self.asked(place, b"", told_by)
+
+    def asked(self, place: str, key: bytes, told_by: Node) -> Node:  # noqa: ARG002 - the Protocol's
+        """Refuse: the URL is another kind's."""
+        raise RefusedError(f"{told_by.name} is of a cluster: its URL begins with redis-cluster://")
+
+    async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - the Protocol's
+        """There is no other."""
+        return False
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._node.close()
+
+
+class Cluster:
+    """The nodes of a cluster. Only masters are asked."""
+
+    def __init__(self, seeds: Iterable[Place], dial: DialPlace, disrupted: Disrupted) -> None:
+        self._seeds = tuple(seeds)
+        self._dial = dial
+        self._disrupted = disrupted
+        self._loop = asyncio.get_running_loop()
+        self._nodes: dict[Place, Node] = {}
+        self._slots: list[Place | None] = []
+        self._ahead: dict[bytes, Place] = {}
+        """Keys that lie elsewhere already, while their slots are moved."""
+        self._refreshing: asyncio.Task[Exception | None] | None = None
+        self._not_before = 0.0
+        self._turn = 0
+
+    async def node_of(self, key: bytes) -> Node:
+        """Return the master of a key's slot."""
+        if not self._slots and (problem := await self._refresh()):
+            raise problem
+        slot = slot_of(key)
+        if self._slots[slot] is None:
+            # What was looked up was of a moment when nobody served it, as in a fail-over.
+            await self._refresh()
+        place = self._slots[slot]
+        if place is None:
+            raise RefusedError(f"CLUSTERDOWN no node of the cluster serves slot {slot}")
+        return self._node(place)
+
+    async def moved(self, place: str, slot: int, told_by: Node) -> None:
+        """Take note of a slot's new master, and look up all others when there is time."""
+        there = _read_place(place, told_by)
+        if self._slots and self._slots[slot] != there:
+            self._slots[slot] = there
+            self._ahead.clear()
+            self._disrupted()
+            self._start_refresh()
+
+    def asked(self, place: str, key: bytes, told_by: Node) -> Node:
+        """Return a node by its name. That a key has gone there is counted once."""
+        there = _read_place(place, told_by)
+        if self._ahead.get(key) != there:
+            self._ahead[key] = there
+            self._disrupted()
+        return self._node(there)
+
+    async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - all of it is looked up
+        """Look up where the slots are."""
+        return await self._refresh() is None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
+        for node in self._nodes.values():
+            await node.close()
+
+    def _node(self, place: Place) -> Node:
+        node = self._nodes.get(place)
+        if node is None:
+            node = Node(str(place), lambda: self._dial(place), self._disrupted)
+            self._nodes[place] = node
+        return node
+
+    async def _refresh(self) -> Exception | None:
+        self._start_refresh()
+        if self._refreshing is None:
+            return NotSentError("no node of the cluster could be asked a moment ago")
+        return await asyncio.shield(self._refreshing)
+
+    def _start_refresh(self) -> None:
+        if self._refreshing is None and self._loop.time() >= self._not_before:
+            self._refreshing = self._loop.create_task(self._look_up())
+
+    async def _look_up(self) -> Exception | None:
+        """Ask one node after the other, connected ones first, a different one each time."""
+        problem: Exception = NotSentError("no node of the cluster is known")
+        try:
+            self._turn += 1
+            places = list(dict.fromkeys([*self._nodes, *self._seeds]))
+            turn = self._turn % len(places)
+            places = places[turn:] + places[:turn]
+            places.sort(key=lambda place: not self._node(place).is_connected)
+            for place in places:
+                try:
+                    slots = await self._ask_slots(place)
+                except (RefusedError, UnreachableError) as error:
+                    problem = error
+                else:
+                    await self._take(slots)
+                    return None
+            return problem
+        finally:
+            self._refreshing = None
+            self._not_before = self._loop.time() + REFRESH_PAUSE
+
+    async def _ask_slots(self, place: Place) -> list[Place | None]:
+        replies: list[Reply] = []
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await self._node(place).ask([Command(("CLUSTER", "SLOTS"))], replies)
+        except TimeoutError:
+            raise NotSentError(f"{place}: no answer within {REFRESH_SECONDS:g} s") from None
+        if isinstance(replies[0], RefusedError):
+            raise RefusedError(f"{place}: {replies[0]}")
+        slots: list[Place | None] = [None] * SLOTS
+        for first, last, (host, port, *_), *_ in replies[0]:
+            master = Place(host.decode() if host else place.host, port)
+            slots[first : last + 1] = [master] * (last + 1 - first)
+        if not any(slots):
+            raise RefusedError(f"CLUSTERDOWN {place} knows of no node that serves a slot")
+        return slots
+
+    async def _take(self, slots: list[Place | None]) -> None:
+        if slots == self._slots:
+            return
+        if self._slots:
+            self._disrupted()
+        self._slots = slots
+        self._ahead.clear()
+        masters = set(slots)
+        for place in [place for place in self._nodes if place not in masters]:
+            await self._nodes.pop(place).close()
+
+
+def _read_place(text: str, told_by: Node) -> Place:
+    """Return the place in a MOVED or ASK; without a host it is the host of who says it."""
+    host, _, port = text.rpartition(":")
+    return Place(host.strip("[]") or told_by.name.rpartition(":")[0].strip("[]"), int(port))

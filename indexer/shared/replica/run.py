@@ -1,0 +1,227 @@
+"""Replica mode: a router's index kept current from the shared one, so that no Score waits for Redis.
+
+each `poll_seconds`: every pod's log from its position on, and its record, in one round trip
+between two polls, where any pod needs it: one pass over all buckets, for all pods that do
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from indexer.keys.segment_value import BadSegmentError
+from indexer.shared.layout.names import Names
+from indexer.shared.records.registry import AWAY, UNREAD, Registry
+from indexer.shared.redis.command import Redis, RefusedError, UnreachableError
+from indexer.shared.replica.pod_copy import Holder, PodCopy, Resync, State
+from indexer.shared.replica.scan import Keys, Scan
+from indexer.watch.watched_rank import WatchedRank
+
+log = logging.getLogger(__name__)
+
+POLL_TIMEOUT = 0.5
+"""Seconds; the other pods of a cluster wait with those whose node does not answer."""
+SCAN_TIMEOUT = 2.0
+SCAN_PAUSE = 0.5
+"""Seconds between two passes over the buckets."""
+FIND_SECONDS = 2.0
+"""How long at the start it may take until the first pod is known."""
+
+
+class Replica:
+    """Keeps copies of pods current. Belongs to one event loop; `settled` is called there, once.
+
+    `settled` is told when every pod that was there at first is held, or something has failed.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        names: Names,
+        *,
+        poll_seconds: float,
+        clock: Callable[[], float],
+        settled: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.redis = redis
+        self.polled_at: float | None = None
+        """When, by the clock, every pod's record was last read."""
+        self._names = names
+        self._registry = Registry(redis, names, clock)
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._settled: Callable[[str], None] | None = settled
+        self._copies: dict[str, PodCopy] = {}
+        self._scan: Scan | None = None
+        self._holders: Mapping[int, Holder] = {}
+        self._reading: Sequence[PodCopy] = ()
+        """The copies that the present pass is for."""
+        self._not_before = clock()
+        self._no_pods_until = clock() + FIND_SECONDS
+        self._trouble = ""
+        self._resyncs_of_gone: Counter[Resync] = Counter()
+        self._entries_of_gone = 0
+
+    def __contains__(self, pod: str) -> bool:
+        return pod in self._copies
+
+    def add(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str) -> None:
+        """Keep a copy of a pod; its ranks in order. Raises ValueError where it is kept already."""
+        if pod in self._copies:
+            raise ValueError(f"pod {pod} is copied already")
+        self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix)
+
+    def remove(self, pod: str) -> None:
+        """Keep a pod's copy no longer; its ranks are the caller's to empty."""
+        copy = self._copies.pop(pod)
+        copy.drop()
+        self._registry.forget(pod)
+        self._resyncs_of_gone += copy.counts.resyncs
+        self._entries_of_gone += copy.counts.entries
+
+    async def run(self) -> None:
+        """Keep them current; returns only when cancelled."""
+        while True:
+            pause = await self.step()
+            await asyncio.sleep(pause)
+
+    def failed(self, problem: str) -> None:
+        """Take note that it is not known how far any copy is."""
+        self._end_scan()
+        for copy in self._copies.values():
+            copy.fail(problem)
+        self._say(problem)
+        self._tell_settled()
+
+    async def step(self) -> float:
+        """Poll once, and read buckets where that is needed; return the seconds to wait for the next."""
+        next_poll = self._clock() + self._poll_seconds
+        has_more = await self._poll()
+        self._begin_scan()
+        while self._scan is not None:
+            await self._read_pages(self._scan)
+            if has_more or self._clock() >= next_poll:
+                break
+        self._tell_settled()
+        return 0.0 if has_more else max(0.0, next_poll - self._clock())
+
+    async def _poll(self) -> bool:
+        """Read every pod's log and record; return whether any log has more."""
+        copies = list(self._copies.values())
+        asked = [(copy, command) for copy in copies if (command := copy.asked(self._names))]
+        pods = [copy.pod for copy in copies]
+        logs = [command for _, command in asked]
+        replies = await self._registry.read(pods, logs, POLL_TIMEOUT)
+        entries = {copy.pod: reply for (copy, _), reply in zip(asked, replies, strict=True)}
+        problems = 0
+        has_more = False
+        for copy in copies:
+            if self._copies.get(copy.pod) is not copy:
+                continue
+            log_entries = entries.get(copy.pod)
+            problem = self._registry.problem(copy.pod)
+            if isinstance(log_entries, UnreachableError | RefusedError):
+                problem = problem or f"{AWAY}{log_entries}"
+            if problem:
+                problems += 1
+                copy.lost(problem)
+                continue
+            limit = self._registry.limit(copy.pod)
+            has_more |= copy.take(self._registry.record(copy.pod), limit, log_entries)
+            # Others run on this loop too.
+            await asyncio.sleep(0)
+        if not problems:
+            self.polled_at = self._clock()
+        return has_more
+
+    # Reading all buckets
+
+    def _begin_scan(self) -> None:
+        if self._scan is not None or self._clock() < self._not_before:
+            return
+        needed = [copy for copy in self._copies.values() if copy.state is State.NEEDED]
+        if not needed:
+            return
+        holders: dict[int, Holder] = {}
+        for copy in needed:
+            holders |= copy.begin()
+        self._reading = needed
+        self._holders = holders
+        self._scan = Scan(self._names, holders)
+
+    async def _read_pages(self, scan: Scan) -> None:
+        if not any(copy.state is State.READING for copy in self._reading):
+            self._end_scan()
+            return
+        commands = scan.asked(self.redis.disruptions)
+        replies = await self.redis.run(commands, timeout=SCAN_TIMEOUT)
+        try:
+            pages = scan.take(replies, self.redis.disruptions)
+        except BadSegmentError as error:
+            self._say(str(error))
+            self._end_scan()
+            return
+        self._say(scan.problem)
+        for page in pages:
+            self._hold(page)
+            await asyncio.sleep(0)
+        if scan.problem:
+            await asyncio.sleep(self._poll_seconds)
+        if scan.is_over:
+            for copy in self._reading:
+                copy.read()
+            self._end_scan()
+
+    def _hold(self, page: Keys) -> None:
+        for slot, parts in page.items():
+            holder = self._holders[slot]
+            keys = [key for part in parts for key in part.tolist()]
+            holder.copy.hold(holder.rank, holder.spot, keys)
+
+    def _end_scan(self) -> None:
+        for copy in self._reading:
+            copy.abandon()
+        self._scan = None
+        self._holders = {}
+        self._reading = ()
+        self._not_before = self._clock() + SCAN_PAUSE
+
+    def _say(self, problem: str) -> None:
+        if problem and not self._trouble:
+            log.warning("the shared index's buckets cannot be read: %s", problem)
+        self._trouble = problem
+
+    def _tell_settled(self) -> None:
+        if self._settled is None:
+            return
+        problems = [self._registry.problem(pod) for pod in self._copies]
+        if UNREAD in problems or (not problems and self._clock() < self._no_pods_until):
+            return
+        problem = self._trouble or next(filter(None, problems), "")
+        busy = {State.NEEDED, State.READING, State.READ}
+        if problem or not any(copy.state in busy for copy in self._copies.values()):
+            self._settled(problem or "every pod that has a publisher is copied")
+            self._settled = None
+
+    # Figures
+
+    def resyncs(self) -> Counter[Resync]:
+        """Return how often pods' blocks were read from the buckets, by why."""
+        counts = self._resyncs_of_gone.copy()
+        for copy in list(self._copies.values()):
+            counts += copy.counts.resyncs
+        return counts
+
+    def entries(self) -> int:
+        """Return how many entries of logs were applied."""
+        copies = list(self._copies.values())
+        return self._entries_of_gone + sum(copy.counts.entries for copy in copies)
+
+    def lags(self) -> dict[str, int]:
+        """Return by how many sequences each pod's copy is behind what its record says."""
+        return {copy.pod: copy.lag for copy in list(self._copies.values())}
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a copy contradicts itself."""
+        for copy in self._copies.values():
+            copy.check()

@@ -1,0 +1,116 @@
+"""One pass over all buckets, a page at a time, for some slots' keys. Sans-I/O.
+
+HSCAN promises every field that is there from its beginning to its end, as long as one server answers:
+where that may have changed, the bucket is begun again. Where a segment is spilled while a bucket is
+scanned, its blocks come to lie in new fields, which may be passed already. So the segments' fields are
+scanned first, and those of single blocks after them, where any segment is spilled: what was not spilled
+when its own field came by was read with it.
+"""
+
+from collections import deque
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.keys.segment_value import decode, spilled_blocks
+from indexer.keys.word import WORD_BYTES
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.pages import Page, read_page
+from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
+
+FIELDS = 128
+"""Of a page: about 100 KiB, 500 at most."""
+AT_ONCE = 8
+"""Buckets of which a page each is asked for together."""
+SEGMENTS = b"?" * WORD_BYTES
+BLOCKS = b"?" * 2 * WORD_BYTES
+
+Keys = dict[int, list[NDArray[np.uint64]]]
+"""By slot."""
+
+
+class _Bucket:
+    """How far one bucket is read."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.begin()
+
+    def begin(self) -> None:
+        self.fields = SEGMENTS
+        self.cursor = b"0"
+        self.disruptions: int | None = None
+        """How many there were before the first page was asked for."""
+        self.has_spilled = False
+
+
+class Scan:
+    """A pass over all buckets. `wanted` are the slots whose keys are sought.
+
+    `disruptions` are `Redis.disruptions`, before what is asked is sent and after the replies came.
+    """
+
+    def __init__(self, names: Names, wanted: Collection[int]) -> None:
+        self._names = names
+        self._wanted = frozenset(wanted)
+        self._waiting = deque(_Bucket(number) for number in range(names.buckets))
+        self._open: list[_Bucket] = []
+        self.problem = ""
+        """Why one of the last pages could not be read; empty where all were."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every bucket was read."""
+        return not self._waiting and not self._open
+
+    def asked(self, disruptions: int) -> list[Command]:
+        """Return what is to be asked next."""
+        while self._waiting and len(self._open) < AT_ONCE:
+            self._open.append(self._waiting.popleft())
+        commands = []
+        for bucket in self._open:
+            if bucket.disruptions is None:
+                bucket.disruptions = disruptions
+            name = self._names.bucket(bucket.number)
+            words = "HSCAN", name, bucket.cursor, "MATCH", bucket.fields, "COUNT", FIELDS
+            commands.append(Command(words))
+        return commands
+
+    def take(self, replies: Sequence[Reply], disruptions: int) -> list[Keys]:
+        """Take the replies; return the keys on each page, which may have been returned before.
+
+        What failed is begun again: `problem` says why. Raises BadSegmentError.
+        """
+        self.problem = ""
+        found = []
+        for bucket, reply in zip(list(self._open), replies, strict=True):
+            if isinstance(reply, UnreachableError | RefusedError):
+                self.problem = str(reply)
+                bucket.begin()
+            elif bucket.disruptions != disruptions:
+                bucket.begin()
+            else:
+                found.append(self._page(bucket, read_page(reply)))
+        return found
+
+    def _page(self, bucket: _Bucket, page: Page) -> Keys:
+        keys: Keys = {}
+        for name, value in page.values.items():
+            if len(name) == WORD_BYTES and spilled_blocks(value) is not None:
+                bucket.has_spilled = True
+            else:
+                self._add(keys, value)
+        bucket.cursor = page.cursor
+        if page.is_last:
+            if bucket.fields == SEGMENTS and bucket.has_spilled:
+                bucket.fields = BLOCKS
+            else:
+                self._open.remove(bucket)
+        return keys
+
+    def _add(self, keys: Keys, value: bytes) -> None:
+        packed = decode(value)
+        for column, slot in enumerate(packed.slots):
+            if slot in self._wanted:
+                keys.setdefault(slot, []).append(packed.held(column))

@@ -1,0 +1,193 @@
+"""One pass over the index that removes what no claim holds any more. Sans-I/O.
+
+What is dead is invisible to readers already; a pass only gives back its memory, and so may stop at any
+point. It must never remove what lives. In each bucket, in bounded steps:
+
+1. Fields are read, and slots noted that looked dead by what was known when the pass began.
+2. The bucket's checkpoints are read. A writer has its checkpoint in a bucket before it writes there,
+   so the writers of all that was noted are among these pods and those of `names.pods`.
+3. The records of all these pods are read anew. A claim's base is in its record before the claim is
+   written under, so what was noted in 1 and lives has its base in what is read in 3.
+4. The checkpoints are compared once more, on the bucket's own node, by `retire.lua`: a higher token than
+   the record's means that the record that was read is not the last one (a master that was
+   replaced may still answer), and the bucket is left alone. The checkpoint of a pod that
+   seems to have no record is deleted: should it have one after all, its writer's next look finds the
+   bucket not as it left it and writes everything anew. So even a wrong answer in 3 is found and healed.
+5. `purge.lua` takes the slots that were dead in 3 out of the fields noted in 1.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+from indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
+from indexer.shared.layout.living import Living, Owner, ask_owner, read_owner
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.pages import ask_checkpoints, ask_page, read_page, token_of
+from indexer.shared.redis.command import Argument, Call, Command, Reply, good, script
+from indexer.shared.writer.script_calls import purge_calls
+
+PAGE = 64
+"""Fields that a page has, about: some tens of microseconds of Redis' time, and 100 KB at most times."""
+NOTED_BYTES = 4 << 20
+"""Values with dead slots that are noted before they are purged."""
+PODS_AT_ONCE = 256
+REMEMBERED_MS = 86_400_000
+"""How long a pod is remembered whose record is gone."""
+
+Asked = list[Command | Call]
+Steps = Generator[Asked, list[Reply], Any]
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Swept:
+    """What was done so far."""
+
+    fields: int = 0
+    """Looked at."""
+    noted: int = 0
+    """Fields that seemed to hold dead slots."""
+    purged: int = 0
+    """Fields that dead slots were taken out of."""
+    retired: int = 0
+    """Checkpoints deleted."""
+    forgotten: int = 0
+    """Pods."""
+    doubted: int = 0
+    """Times that a bucket was left alone, since a record that was read was not the last one."""
+    odd: int = 0
+    """Values that cannot be read; they are left as they are."""
+
+
+def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps:
+    """Make one pass: yields what to ask, and is sent the replies.
+
+    Raises RefusedError or UnreachableError where a reply is one, and BadRecordError where it is not
+    known what a record names: then nothing can be called dead.
+    """
+    living = yield from _living(names, ())
+    forgotten = yield from _roll(names, living.owners, remembered_ms)
+    met: dict[str, Owner | None] = {}
+    for bucket in range(names.buckets):
+        yield from _sweep_bucket(names, bucket, living, swept, met, retires=bool(forgotten))
+    # The list of pods may have been lost, and what it names not.
+    yield from _roll(names, {pod: met[pod] for pod in met.keys() - living.owners}, remembered_ms)
+    living = yield from _living(names, forgotten)
+    gone = [(pod, value) for pod, value in forgotten.items() if living.token(pod) is None]
+    if gone:
+        words: tuple[Argument, ...] = tuple(chain.from_iterable(gone))
+        (left,) = yield [Call(script("leave"), (names.pods,), words)]
+        swept.forgotten += good(left)
+
+
+def _living(names: Names, others: Iterable[str]) -> Generator[Asked, list[Reply], Living]:
+    """Read the records of all known pods, and of others."""
+    (reply,) = yield [Command(("HKEYS", names.pods))]
+    pods = dict.fromkeys([*(name.decode() for name in good(reply)), *others])
+    living = Living()
+    for some in _batches(list(pods), PODS_AT_ONCE):
+        replies = yield [ask_owner(names, pod) for pod in some]
+        for pod, owner in zip(some, replies, strict=True):
+            living.add(pod, read_owner(pod, good(owner)))
+    return living
+
+
+def _roll(
+    names: Names, owners: Mapping[str, Owner | None], remembered_ms: int
+) -> Generator[Asked, list[Reply], dict[str, bytes]]:
+    """Note which pods are there; return those to be forgotten, with what is noted of them."""
+    there = [pod for pod, owner in owners.items() if owner is not None]
+    others = [pod for pod, owner in owners.items() if owner is None]
+    forgotten: dict[str, bytes] = {}
+    calls = [(some, len(some)) for some in _batches(there, PODS_AT_ONCE)]
+    calls += [(some, 0) for some in _batches(others, PODS_AT_ONCE)]
+    for some, count in calls:
+        (reply,) = yield [Call(script("roll"), (names.pods,), (remembered_ms, count, *some))]
+        old = good(reply)
+        forgotten |= {pod.decode(): value for pod, value in zip(old[::2], old[1::2], strict=True)}
+    return forgotten
+
+
+def _sweep_bucket(
+    names: Names,
+    bucket: int,
+    living: Living,
+    swept: Swept,
+    met: dict[str, Owner | None],
+    *,
+    retires: bool,
+) -> Steps:
+    cursor = b"0"
+    noted: dict[bytes, bytes] = {}
+    size = 0
+    while True:
+        (reply,) = yield [ask_page(names, bucket, cursor, PAGE)]
+        page = read_page(good(reply))
+        swept.fields += len(page)
+        for field, value in page.values.items():
+            try:
+                seems_dead = spilled_blocks(value) is None and living.dead(slots_of(value))
+            except BadSegmentError:
+                swept.odd += 1
+                continue
+            if seems_dead:
+                noted[field] = value
+                size += len(value)
+        if size >= NOTED_BYTES or (page.is_last and (noted or retires)):
+            yield from _purge(names, bucket, noted, swept, met)
+            noted.clear()
+            size = 0
+        if page.is_last:
+            return
+        cursor = page.cursor
+
+
+def _purge(
+    names: Names,
+    bucket: int,
+    noted: Mapping[bytes, bytes],
+    swept: Swept,
+    met: dict[str, Owner | None],
+) -> Steps:
+    swept.noted += len(noted)
+    checkpoints = yield from _checkpoints(names, bucket, swept)
+    living = yield from _living(names, checkpoints)
+    met |= living.owners
+    triples: list[Argument] = []
+    for pod, token in checkpoints.items():
+        known = living.token(pod)
+        triples += [checkpoint(pod), token if known is None else known, int(known is None)]
+    if triples:
+        (reply,) = yield [Call(script("retire"), (names.bucket(bucket),), tuple(triples))]
+        retired = good(reply)
+        if retired < 0:
+            swept.doubted += 1
+            return
+        swept.retired += retired
+    dead = living.dead({slot for value in noted.values() for slot in slots_of(value)})
+    for call in purge_calls(names, bucket, noted, dead):
+        (reply,) = yield [call]
+        swept.purged += good(reply)
+
+
+def _checkpoints(
+    names: Names, bucket: int, swept: Swept
+) -> Generator[Asked, list[Reply], dict[str, int]]:
+    """Return the token of each checkpoint. Raises ValueError where one is none of ours."""
+    found: dict[str, int] = {}
+    cursor = b"0"
+    while True:
+        (reply,) = yield [ask_checkpoints(names, bucket, cursor, PAGE)]
+        page = read_page(good(reply))
+        swept.fields += PAGE
+        found |= {pod: token_of(value) for pod, value in page.checkpoints.items()}
+        if page.is_last:
+            return found
+        cursor = page.cursor
+
+
+def _batches(items: list[Item], size: int) -> Iterator[list[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,95 @@
+"""What a writer's claim stands for: its places, and how much each holds."""
+
+from collections.abc import Iterable, Mapping
+
+from indexer.engines.event import Tier
+from indexer.invariant import BrokenInvariantError
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.resolve.resolver import Spot
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.watch.watched_rank import layout_of
+
+
+class Claimed:
+    """One claim as its writer sees it. `claim` has no places yet."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self._places: list[SpotOf | None] = []
+        self._numbers: dict[tuple[int, Spot], int] = {}
+        self._held: dict[int, int] = {}
+        """Of each living place: the number of keys."""
+        self._states: dict[int, pb.RankState] = {}
+
+    @property
+    def base(self) -> int:
+        """The claim's base."""
+        return self._claim.base
+
+    @property
+    def places(self) -> int:
+        """How many places it has, those that were dropped among them."""
+        return len(self._places)
+
+    def claim(self) -> Claim:
+        """Return what is to be told."""
+        claim = self._claim
+        return Claim(
+            owner=claim.owner,
+            base=claim.base,
+            places=list(self._places),
+            keyspace=claim.keyspace,
+            model=claim.model,
+            ranks=claim.ranks,
+            watch=claim.watch,
+        )
+
+    def slot(self, rank: int, spot: Spot) -> int:
+        """Return the slot of a rank's place, a new one where it has none."""
+        number = self._numbers.get((rank, spot))
+        if number is None:
+            number = self._numbers[rank, spot] = len(self._places)
+            self._places.append(SpotOf(rank, *spot))
+            self._held[number] = 0
+        return self._claim.slot(number)
+
+    def slots(self, rank: int) -> list[int]:
+        """Return the slots of a rank's living places."""
+        return [self._claim.slot(n) for (one, _), n in self._numbers.items() if one == rank]
+
+    def count(self, rank: int, spot: Spot, more: int) -> None:
+        """Take note that a place holds so many keys more."""
+        self._held[self._numbers[rank, spot]] += more
+
+    def drop(self, rank: int) -> None:
+        """Let a rank's places stand for nothing; what comes has new ones."""
+        for key in [key for key in self._numbers if key[0] == rank]:
+            number = self._numbers.pop(key)
+            del self._held[number]
+            self._places[number] = None
+
+    def say(self, states: Iterable[pb.RankState]) -> None:
+        """Take note of what is said of ranks."""
+        for state in states:
+            self._states[state.rank] = state
+
+    def states(self) -> Mapping[int, pb.RankState]:
+        """Return what was last said of each rank."""
+        return self._states
+
+    def blocks(self, rank: int) -> dict[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier of a rank holds."""
+        shown = layout_of(self._states[rank]).shown
+        return {
+            tier: self._held[number]
+            for (one, (tier, group)), number in self._numbers.items()
+            if one == rank and group == shown
+        }
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where places, numbers and counts disagree."""
+        living = {n: spot for n, spot in enumerate(self._places) if spot is not None}
+        if {n: SpotOf(rank, *spot) for (rank, spot), n in self._numbers.items()} != living:
+            raise BrokenInvariantError("the numbers of places and the places disagree")
+        if self._held.keys() != living.keys() or min(self._held.values(), default=0) < 0:
+            raise BrokenInvariantError("the counts of keys are not those of the living places")

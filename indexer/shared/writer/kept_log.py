@@ -1,0 +1,35 @@
+"""How much of a pod's log is kept: by entries and by bytes."""
+
+from collections import deque
+
+from indexer.invariant import BrokenInvariantError
+
+LOG_ENTRIES = 10_000
+LOG_BYTES = 4 << 20
+"""Half a million keys: minutes of a busy engine, where a router looks twenty times a second."""
+
+
+class KeptLog:
+    """The entries that are kept, as their writer reckons: it made them all since the log was empty."""
+
+    def __init__(self, *, entries: int = LOG_ENTRIES, max_bytes: int = LOG_BYTES) -> None:
+        self.bytes = 0
+        self._most = entries
+        self._max_bytes = max_bytes
+        self._entries: deque[tuple[int, int]] = deque()
+        """Last sequence and bytes of each."""
+
+    def add(self, last: int, size: int) -> int:
+        """Take note of a new entry; return the first that is to be kept, by its last sequence."""
+        self._entries.append((last, size))
+        self.bytes += size
+        while len(self._entries) > 1 and (
+            len(self._entries) > self._most or self.bytes > self._max_bytes
+        ):
+            self.bytes -= self._entries.popleft()[1]
+        return self._entries[0][0]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the bytes do not add up."""
+        if self.bytes != sum(size for _, size in self._entries):
+            raise BrokenInvariantError("the bytes of the log do not add up")

@@ -1,0 +1,238 @@
+"""The writer of one pod's blocks in the shared index, as a machine; `indexer.shared.writer.run` runs it.
+
+    unclaimed -> claiming -> fencing -> rebuilding -> current
+                    ^                                    |
+                    +---- anything lost, or fenced ------+      waiting: another writer has the pod
+
+This is the way from one state to the next. What is done under a claim is in
+`indexer.shared.writer.tenure`: whatever is not as it was left there, everything is claimed and written
+anew, so there is one way of recovery. What is asked is asked again until it is answered
+(`indexer.shared.writer.retry`), so nothing here fails for good; while it fails the record says why,
+where it can be reached (`indexer.shared.writer.lease`).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from indexer.invariant import BrokenInvariantError
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import Claim
+from indexer.shared.layout.schema import SchemaError, ensure_call, judge
+from indexer.shared.redis.command import Call
+from indexer.shared.writer.lease import AUDITS_OF_A_LEASE, Lease
+from indexer.shared.writer.record_calls import RecordCalls
+from indexer.shared.writer.retry import LAST_PAUSE, Retry
+from indexer.shared.writer.rival import Rival
+from indexer.shared.writer.steps import AnewError, Cause, Counts, Rest, State, Steps, TakenError
+from indexer.shared.writer.tenure import Tenure
+from indexer.watch.pod_cache import PodCache
+
+log = logging.getLogger(__name__)
+
+BUCKET_LIFE = 86_400.0
+"""Seconds that a bucket lives on after its last write, where a process has no reason for others."""
+
+
+class Writer:
+    """Writes what a pod's cache holds, and goes on with its journal.
+
+    `owner` is random, one life of this writer. `random_base` returns 47 random bits. `take_over` says
+    whether its first claim wins over another writer's. `lease` and `bucket_life` in seconds. `watch` is
+    where the publisher serves CacheWatch.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        cache: PodCache,
+        *,
+        owner: str,
+        keyspace: str,
+        model: str,
+        watch: str,
+        take_over: bool,
+        lease: float,
+        bucket_life: float,
+        random_base: Callable[[], int],
+        clock: Callable[[], float],
+        place: str = "",
+    ) -> None:
+        self.state = State.UNCLAIMED
+        self.counts = Counts()
+        self.written_at: float | None = None
+        """When, by the clock, it last was certain that Redis has what `applied` says."""
+        self.tenure: Tenure | None = None
+        """The last claim, which may be over; None before the first."""
+        self._names = names
+        self._cache = cache
+        self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
+        self._lease = Lease(self._calls, lease, clock)
+        self._retry = Retry(cache.pod, self._lease, self.counts, clock)
+        # Where it takes over, another writer of the pod is a mistake, not one whose turn it is.
+        self._rival = Rival(cache.pod, model=model, keyspace=keyspace, is_mistake=take_over)
+        self._owner = owner
+        self._keyspace = keyspace
+        self._model = model
+        self._watch = watch
+        self._take_over = take_over
+        self._place = place
+        self._bucket_life = bucket_life
+        self._random_base = random_base
+        self._clock = clock
+
+    @property
+    def trouble(self) -> str:
+        """Why the last that was asked was not answered; empty where it was."""
+        return self._retry.trouble
+
+    @property
+    def token(self) -> int:
+        """The number of its claim; 0 where it has none."""
+        return self._lease.token
+
+    @property
+    def applied(self) -> int:
+        """The last sequence of the journal that Redis has under the last claim."""
+        return self.tenure.applied if self.tenure else 0
+
+    def steps(self) -> Steps[NoReturn]:
+        """Return what is to be done, one after the other. Send the replies of each `Ask`."""
+        cause, floor, pause = Cause.START, 0, 0.0
+        while True:
+            self.counts.rebuilds[cause] += 1
+            audits = self.counts.audits
+            try:
+                tenure = self.tenure = yield from self._claim(cause, floor, pause)
+                self._enter(State.FENCING)
+                yield from tenure.fence()
+                self._enter(State.REBUILDING)
+                yield from tenure.rebuild()
+                self._become_current()
+                yield from self._go_on(tenure)
+            except AnewError as error:
+                cause, floor = error.cause, error.floor
+                log.warning("pod %s: shared index: %s; it is written anew", self._cache.pod, cause)
+                # What is lost time and again is not to be written as fast as it can be.
+                lasted = self.counts.audits - audits > AUDITS_OF_A_LEASE
+                pause = 0.0 if lasted else self._retry.longer(pause)
+            except TakenError:
+                yield from self._wait()
+                cause, floor, pause = Cause.FREE, 0, 0.0
+
+    def _enter(self, state: State, why: str = "") -> None:
+        if state is not self.state:
+            level = logging.INFO if state in {State.CURRENT, State.WAITING} else logging.DEBUG
+            log.log(
+                level,
+                "pod %s: shared index: %s, was %s%s",
+                self._cache.pod,
+                state,
+                self.state,
+                f": {why}" if why else "",
+            )
+            self.state = state
+
+    def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure]:
+        self._enter(State.CLAIMING, cause)
+        yield from self._lease.give_up(f"everything is to be written anew: {cause}")
+        if pause:
+            yield Rest(pause)
+        yield from self._ensure_schema()
+        # Before there is a base: what nobody is known to have claimed is swept.
+        yield from self._retry.asked([self._calls.enlist()])
+        base = self._random_base()
+        reason = f"everything is being written anew: {cause}"
+        # Where Redis has lost the fence, tokens are not to go back: a zombie may have any lower one.
+        floor = max(floor, self.token)
+        call = self._calls.claim(base, take_over=self._take_over, floor=floor, reason=reason)
+        ((claimed, token),) = yield from self._retry.asked([call])
+        self._take_over = False
+        if not claimed:
+            raise TakenError
+        self._lease.hold(token)
+        claim = Claim(
+            owner=self._owner,
+            base=base,
+            places=[],
+            keyspace=self._keyspace,
+            model=self._model,
+            ranks=len(self._cache.ranks),
+            watch=self._watch,
+        )
+        return Tenure(
+            self._names,
+            self._cache,
+            claim,
+            token,
+            calls=self._calls,
+            lease=self._lease,
+            retry=self._retry,
+            counts=self.counts,
+            bucket_life=self._bucket_life,
+            clock=self._clock,
+        )
+
+    def _ensure_schema(self) -> Steps[None]:
+        """Wait until what lies under the prefix, if anything, is of this version."""
+        while True:
+            [reply] = yield from self._retry.asked([ensure_call(self._names)], over=False)
+            try:
+                judge(self._names, reply)
+            except SchemaError as error:
+                self._retry.in_trouble(str(error))
+                yield Rest(LAST_PAUSE)
+            else:
+                self._retry.out_of_trouble()
+                return
+
+    def _become_current(self) -> None:
+        self.written_at = self._clock()
+        self._rival.forget()
+        self._enter(State.CURRENT)
+        if self._place:
+            log.info(
+                "pod %s: writing to the shared index at %s under prefix %s",
+                self._cache.pod, self._place, self._names.prefix,
+            )  # fmt: skip
+            self._place = ""
+
+    def _go_on(self, tenure: Tenure) -> Steps[NoReturn]:
+        while True:
+            now = self._clock()
+            if now >= self._lease.audit_at:
+                yield from tenure.audit()
+                self.written_at = now
+            elif self._cache.journal.sequence > tenure.applied:
+                yield from tenure.batch()
+                self.written_at = self._clock()
+            else:
+                yield Rest(self._lease.audit_at - now, until_news=True)
+
+    def _wait(self) -> Steps[None]:
+        """Wait until nobody has the pod."""
+        self._enter(State.WAITING, "another writer has the pod")
+        self._lease.let_go()
+        while True:
+            yield Rest(self._lease.audit_seconds)
+            owner, claim = yield from self._retry.asked(self._calls.owner_of())
+            # A claim of ours may have been late on the way.
+            if owner is None or owner == self._owner.encode():
+                return
+            self._rival.tell_of(owner.decode(errors="replace"), claim)
+
+    def farewell(self) -> list[Call]:
+        """Return what is to be asked when it ends: no reader is to believe what goes on without it."""
+        if not self.token:
+            return []
+        return [self._calls.keep(self.token, "its publisher has ended")]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where what it believes of its claim contradicts itself."""
+        if self.tenure is not None:
+            self.tenure.check()
+        if self.state is State.CURRENT:
+            if not self.token:
+                raise BrokenInvariantError("it is current without a claim")
+            if self.tenure is None or not self.tenure.has_every_bucket:
+                raise BrokenInvariantError("it is current without every bucket")

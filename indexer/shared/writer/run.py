@@ -1,0 +1,89 @@
+"""Runs a pod's writer: what it asks goes to Redis, and news of the journal wake it."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import NoReturn
+
+from indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.retry import LAST_PAUSE
+from indexer.shared.writer.steps import Ask
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.01
+"""Seconds from the first news to a batch, so that an engine's step is one."""
+FAREWELL_SECONDS = 0.5
+
+
+def random_base() -> int:
+    """Return a claim's base."""
+    return secrets.randbits(47)
+
+
+class News:
+    """Wakes a writer."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        """Say that the journal has grown."""
+        self._event.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for news, no longer than so many seconds; whether there were any."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        told = self._event.is_set()
+        self._event.clear()
+        return told
+
+
+async def write(
+    redis: Redis, writer: Writer, news: News, *, timeout: float, pause: float = PAUSE
+) -> None:
+    """Write until cancelled. `timeout`, seconds, is of one round trip."""
+    try:
+        while True:
+            try:
+                await _run(redis, writer, news, timeout=timeout, pause=pause)
+            except Exception:
+                log.exception(
+                    "the writer begins anew: a bug of ours, or Redis says what no script does"
+                )
+                await asyncio.sleep(LAST_PAUSE)
+    finally:
+        await _replies(redis, writer.farewell(), FAREWELL_SECONDS)
+
+
+async def _run(
+    redis: Redis, writer: Writer, news: News, *, timeout: float, pause: float
+) -> NoReturn:
+    steps = writer.steps()
+    step = next(steps)
+    while True:
+        if isinstance(step, Ask):
+            step = steps.send(await _replies(redis, step.asked, timeout))
+        elif step.until_news:
+            if await news.wait(step.seconds):
+                await asyncio.sleep(pause)
+            step = steps.send(())
+        else:
+            await asyncio.sleep(step.seconds)
+            step = steps.send(())
+
+
+async def _replies(
+    redis: Redis, asked: Sequence[Command | Call], timeout: float
+) -> Sequence[Reply]:
+    try:
+        return await redis.run(asked, timeout=timeout)
+    except Exception as error:
+        # Whatever fails below, the machine asks again; the publisher's other work goes on.
+        log.exception("the shared index could not be asked: a bug of ours")
+        return [UnreachableError(str(error) or type(error).__name__)] * len(asked)

@@ -1,0 +1,156 @@
+"""Changes of the index as calls of scripts, each of bounded work."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
+from indexer.keys.word import WORD_BYTES, pack_words
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.redis.command import Argument, Call, Reply, script
+
+Changes = Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]
+"""Of each segment and slot: keys added and keys gone, none of them in both."""
+
+MOST_CHANGES = 256
+MOST_KEYS = 2048
+"""Of one call: 1 to 2 ms of the server's time, and at most 32 KiB."""
+MOST_PURGED = 64 << 10
+"""Bytes of values that one call looks through: about 3 ms."""
+MOST_PURGED_SLOTS = 1024
+"""Of one call."""
+
+
+class Status(IntEnum):
+    """What a script says of a bucket."""
+
+    APPLIED = 1
+    DUPLICATE = 0
+    """It had been applied before."""
+    FENCED = -1
+    """A later claim has the bucket."""
+    GAP = -2
+    """The bucket is not as the writer left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a bucket's checkpoint was when a script had run."""
+
+    status: Status
+    token: int
+    count: int
+
+
+def outcome(reply: Reply) -> Outcome:
+    """Return what `apply`, `fence` said. Raises the error where the reply is one."""
+    if isinstance(reply, Exception):
+        raise reply
+    status, token, count = reply
+    return Outcome(Status(status), token, count)
+
+
+def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes: none can be left out
+    names: Names,
+    pod: str,
+    token: int,
+    counts: Mapping[int, int],
+    changes: Changes,
+    ttl_ms: int,
+) -> list[tuple[int, Call]]:
+    """Return the calls that bring `changes` into the index, each with its bucket.
+
+    `counts` says how many calls each bucket has seen under this token. A bucket's calls have to reach it
+    in this order; one that is repeated, with all after it, changes nothing more. In a cluster a call
+    that is sent elsewhere may be overtaken by the next, which then finds a gap: ask one at a time.
+    """
+    field = checkpoint(pod)
+    apply = script("apply")
+    calls: list[tuple[int, Call]] = []
+    for bucket, parts in _by_bucket(names, changes).items():
+        count = counts.get(bucket, 0)
+        for arguments in _bounded(parts):
+            head: tuple[Argument, ...] = (field, token, count, count + 1, ttl_ms)
+            calls.append((bucket, Call(apply, (names.bucket(bucket),), head + tuple(arguments))))
+            count += 1
+    return calls
+
+
+Part = tuple[int, int, Sequence[int], Sequence[int]]
+
+
+def _by_bucket(names: Names, changes: Changes) -> dict[int, list[Part]]:
+    parts: dict[int, list[Part]] = {}
+    for (segment, slot), (added, gone) in changes.items():
+        if added or gone:
+            part = segment, slot, added, gone
+            parts.setdefault(names.bucket_of(segment), []).append(part)
+    return parts
+
+
+def _bounded(parts: Iterable[Part]) -> Iterator[list[bytes]]:
+    """Yield the arguments of calls: changes one after the other, four arguments each."""
+    arguments: list[bytes] = []
+    keys = 0
+    for segment, slot, added, gone in parts:
+        head = [segment.to_bytes(WORD_BYTES, "little"), slot.to_bytes(WORD_BYTES, "little")]
+        for start in range(0, max(len(added), len(gone)), MOST_KEYS // 2):
+            more = added[start : start + MOST_KEYS // 2]
+            less = gone[start : start + MOST_KEYS // 2]
+            wanted = len(more) + len(less)
+            if arguments and (keys + wanted > MOST_KEYS or len(arguments) >= 4 * MOST_CHANGES):
+                yield arguments
+                arguments, keys = [], 0
+            arguments += [*head, pack_words(more), pack_words(less)]
+            keys += wanted
+    if arguments:
+        yield arguments
+
+
+def fence_call(names: Names, bucket: int, pod: str, token: int, ttl_ms: int) -> Call:
+    """Return the call that takes a bucket for a claim."""
+    return Call(script("fence"), (names.bucket(bucket),), (checkpoint(pod), token, ttl_ms))
+
+
+def purge_calls(
+    names: Names, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
+) -> list[Call]:
+    """Return the calls that take `dead` slots out of a bucket, of which `page` are some fields.
+
+    Fields without any of them are left out, and so are those that cannot be read.
+    """
+    calls: list[Call] = []
+    fields: list[bytes] = []
+    slots: dict[int, None] = {}
+    size = 0
+
+    def end() -> None:
+        if fields:
+            arguments: tuple[Any, ...] = (pack_words(slots), *fields)
+            calls.append(Call(script("purge"), (names.bucket(bucket),), arguments))
+
+    for field, value in page.items():
+        found = _dead_in(field, value, dead)
+        while found:
+            if size + len(value) > MOST_PURGED or len(slots) >= MOST_PURGED_SLOTS:
+                end()
+                fields, slots, size = [], {}, 0
+            room = MOST_PURGED_SLOTS - len(slots)
+            slots.update(dict.fromkeys(found[:room]))
+            found = found[room:]
+            fields.append(field)
+            size += len(value)
+    end()
+    return calls
+
+
+def _dead_in(field: bytes, value: bytes, dead: Collection[int]) -> list[int]:
+    if len(field) not in {WORD_BYTES, 2 * WORD_BYTES}:
+        return []
+    try:
+        if spilled_blocks(value) is not None:
+            return []
+        return [slot for slot in slots_of(value) if slot in dead]
+    except BadSegmentError:
+        return []

@@ -1,0 +1,80 @@
+"""Where a pod's writer is, what it wants done, and why it begins anew (`writer.machine`)."""
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from indexer.shared.redis.command import Call, Command, Reply
+
+
+class State(StrEnum):
+    """Where a writer is."""
+
+    UNCLAIMED = "unclaimed"
+    CLAIMING = "claiming"
+    FENCING = "fencing"
+    REBUILDING = "rebuilding"
+    CURRENT = "current"
+    WAITING = "waiting"
+    """Another writer has the pod."""
+
+
+class Cause(StrEnum):
+    """Why everything is written anew."""
+
+    START = "the writer has started"
+    FREE = "the other writer's lease is over"
+    FENCED = "a bucket has a later claim"
+    LOST = "a bucket has lost writes"
+    RECORD = "the pod's record is gone or is not as it was left"
+    FORGOTTEN = "the pod was forgotten"
+    BEHIND = "the journal no longer has what was not written yet"
+    PLACES = "the claim's places are used up"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """To be run now; the replies are to be sent back, in order."""
+
+    asked: Sequence[Command | Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing is to be done for so many seconds; or before, where there is news."""
+
+    seconds: float
+    until_news: bool = False
+
+
+Result = TypeVar("Result")
+Steps = Generator[Ask | Rest, Sequence[Reply], Result]
+"""What is to be done, one after the other, and what comes of it. Send the replies of each `Ask`."""
+
+
+class AnewError(Exception):
+    """Everything has to be written anew."""
+
+    def __init__(self, cause: Cause, floor: int = 0) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.floor = floor
+        """The highest token that was met."""
+
+
+class TakenError(Exception):
+    """Another writer has the pod."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a writer has done so far."""
+
+    batches: int = 0
+    changes: int = 0
+    """Keys added and gone, in batches and in rebuilds."""
+    audits: int = 0
+    retries: int = 0
+    rebuilds: Counter[Cause] = field(default_factory=Counter)

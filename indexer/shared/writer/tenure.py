@@ -1,0 +1,216 @@
+"""What a writer does under one claim of its pod: takes every bucket, writes everything, and goes on.
+
+The claim's token stands in every bucket beside the number of writes since: so a write is refused where a
+later claim has the bucket, repeated where its outcome is not known, and found out where it was lost.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.record import Claim
+from indexer.shared.redis.command import Call, Command, Reply
+from indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
+from indexer.shared.writer.claimed import Claimed
+from indexer.shared.writer.kept_log import KeptLog
+from indexer.shared.writer.lease import Lease
+from indexer.shared.writer.record_calls import RecordCalls
+from indexer.shared.writer.retry import Retry
+from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
+from indexer.shared.writer.steps import AnewError, Cause, Counts, Steps
+from indexer.watch.pod_cache import PodCache
+
+log = logging.getLogger(__name__)
+
+TOUCHES_OF_A_LIFE = 4
+"""How often the time to live of a bucket is renewed within it where nothing is written to it."""
+MOST_PLACES = 4096
+"""Of a claim. An engine that is cleared takes new ones; a claim that has used them up is made anew."""
+BATCH_DELTAS = 4096
+BATCH_BYTES = 1 << 20
+"""Of a batch and so of an entry of the log, unless one delta is larger."""
+
+
+class Tenure:
+    """One claim, which its writer made with a `token`. `claim` has no places yet.
+
+    First `fence`, then `rebuild`; from then on `batch` and `audit`, in any order. Each raises AnewError
+    where something is not as it was left: the tenure is over then. `bucket_life` in seconds.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        cache: PodCache,
+        claim: Claim,
+        token: int,
+        *,
+        calls: RecordCalls,
+        lease: Lease,
+        retry: Retry,
+        counts: Counts,
+        bucket_life: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.claimed = Claimed(claim)
+        self.applied = 0
+        """The last sequence of the journal that Redis has."""
+        self.writes: dict[int, int] = {}
+        """Of each bucket that was taken: how often it was written to under the token."""
+        self._names = names
+        self._cache = cache
+        self._token = token
+        self._calls = calls
+        self._lease = lease
+        self._retry = retry
+        self._counts = counts
+        self._bucket_life = bucket_life
+        self._clock = clock
+        self._audits = 0
+        self._touch_at = 0.0
+        self._log = KeptLog()
+
+    @property
+    def _bucket_ms(self) -> int:
+        return round(self._bucket_life * 1000)
+
+    def fence(self) -> Steps[None]:
+        """Take every bucket: from then on no earlier claim writes there."""
+        buckets = range(self._names.buckets)
+        calls = [
+            fence_call(self._names, bucket, self._cache.pod, self._token, self._bucket_ms)
+            for bucket in buckets
+        ]
+        found = [outcome(reply) for reply in (yield from self._retry.asked(calls))]
+        highest = max(one.token for one in found)
+        if any(one.status is not Status.APPLIED for one in found):
+            # Also where it has this very token: that may be another's, whose record was lost.
+            raise AnewError(Cause.FENCED, highest)
+        self.writes = dict.fromkeys(buckets, 0)
+        self._touch_at = self._clock() + self._bucket_life / TOUCHES_OF_A_LIFE
+
+    def rebuild(self) -> Steps[None]:
+        """Write everything that the cache holds, then make it known in place of the earlier claim's."""
+        claimed, cache = self.claimed, self._cache
+        contents = cache.contents()
+        sequence = cache.journal.sequence
+        claimed.say(cache.states())
+        yield from self._apply(whole(claimed, contents))
+        call = self._calls.publish(self._token, sequence, claimed)
+        ((status, *_),) = yield from self._retry.asked([call])
+        if status < 0:
+            raise AnewError(Cause.RECORD)
+        self.applied = sequence
+        self._lease.audit_at = self._clock()
+
+    def batch(self) -> Steps[None]:
+        """Write what the journal says next; there has to be something."""
+        deltas = self._cache.journal.after(self.applied, BATCH_DELTAS)
+        if deltas is None:
+            raise AnewError(Cause.BEHIND)
+        deltas = _bounded(deltas)
+        claimed = self.claimed
+        places = claimed.claim().places
+        changes = net(claimed, deltas)
+        if claimed.places > MOST_PLACES:
+            raise AnewError(Cause.PLACES)
+        yield from self._apply(changes.items())
+        last = deltas[-1].sequence
+        entry = pb.Deltas(deltas=deltas).SerializeToString()
+        kept = self._log.add(last, len(entry))
+        moved = claimed.claim().places != places
+        call = self._calls.log(
+            self._token,
+            self.applied,
+            claimed,
+            deltas=deltas,
+            entry=entry,
+            first_kept=kept,
+            moved=moved,
+        )
+        ((status, *_),) = yield from self._retry.asked([call])
+        if status < 0:
+            raise AnewError(Cause.RECORD)
+        self.applied = last
+        self._counts.batches += 1
+
+    def audit(self) -> Steps[None]:
+        """Look whether every bucket is as it was left; renew the lease then."""
+        now = self._clock()
+        self._lease.audit_at = now + self._lease.audit_seconds
+        names, pod = self._names, self._cache.pod
+        name = checkpoint(pod)
+        asked: list[Command | Call] = [self._calls.enlist()]
+        asked += [Command(("HGET", names.bucket(one), name)) for one in self.writes]
+        if now >= self._touch_at:
+            self._touch_at = now + self._bucket_life / TOUCHES_OF_A_LIFE
+            asked += [
+                Command(("PEXPIRE", names.bucket(one), self._bucket_ms)) for one in self.writes
+            ]
+        new, *replies = yield from self._retry.asked(asked)
+        if new:
+            # It was not on the list, so what it holds may have been swept.
+            raise AnewError(Cause.FORGOTTEN)
+        for (bucket, writes), stored in zip(self.writes.items(), replies, strict=False):
+            token, _, count = (stored or b"0:0").partition(b":")
+            if int(token) > self._token:
+                raise AnewError(Cause.FENCED, int(token))
+            if (int(token), int(count)) != (self._token, writes):
+                log.debug("pod %s: bucket %d has %r", pod, bucket, stored)
+                raise AnewError(Cause.LOST)
+        self._audits += 1
+        call = self._calls.renew(self._token, self.applied, self._audits)
+        ((status, *_),) = yield from self._retry.asked([call])
+        if status < 0:
+            raise AnewError(Cause.RECORD)
+        self._lease.kept_at = now
+        self._counts.audits += 1
+
+    def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
+        """Write changes; over when every bucket has said that it has them."""
+        for portion in portions(changes):
+            waiting: dict[int, deque[Call]] = {}
+            for bucket, call in apply_calls(
+                self._names, self._cache.pod, self._token, self.writes, portion, self._bucket_ms
+            ):
+                waiting.setdefault(bucket, deque()).append(call)
+            while waiting:
+                # One call of a bucket at a time: whether the next one is in order is known then.
+                calls = {bucket: queue.popleft() for bucket, queue in waiting.items()}
+                waiting = {bucket: queue for bucket, queue in waiting.items() if queue}
+                replies = yield from self._retry.asked(list(calls.values()))
+                for bucket, reply in zip(calls, replies, strict=True):
+                    self._applied(bucket, reply)
+                if self._clock() >= self._lease.kept_at + self._lease.audit_seconds:
+                    yield from self._lease.keep("")
+            self._counts.changes += sum(len(a) + len(g) for a, g in portion.values())
+
+    def _applied(self, bucket: int, reply: Reply) -> None:
+        found = outcome(reply)
+        self.writes[bucket] += 1
+        if found.status is Status.FENCED:
+            raise AnewError(Cause.FENCED, found.token)
+        if found.status is Status.GAP or found.count != self.writes[bucket]:
+            raise AnewError(Cause.LOST)
+
+    @property
+    def has_every_bucket(self) -> bool:
+        """Whether every bucket was taken."""
+        return set(self.writes) == set(range(self._names.buckets))
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where what it believes of its claim contradicts itself."""
+        self.claimed.check()
+        self._log.check()
+
+
+def _bounded(deltas: Sequence[pb.Delta]) -> list[pb.Delta]:
+    """Return as many as fit into a batch, one at least."""
+    size = 0
+    for number, delta in enumerate(deltas):
+        size += delta.ByteSize()
+        if number and size > BATCH_BYTES:
+            return list(deltas[:number])
+    return list(deltas)

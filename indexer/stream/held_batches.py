@@ -1,0 +1,48 @@
+"""The live batches that are held while a replay runs, up to a bound."""
+
+from collections import deque
+
+from indexer.invariant import BrokenInvariantError
+
+
+class HeldBatches:
+    """Batches with their sequences, in the order in which they came, of at most `max_bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._batches: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    @property
+    def last(self) -> int:
+        """The sequence of the one that came last; -1 where none is held."""
+        return self._batches[-1][0] if self._batches else -1
+
+    def hold(self, sequence: int, payload: bytes) -> bool:
+        """Hold one more; return whether there was room. Where there is none all before it are let go."""
+        has_room = self._bytes + len(payload) <= self._max_bytes
+        if not has_room:
+            # What is let go here shows as a gap behind the replay and is asked for again.
+            self.drop()
+        self._batches.append((sequence, payload))
+        self._bytes += len(payload)
+        return has_room
+
+    def take(self) -> deque[tuple[int, bytes]]:
+        """Return all of them, and hold none any more."""
+        taken, self._batches = self._batches, deque()
+        self._bytes = 0
+        return taken
+
+    def drop(self) -> None:
+        """Let all go."""
+        self._batches.clear()
+        self._bytes = 0
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the bytes do not add up."""
+        if self._bytes != sum(len(payload) for _, payload in self._batches):
+            raise BrokenInvariantError("the held bytes do not add up")

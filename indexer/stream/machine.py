@@ -1,0 +1,452 @@
+"""One rank's event stream as a machine without sockets: what arrives in, what to do out.
+
+Sequence numbers decide everything. A publisher numbers its batches from 0 in each life, publishes
+them on a lossy socket, and answers replay requests from a ring of its last batches
+(`shared/engine-events.md`, 1.4 and 1.5). The machine turns this into: every batch applied once and
+in order, or trust that says otherwise.
+
+             connected                      replay ended, nothing missing
+    WAITING ───────────► REPLAYING ──────────────────────────────────────► FOLLOWING
+                          ▲     │ new life seen: Reset, replay from 0           │
+                          │     └──────────────► REPLAYING                      │
+                          └─────────────────────────────────────────────────────┘
+                            connected again, a gap, or a sequence that went back
+
+Restarts. An engine that restarts numbers from 0 again and sends no clear, so a restart can look like
+duplicates, like a gap, or like nothing at all. Therefore each replay request starts one batch
+*before* the first missing one: that batch is the fence. If it comes back with the bytes that were
+applied, this is the same life; if it comes back with others, or not at all although the buffer goes
+back that far, the engine has restarted and everything that was known is dropped.
+
+A connection's batches never arrive after it is gone: `indexer.follow.subscribe` uses a new socket for
+each.
+
+A replay that breaks off is asked for again from where it stopped, fence included, at growing intervals;
+live batches are held meanwhile. That ends when the publisher says that its buffer no longer goes back
+that far, or when batches wait and it has not answered `replay_call.PATIENCE` times in a row.
+
+A message that is no batch has no sequence. Whether it was to be one shows with the next batch: nothing
+is missing before one that is next in order.
+
+Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
+is then degraded until the next clear, or until `turned_over` says that it no longer matters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import msgspec
+
+from indexer.invariant import BrokenInvariantError
+from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
+from indexer.stream.digests import Digests
+from indexer.stream.held_batches import HeldBatches
+from indexer.stream.replay_call import ReplayCall
+from indexer.stream.trust import StreamTrust
+from indexer.trust import Level, Trust
+
+NONE_YET = 1 << 63
+"""Above every sequence: no live batch came on this connection, nor does a replay tell its life."""
+
+
+class State(Enum):
+    """What the stream is doing."""
+
+    WAITING = auto()
+    REPLAYING = auto()
+    FOLLOWING = auto()
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """What happened so far; plain numbers, exported by the process."""
+
+    duplicates: int = 0
+    gaps: int = 0
+    replays: int = 0
+    restarts: int = 0
+    overflows: int = 0
+
+
+class SavedStream(msgspec.Struct, frozen=True):
+    """A stream's position, for a process that is to go on."""
+
+    next: int
+    digests: dict[int, int]
+    level: Level
+    reason: str
+    passing: bool
+    heals_at: int
+
+
+class Stream:
+    """Orders one rank's batches and owns its trust.
+
+    `pending_bytes` bounds the live batches that are held while a replay runs; past it they are let
+    go and asked for again. With `is_queue` the publisher keeps what was not fetched, so that a lost
+    connection loses nothing. Times are seconds of one clock, given by the caller.
+    """
+
+    def __init__(
+        self,
+        *,
+        has_replay: bool,
+        is_queue: bool = False,
+        pending_bytes: int,
+        stale_after: float,
+        now: float,
+    ) -> None:
+        self.counts = StreamCounts()
+        self._has_replay = has_replay
+        self._is_queue = is_queue
+        self._stale_after = stale_after
+        self._state = State.WAITING
+        self._trust = StreamTrust(now)
+        self._disconnected_at: float | None = now
+        self._next = 0
+        """The sequence that is to be applied next."""
+        self._digests = Digests()
+        self._live = NONE_YET
+        """The sequence that came last on this connection."""
+        self._held = HeldBatches(pending_bytes)
+        self._replay = ReplayCall()
+
+    @property
+    def trust(self) -> Trust:
+        """How far what was applied may be believed now."""
+        return self._trust.now
+
+    @property
+    def sequence(self) -> int | None:
+        """The last applied sequence; None before the first."""
+        return self._next - 1 if self._next else None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the trust is degraded, and by nothing that may still show to be whole."""
+        return self._trust.is_damaged
+
+    @property
+    def can_heal(self) -> bool:
+        """Whether the trust is degraded, and no replay is running."""
+        return self.is_damaged and self._state is State.FOLLOWING
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the live socket is connected."""
+        return self._disconnected_at is None
+
+    @property
+    def state(self) -> State:
+        """What the stream is doing."""
+        return self._state
+
+    def connected(self, now: float) -> list[Action]:
+        """Take note that the live socket is connected, for the first time or again."""
+        again = self._next > 0 or self._trust.level is not Level.COLD
+        self._disconnected_at = None
+        self._live = -1 if self._has_replay else NONE_YET
+        self._trust.connected()
+        if self._has_replay:
+            if self._trust.level is Level.EXACT:
+                self._trust.set(Level.DEGRADED, "reconnected, replay asked", now, passing=True)
+            return self._ask(now)
+        self._state = State.FOLLOWING
+        if again and not self._is_queue:
+            reason = "reconnected without a replay endpoint: a restart cannot be ruled out"
+            return self._degrade(reason, self._next, now)
+        return []
+
+    def disconnected(self, now: float) -> None:
+        """Take note that the live socket is gone."""
+        if self._disconnected_at is None:
+            self._disconnected_at = now
+        self._replay.drop()
+        self._state = State.WAITING
+        self._held.drop()
+
+    def tick(self, now: float) -> None:
+        """Let time pass: a connection gone for too long makes the rank stale."""
+        gone = self._disconnected_at
+        if gone is None or self._trust.is_stale or now - gone < self._stale_after:
+            return
+        self._trust.disconnected(now)
+
+    def live(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        """Take a batch from the live socket."""
+        actions = self.connected(now) if self._state is State.WAITING else []
+        before, self._live = self._live, sequence
+        if self._state is State.REPLAYING:
+            self._hold(sequence, payload)
+        elif sequence == self._next:
+            actions += self._accept(sequence, payload, now)
+        elif sequence > self._next:
+            actions += self._gap(sequence, payload, now)
+        elif self._is_known(sequence, payload, before):
+            self.counts.duplicates += 1
+        else:
+            actions += self._restart(sequence, payload, now)
+        return actions
+
+    def _is_known(self, sequence: int, payload: bytes, before: int) -> bool:
+        if sequence in self._digests:
+            return self._digests.has(sequence, payload)
+        # Too long ago: in order on its connection, it waited while a replay overtook it.
+        return sequence > before
+
+    @property
+    def expected(self) -> int:
+        """The sequence of the live batch that would simply be applied; -1 where none would."""
+        return self._next if self._state is State.FOLLOWING else -1
+
+    def follow(self, payloads: Sequence[bytes], now: float) -> None:
+        """Take the expected batches, which the caller then applies."""
+        self._accept(self._next, payloads[0], now)
+        self._digests.add_all(self._next, payloads[1:])
+        self._next += len(payloads) - 1
+        self._live = self._next - 1
+
+    def _hold(self, sequence: int, payload: bytes) -> None:
+        if not self._held.hold(sequence, payload):
+            self.counts.overflows += 1
+
+    def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        self._trust.in_order(sequence, now, is_following=self._state is State.FOLLOWING)
+        self._next = sequence + 1
+        self._digests.add(sequence, payload)
+        return [Apply(sequence, payload)]
+
+    def _gap(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        missing = f"batches {self._next} to {sequence - 1}"
+        if self._next == 0 and self._trust.level is Level.COLD and not self._has_replay:
+            late = self._degrade(f"joined late: {missing} were before", sequence, now)
+            return late + self._accept(sequence, payload, now)
+        self.counts.gaps += 1
+        if not self._has_replay or self._replay.unfillable == self._next:
+            lost = self._degrade(f"{missing} are lost", sequence, now)
+            return lost + self._accept(sequence, payload, now)
+        if self._trust.level is not Level.DEGRADED:
+            self._trust.set(
+                Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True
+            )
+        self._replay.unfillable = self._next
+        actions = self._ask(now)
+        self._hold(sequence, payload)
+        return actions
+
+    def _restart(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        reset = self._new_life(_back(self._next, sequence), now)
+        if self._has_replay and sequence > 0:
+            # The replay brings this batch too. It is not held: where it is a straggler of the old
+            # life, it would contradict the replay again and again.
+            return [reset, *self._ask(now)]
+        if sequence == 0:
+            return [reset, *self._accept(sequence, payload, now)]
+        return [reset, *self._gap(sequence, payload, now)]
+
+    def _new_life(self, reason: str, now: float) -> Reset:
+        self.counts.restarts += 1
+        self._next = 0
+        self._replay.unfillable = -1
+        self._digests.clear()
+        self._trust.new_life(f"the engine restarted: {reason}", now)
+        return Reset(reason)
+
+    def _ask(self, now: float) -> list[Action]:
+        if self._next == 0 and self._trust.level is not Level.COLD:
+            self._trust.set(Level.COLD, "nothing applied yet, replay asked", now)
+        self._state = State.REPLAYING
+        self._held.drop()
+        return [self._request(0.0)]
+
+    def _request(self, delay: float) -> AskReplay:
+        # What it brings was published before it is asked, and so before it is answered.
+        self._trust.stray = ""
+        self.counts.replays += 1
+        has_fence = self._next - 1 in self._digests
+        return self._replay.ask(self._next, has_fence=has_fence, delay=delay)
+
+    def _is_running(self, ticket: int) -> bool:
+        return self._state is State.REPLAYING and self._replay.is_current(ticket)
+
+    def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
+        """Take one batch of a replay's answer."""
+        if not self._is_running(ticket):
+            return []
+        actions: list[Action] = []
+        self._replay.answered()
+        begun, self._replay.begun = self._replay.begun, True
+        if not begun and self._replay.fence is not None and sequence <= self._replay.fence:
+            return self._pass_fence(sequence, payload, now)
+        if not begun and self._replay.fence is not None:
+            reason = f"the replay buffer begins at {sequence}, after the last batch seen"
+            actions = self._degrade(f"{reason} ({self._replay.fence})", sequence, now)
+        if sequence < self._next:
+            self.counts.duplicates += 1
+            return actions
+        if sequence > self._next:
+            actions += self._lose(sequence, now)
+        self._replay.succeeded()
+        return actions + self._accept(sequence, payload, now)
+
+    def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+        """Compare the replay's first batch with the fence."""
+        if sequence != self._replay.fence:
+            # Not what was asked for; a publisher that ignores the start. Skip up to the fence.
+            self._replay.begun = False
+            return []
+        if self._digests.has(sequence, payload):
+            return []
+        reset = self._new_life(f"batch {sequence} is not the one that was seen", now)
+        return [reset, *self._ask(now)]
+
+    def _lose(self, sequence: int, now: float) -> list[Action]:
+        if self._next == 0 and not self._digests:
+            reason = f"joined late: the replay buffer begins at {sequence}"
+        else:
+            reason = f"batches {self._next} to {sequence - 1} are lost"
+        return self._degrade(reason, sequence, now)
+
+    def replay_ended(self, ticket: int, now: float) -> list[Action]:
+        """Take the end of a replay's answer."""
+        if not self._is_running(ticket):
+            return []
+        self._replay.answered()
+        if not self._replay.begun and self._replay.fence is not None:
+            if self._trust.stray:
+                return self.replay_failed(ticket, self._trust.stray, now)
+            # The same life has at least the fence in its buffer.
+            return [self._new_life("its replay buffer is empty", now), *self._follow(now)]
+        self._replay.succeeded()
+        return self._follow(now)
+
+    def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
+        """Take note that a replay's answer did not come, or not to its end: it is resumed."""
+        if not self._is_running(ticket):
+            return []
+        reason = f"replay failed: {reason}"
+        self._replay.failed()
+        if self._held and self._replay.is_hopeless:
+            doubt = self._degrade(
+                f"{reason}, {self._replay.failures} times in a row", self._next, now
+            )
+            self._replay.unfillable = self._next
+            return doubt + self._follow(now)
+        if self._next == 0:
+            self._trust.set(Level.COLD, f"{reason}; it is asked again", now)
+        elif not self.is_damaged:
+            said = f"{reason}; it is asked again from where it stopped"
+            self._trust.set(Level.DEGRADED, said, now, passing=True)
+        return [self._request(self._replay.back_off)]
+
+    def _follow(self, now: float) -> list[Action]:
+        """Go on with the live batches that were held."""
+        self._state = State.FOLLOWING
+        held = self._held.take()
+        if self._trust.level is Level.COLD and not (held and held[0][0] > self._next):
+            self._trust.be_exact("followed from the first batch", now)
+        elif self._trust.passing:
+            self._trust.be_exact("the gap was closed by replay", now)
+        actions: list[Action] = []
+        while held:
+            sequence, payload = held.popleft()
+            if sequence == self._next:
+                actions += self._accept(sequence, payload, now)
+            elif sequence > self._next:
+                actions += self._gap(sequence, payload, now)
+            elif self._digests.has_other(sequence, payload):
+                return [*actions, self._new_life(_back(self._next, sequence), now), *self._ask(now)]
+            else:
+                self.counts.duplicates += 1
+            if self._state is State.REPLAYING:
+                # Still a gap: hold what is left behind it.
+                for later in held:
+                    self._hold(*later)
+                break
+        return actions
+
+    def malformed(self, reason: str, now: float) -> list[Action]:
+        """Take note that the last applied batch could not be read: what it said is not known."""
+        return self.missed(f"batch {self._next - 1} is malformed: {reason}", now)
+
+    def missed(self, reason: str, now: float) -> list[Action]:
+        """Take note that the batches themselves show that something was missed before."""
+        return self._degrade(reason, self._next, now)
+
+    def lacks(self, reason: str, now: float) -> None:
+        """Take note that blocks are missing from what is known, none of which is in doubt for it."""
+        self._trust.heals_at = max(self._trust.heals_at, self._next)
+        if not self.is_damaged:
+            self._trust.set(Level.DEGRADED, reason, now)
+
+    def stray(self, reason: str, now: float) -> None:
+        """Take note of a message that is no batch."""
+        self._trust.strayed(reason, max(self._next, self._held.last + 1))
+        if self._state is not State.REPLAYING and not self.is_damaged:
+            self._trust.set(Level.DEGRADED, reason, now, passing=True)
+
+    def suspect(self, reason: str, now: float) -> list[Action]:
+        """Take note that the engine is said to have restarted: ask, or doubt, whether this is so."""
+        if self._state is State.WAITING or self._next == 0:
+            return []
+        if not self._has_replay:
+            return self.missed(reason, now)
+        if not self.is_damaged:
+            self._trust.set(Level.DEGRADED, f"{reason}, replay asked", now, passing=True)
+        # A replay that runs may have begun before: the new one takes its place.
+        return self._ask(now)
+
+    def turned_over(self, now: float) -> None:
+        """Take note that nothing is left of what was cached when something was missed."""
+        if self.can_heal:
+            reason = "as much was stored since something was missed as the cache holds"
+            self._trust.set(Level.EXACT, reason, now)
+
+    def cleared(self, sequence: int, now: float) -> None:
+        """Take note that an applied batch cleared the whole cache: what was missed before is moot."""
+        if self._trust.level is not Level.DEGRADED or sequence < self._trust.heals_at:
+            return
+        if self._state is State.REPLAYING:
+            reason = "cleared by the engine, replay not over"
+            self._trust.set(Level.DEGRADED, reason, now, passing=True)
+        else:
+            self._trust.set(Level.EXACT, "cleared by the engine", now)
+
+    def _degrade(self, reason: str, heals_at: int, now: float) -> list[Action]:
+        self._trust.degrade(reason, heals_at, now)
+        return [Doubt()]
+
+    def save(self) -> "SavedStream":
+        """Return what a later process needs to go on from here."""
+        return SavedStream(
+            next=self._next,
+            digests=self._digests.save(),
+            level=self._trust.level,
+            reason=self._trust.reason,
+            passing=self._trust.passing,
+            heals_at=self._trust.heals_at,
+        )
+
+    def restore(self, saved: "SavedStream", now: float) -> None:
+        """Go on from what another process saved; nothing may have been taken before."""
+        self._next = saved.next
+        self._digests.restore(saved.digests)
+        self._trust.restore(
+            saved.level, saved.reason, now, passing=saved.passing, heals_at=saved.heals_at
+        )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the machine contradicts itself."""
+        if self._held and self._state is not State.REPLAYING:
+            raise BrokenInvariantError("batches are held although no replay runs")
+        self._held.check()
+        if self._state is State.REPLAYING and self._trust.level is Level.EXACT:
+            raise BrokenInvariantError("exact while a replay is not over")
+        self._trust.check()
+        if not self._digests.are_below(self._next):
+            raise BrokenInvariantError("a batch that is not applied has a digest")
+
+
+def _back(expected: int, sequence: int) -> str:
+    return f"the sequence went back from {expected - 1} to {sequence}"

@@ -1,0 +1,68 @@
+"""The replays that a stream asks for: which one runs, where it must begin, how often one failed."""
+
+from indexer.stream.action import AskReplay
+
+PATIENCE = 10
+"""Failures in a row of a replay endpoint that has answered before, after which its batches are lost."""
+
+FIRST_PATIENCE = 3
+"""The same where it has never answered: perhaps there is none."""
+
+BACK_OFF = 0.1
+LONGEST_BACK_OFF = 5.0
+"""Seconds before a replay that broke off is asked for again: after the first failure, and at most."""
+
+
+class ReplayCall:
+    """The last replay that was asked for, and what became of those before it."""
+
+    def __init__(self) -> None:
+        self._ticket = 0
+        self.fence: int | None = None
+        """Sequence that the replay must begin with; None where there is no fence."""
+        self.begun = False
+        """Whether the batch that it must begin with is there."""
+        self.unfillable = -1
+        """The missing sequence that the last replay did not bring either."""
+        self.failures = 0
+        """Replays that failed one after the other, none of which brought a batch."""
+        self._answered = False
+        """Whether any replay was ever answered."""
+
+    def ask(self, sequence: int, *, has_fence: bool, delay: float) -> AskReplay:
+        """Ask for the batches from `sequence` on, and with a fence for the one before them."""
+        self._ticket += 1
+        self.begun = False
+        self.fence = sequence - 1 if has_fence else None
+        return AskReplay(self._ticket, sequence if self.fence is None else self.fence, delay)
+
+    def drop(self) -> None:
+        """Heed no answer to what was asked for till here."""
+        self._ticket += 1
+
+    def is_current(self, ticket: int) -> bool:
+        """Whether an answer with this ticket is one to the last replay that was asked for."""
+        return ticket == self._ticket
+
+    def answered(self) -> None:
+        """Take note of an answer."""
+        self._answered = True
+
+    def succeeded(self) -> None:
+        """Take note that it brought a batch, or ended as it should."""
+        self.failures = 0
+
+    def failed(self) -> None:
+        """Take note that the answer did not come, or not to its end."""
+        self.failures += 1
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it failed so often in a row that its batches are lost."""
+        return self.failures >= (PATIENCE if self._answered else FIRST_PATIENCE)
+
+    @property
+    def back_off(self) -> float:
+        """Seconds to wait, after a failure, before the next is asked for."""
+        doublings = min(self.failures - 1, 16)
+        return min(BACK_OFF * 2.0**doublings, LONGEST_BACK_OFF)

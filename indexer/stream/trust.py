@@ -1,0 +1,109 @@
+"""How far a stream's batches may be believed: what degraded the trust, and what makes that good."""
+
+from indexer.invariant import BrokenInvariantError
+from indexer.trust import Level, Trust
+
+
+class StreamTrust:
+    """The trust of one stream. Times are seconds of one clock, given by the caller."""
+
+    def __init__(self, now: float) -> None:
+        self._trust = Trust(Level.COLD, "no event seen yet", now)
+        self.passing = False
+        """Whether it is degraded only until it shows that nothing is missing after all."""
+        self.heals_at = 0
+        """A clear in this batch or a later one makes good whatever degraded it."""
+        self._stale: Trust | None = None
+        self.stray = ""
+        """Why a message was no batch, until it shows whether it was to be one."""
+        self._proof = 0
+        """The batch that shows it, where it comes in order."""
+
+    @property
+    def now(self) -> Trust:
+        """How far what was applied may be believed now."""
+        return self._stale or self._trust
+
+    @property
+    def level(self) -> Level:
+        """The level of what was applied, whether or not there is a connection."""
+        return self._trust.level
+
+    @property
+    def reason(self) -> str:
+        """The reason for that level."""
+        return self._trust.reason
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it is degraded, and by nothing that may still show to be whole."""
+        return self.level is Level.DEGRADED and not self.passing
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the connection has been gone for too long."""
+        return self._stale is not None
+
+    def set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
+        """Set the level and its reason; the time stays where neither changes."""
+        if (level, reason) != (self._trust.level, self._trust.reason):
+            self._trust = Trust(level, reason, now)
+        self.passing = passing
+
+    def be_exact(self, reason: str, now: float) -> None:
+        """Be exact, or degraded where a message may have been a batch."""
+        if self.stray:
+            self.set(Level.DEGRADED, self.stray, now, passing=True)
+        else:
+            self.set(Level.EXACT, reason, now)
+
+    def degrade(self, reason: str, heals_at: int, now: float) -> None:
+        """Take note that something was missed, which a clear from batch `heals_at` on makes good."""
+        self.heals_at = max(self.heals_at, heals_at)
+        if not self.is_damaged:
+            self.set(Level.DEGRADED, reason, now)
+
+    def in_order(self, sequence: int, now: float, *, is_following: bool) -> None:
+        """Take note that the batch that is next in order is there."""
+        if self.stray and sequence >= self._proof:
+            self.stray = ""
+        if is_following and not self.stray:
+            if sequence == 0 and self.level is not Level.EXACT:
+                self.set(Level.EXACT, "followed from the first batch", now)
+            elif self.passing:
+                self.set(Level.EXACT, "the next batch is in order: none was missed", now)
+
+    def strayed(self, reason: str, proof: int) -> None:
+        """Take note of a message that is no batch; `proof` is the batch that would come next."""
+        self.stray, self._proof = reason, proof
+
+    def disconnected(self, now: float) -> None:
+        """Take note that the connection has been gone for too long."""
+        if self.level is not Level.COLD:
+            self._stale = Trust(Level.STALE, "the event stream is disconnected", now)
+
+    def connected(self) -> None:
+        """Take note that there is a connection."""
+        self._stale = None
+
+    def new_life(self, reason: str, now: float) -> None:
+        """Know nothing: the engine restarted."""
+        self.heals_at = 0
+        self.stray = ""
+        self.set(Level.COLD, reason, now)
+
+    def restore(
+        self, level: Level, reason: str, now: float, *, passing: bool, heals_at: int
+    ) -> None:
+        """Go on from what another process saved."""
+        self._trust = Trust(level, reason, now)
+        self.passing = passing
+        self.heals_at = heals_at
+        self._stale = Trust(Level.STALE, "restored from a file, not connected yet", now)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where it contradicts itself."""
+        if self.stray and self.level is Level.EXACT:
+            raise BrokenInvariantError(
+                "exact while a batch may have come as a message that is none"
+            )

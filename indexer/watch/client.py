@@ -1,0 +1,161 @@
+"""The gRPC connection to one pod's publisher (`proto/warmpath/watch/v1/cache_watch.proto`)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from indexer.message import read_message
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.watch.watched_rank import WatchedRank
+
+log = logging.getLogger(__name__)
+
+WATCH = "/{}/Watch".format(pb.DESCRIPTOR.services_by_name["CacheWatch"].full_name)
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    # A vanished host sends no FIN; pings find that the connection is dead.
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 3000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class ProtocolError(Exception):
+    """The publisher says what it may not say here."""
+
+
+class Watcher:
+    """Feeds one pod's ranks from its publisher until it is cancelled.
+
+    `credentials` are None for a plain connection. `retry_seconds` is the pause between attempts.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[WatchedRank],
+        address: str,
+        *,
+        keyspace: str,
+        credentials: grpc.ChannelCredentials | None,
+        retry_seconds: float,
+    ) -> None:
+        self._ranks = ranks
+        self._address = address
+        self._keyspace = keyspace
+        self._credentials = credentials
+        self._retry_seconds = retry_seconds
+        self._epoch = ""
+        self._sequence = 0
+        self._loading = False
+        self._logged = ""
+        """The status of the last failure; empty while connected."""
+
+    async def run(self) -> None:
+        """Follow the publisher; returns only when cancelled."""
+        async with self._channel() as channel:
+            # gRPC hands on None for what cannot be parsed, and logs a traceback: bytes are asked for.
+            watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
+            while True:
+                try:
+                    await self._follow(watch)
+                    reason = "the publisher ended the stream"
+                except grpc.aio.AioRpcError as error:
+                    # Lower layers' words change from one attempt to the next; the status does not.
+                    reason = f"{error.code().name}: {error.details()}"
+                except (ProtocolError, ValueError) as error:
+                    reason = self._refuse(error)
+                self._log(reason)
+                for rank in self._ranks:
+                    rank.disconnected(reason)
+                await asyncio.sleep(self._retry_seconds)
+
+    def _refuse(self, error: Exception) -> str:
+        """Follow no further from what was taken so far; return the reason."""
+        reason = f"refused: {error}"
+        self.failed(reason)
+        return reason
+
+    def failed(self, reason: str) -> None:
+        """Follow no further from what was taken so far, for a reason; a snapshot is asked for."""
+        self._epoch = ""
+        for rank in self._ranks:
+            rank.refused(reason)
+            rank.disconnected(reason)
+
+    def _log(self, reason: str) -> None:
+        """Say why there is no stream, once for each reason while there is none."""
+        status = reason.partition(":")[0]
+        if status != self._logged:
+            self._logged = status
+            log.warning("pod %s: watch: %s", self._ranks[0].pod, reason)
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._address, options=OPTIONS)
+        return grpc.aio.secure_channel(self._address, self._credentials, options=OPTIONS)
+
+    async def _follow(self, watch: Callable[[pb.WatchRequest], Any]) -> None:
+        request = pb.WatchRequest(
+            epoch="" if self._loading else self._epoch,
+            sequence=self._sequence,
+            keyspace=self._keyspace,
+        )
+        call = watch(request)
+        try:
+            async for raw in call:
+                self._take(read_message(pb.WatchResponse, raw))
+        finally:
+            call.cancel()
+
+    def _take(self, response: pb.WatchResponse) -> None:
+        kind = response.WhichOneof("kind")
+        if kind == "hello":
+            self._begin(response.hello)
+        elif kind == "part":
+            if not self._loading:
+                raise ProtocolError("a part of no snapshot")
+            self._rank(response.part.rank).take_part(response.part)
+        elif kind == "end":
+            if not self._loading:
+                raise ProtocolError("the end of no snapshot")
+            for state in response.end.ranks:
+                self._rank(state.rank).take_state(state)
+            self._sequence = response.end.sequence
+            self._loading = False
+        elif kind == "delta":
+            delta = response.delta
+            if self._loading or delta.sequence != self._sequence + 1:
+                raise ProtocolError(f"delta {delta.sequence} does not follow {self._sequence}")
+            self._rank(delta.state.rank).take_delta(delta, is_next=True)
+            self._sequence = delta.sequence
+
+    def _begin(self, hello: pb.Hello) -> None:
+        if hello.pod != self._ranks[0].pod:
+            raise ProtocolError(
+                f"the publisher at {self._address} is pod {hello.pod!r}'s (--pod), not "
+                f"{self._ranks[0].pod!r}'s"
+            )
+        if hello.ranks != len(self._ranks):
+            raise ProtocolError(
+                f"the publisher follows {hello.ranks} ranks, configured are {len(self._ranks)}"
+            )
+        if not hello.snapshot and (hello.epoch != self._epoch or self._loading):
+            raise ProtocolError("it goes on from a position that was not given")
+        self._epoch = hello.epoch
+        self._logged = ""
+        self._loading = hello.snapshot
+        for rank in self._ranks:
+            rank.connected()
+            if hello.snapshot:
+                rank.begin_snapshot()
+
+    def _rank(self, number: int) -> WatchedRank:
+        if number >= len(self._ranks):
+            raise ProtocolError(f"rank {number} of {len(self._ranks)}")
+        return self._ranks[number]

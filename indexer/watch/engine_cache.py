@@ -1,0 +1,67 @@
+"""What an engine holds, followed from its events for whoever tells or writes it elsewhere."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from indexer.follow.connect import Engine
+from indexer.follow.rank_ingest import ORPHAN_BYTES, Clock, RankIngest
+from indexer.keys.segment import Segments
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
+
+
+def engine_cache(
+    engine: Engine,
+    *,
+    hash_seed: str,
+    journal_bytes: int,
+    pending_bytes: int,
+    orphan_bytes: int = ORPHAN_BYTES,
+    stale_after: float,
+    segmented: bool,
+    clock: Clock,
+) -> PodCache:
+    """Return the cache of an engine's pod, with its ranks, before the first event.
+
+    With `segmented` its journal says in which segments of the shared index keys lie. `pending_bytes`,
+    `stale_after` (seconds) and `clock` are as in `RankIngest`, `orphan_bytes` as in `Resolver`.
+    """
+    cache = PodCache(engine.pod, Journal(secrets.token_hex(8), journal_bytes))
+    for source in engine.sources():
+        sink = Pending()
+        resolver = Resolver(
+            source.model,
+            hash_seed,
+            orphan_bytes=orphan_bytes,
+            segments=Segments() if segmented else None,
+        )
+        rank = RankIngest(
+            source,
+            PureState(resolver, sink),
+            pending_bytes=pending_bytes,
+            stale_after=stale_after,
+            clock=clock,
+        )
+        cache.add(rank, resolver, sink)
+    return cache
+
+
+async def collect_forever(
+    cache: PodCache, tell: Sequence[Callable[[], None]], *, pause: float
+) -> NoReturn:
+    """Bring changes into the journal each `pause` seconds, and tell those who follow it of news."""
+    told = 0
+    while True:
+        for rank in cache.ranks:
+            rank.tick()
+        cache.collect()
+        # A watcher's snapshot may have collected what the others have not been told.
+        if cache.journal.sequence != told:
+            told = cache.journal.sequence
+            for one in tell:
+                one()
+        await asyncio.sleep(pause)

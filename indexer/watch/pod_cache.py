@@ -1,0 +1,198 @@
+"""What a pod's engine holds, followed from its events, and what changed, as deltas.
+
+Sans-I/O: the ranks' ingestion is fed by whoever has the sockets; `collect` turns what has changed
+since into journal entries, `snapshot` tells the whole state.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from indexer.engines.cache_groups import Layout
+from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.invariant import BrokenInvariantError
+from indexer.keys.word import WORD_BYTES, pack_words, words_of
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.resolve.resolver import Added, Change, Emptied, Resolver, Spot
+from indexer.trust import Trust
+from indexer.watch.journal import Journal
+
+PART_KEYS = 16_384
+"""Keys in one part of a snapshot: 128 KiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What one place of a rank holds, and in which segment each key lies."""
+
+    rank: int
+    spot: Spot
+    keys: "array[int]"
+    segments: "array[int]"
+
+
+class Pending:
+    """The sink of one rank: changes that are not in the journal yet."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self._held: dict[Spot, int] = {}
+
+    def apply(self, change: Change) -> None:
+        """Take one change."""
+        self.changes.append(change)
+        if isinstance(change, Emptied):
+            self._held.clear()
+        elif isinstance(change, Added):
+            self._held[change.spot] = self._held.get(change.spot, 0) + len(change.keys)
+        else:
+            self._held[change.spot] -= len(change.keys)
+
+    def empty(self) -> None:
+        """Take note that the rank holds nothing; what came before no longer matters."""
+        self.changes.clear()
+        self.apply(Emptied())
+
+    def blocks(self, layout: Layout) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        held = self._held.items()
+        return {tier: count for (tier, group), count in held if group == layout.shown}
+
+    def check(self, held: Mapping[Spot, set[int]]) -> None:
+        """Raise BrokenInvariantError where the numbers disagree."""
+        counts = {spot: len(keys) for spot, keys in held.items() if keys}
+        if counts != {spot: count for spot, count in self._held.items() if count}:
+            raise BrokenInvariantError("the changes do not add up to what is held")
+
+
+class PodCache:
+    """One pod: its ranks, and the journal of their changes."""
+
+    def __init__(self, pod: str, journal: Journal) -> None:
+        self.pod = pod
+        self.journal = journal
+        self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
+        self._told: list[tuple[Trust, Layout] | None] = []
+
+    def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
+        """Tell of a rank too, whose changes go to `sink`; ranks are added in order from 0."""
+        if rank.number != len(self._ranks):
+            raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
+        self._ranks.append((rank, resolver, sink))
+        self._told.append(None)
+
+    @property
+    def ranks(self) -> list[RankIngest]:
+        """The ranks, in order."""
+        return [rank for rank, _, _ in self._ranks]
+
+    def collect(self) -> bool:
+        """Put what has changed into the journal; whether there was anything."""
+        changed = False
+        for number, (rank, _, sink) in enumerate(self._ranks):
+            # The engine's sequence alone is no news.
+            told = rank.trust, rank.layout
+            if not sink.changes and told == self._told[number]:
+                continue
+            changes, sink.changes = sink.changes, []
+            self._told[number] = told
+            self.journal.add(_state(rank), [_message(change) for change in changes])
+            changed = True
+        return changed
+
+    def snapshot(self) -> Iterator[pb.WatchResponse]:
+        """Return the whole state at this moment, to be sent before any later delta.
+
+        It is taken at once, when the first message is asked for; what is sent of it later stays what
+        it was then.
+        """
+        self.collect()
+        end = pb.SnapshotEnd(sequence=self.journal.sequence, ranks=self.states())
+        packed = [
+            (rank.number, spot, pack_words(keys), links)
+            for rank, resolver, _ in self._ranks
+            for spot, (keys, links) in resolver.chains().items()
+        ]
+        for number, (tier, group), keys, links in packed:
+            first = 0
+            for start in range(0, len(keys) // WORD_BYTES, PART_KEYS):
+                stop = start + PART_KEYS
+                last = bisect_left(links, stop, first, key=itemgetter(0))
+                part = pb.SnapshotPart(
+                    rank=number,
+                    tier=tier,
+                    group=group,
+                    keys=keys[start * WORD_BYTES : stop * WORD_BYTES],
+                    starts=[position - start for position, _ in links[first:last]],
+                    above=[above for _, above in links[first:last]],
+                )
+                if start and (first == last or links[first][0] > start):
+                    part.starts.insert(0, 0)
+                    before = keys[(start - 1) * WORD_BYTES : start * WORD_BYTES]
+                    part.above.insert(0, words_of(before)[0])
+                first = last
+                yield pb.WatchResponse(part=part)
+        yield pb.WatchResponse(end=end)
+
+    def contents(self) -> list[Contents]:
+        """Return what is held at this moment, the journal's last sequence.
+
+        Raises ValueError where a rank's segments are not kept.
+        """
+        self.collect()
+        found = []
+        for rank, resolver, _ in self._ranks:
+            if resolver.segments is None:
+                raise ValueError(f"the segments of rank {rank.number} are not kept")
+            for spot, keys in resolver.places().items():
+                of_all = resolver.segments.of_all(keys)
+                found.append(Contents(rank.number, spot, array("Q", keys), of_all))
+        return found
+
+    def states(self) -> list[pb.RankState]:
+        """Return what is said of each rank at this moment."""
+        return [_state(rank) for rank in self.ranks]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a rank contradicts itself."""
+        for rank in self.ranks:
+            rank.check()
+
+
+def _state(rank: RankIngest) -> pb.RankState:
+    layout, trust = rank.layout, rank.trust
+    return pb.RankState(
+        rank=rank.number,
+        trust=trust.level,
+        reason=trust.reason,
+        groups=[
+            pb.Group(number=number, kind=one.kind, block_size=one.block_size, window=one.window)
+            for number, one in sorted(layout.groups.items())
+        ],
+        lookahead=layout.lookahead,
+        engine_sequence=rank.sequence,
+        copies=rank.copies(),
+        capacity=rank.capacity,
+    )
+
+
+def _message(change: Change) -> pb.Change:
+    if isinstance(change, Emptied):
+        return pb.Change(emptied=pb.Emptied())
+    tier, group = change.spot
+    runs = [(segment, len(list(run))) for segment, run in groupby(change.segments)]
+    keys = pb.Keys(
+        tier=tier,
+        group=group,
+        keys=pack_words(change.keys),
+        segments=[segment for segment, _ in runs],
+        counts=[count for _, count in runs],
+    )
+    if isinstance(change, Added):
+        keys.starts.extend(start for start, _ in change.links)
+        keys.above.extend(above for _, above in change.links)
+    return pb.Change(added=keys) if isinstance(change, Added) else pb.Change(gone=keys)
