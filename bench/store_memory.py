@@ -9,10 +9,10 @@ import gc
 import secrets
 
 from bench.memory import resident
-from prefixstore.boundary import SLICE
-from prefixstore.lru import LruStore
-from prefixstore.store import Entry, PrefixStore
-from prefixstore.trie import TrieStore
+from prefixstore.cuts.slices import SLICE
+from prefixstore.store.contract import Entry, PrefixStore
+from prefixstore.store.lru import LruStore
+from prefixstore.store.trie import TrieStore
 
 TEXTS = 6_000
 SLICES = 40

@@ -24,11 +24,11 @@ from bench.servers import Fleet, framed, h2load, order, release, until
 from bench.words import text_of
 from indexer.keys.token import pack_tokens
 from indexer.keys.word import pack_words
-from prefixstore.lru import LruStore
 from prefixstore.pool import TokenizerPool
-from prefixstore.store import PrefixStore
-from prefixstore.tokenizer import FolderTokenizer
-from prefixstore.trie import TrieStore
+from prefixstore.store.contract import PrefixStore
+from prefixstore.store.lru import LruStore
+from prefixstore.store.trie import TrieStore
+from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from prefixstore.workers import Workers
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.token_prompt import TokenPrompt

@@ -11,11 +11,11 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prefixstore.boundary import CUT_BYTES, slices_of
-from prefixstore.ids import ID_BYTES
-from prefixstore.memo import KeyMemo
-from prefixstore.store import Entry, PrefixStore
-from prefixstore.tokenizer import (
+from prefixstore.cuts.slices import CUT_BYTES, slices_of
+from prefixstore.store.contract import Entry, PrefixStore
+from prefixstore.store.memo import KeyMemo
+from prefixstore.tokenizers.ids import ID_BYTES
+from prefixstore.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,

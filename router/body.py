@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from prefixstore.chat import Chat
-from prefixstore.chat_request import chat_of
-from prefixstore.template import TemplateError
+from prefixstore.chats.chat import Chat
+from prefixstore.chats.chat_request import chat_of
+from prefixstore.chats.template import TemplateError
 from router.body_fields import MOST_VALUES, FieldError, decoded, packed_ids, raw_fields
 from router.truncate import Truncation
 
@@ -28,7 +28,7 @@ CHAT = (
     "reasoning_effort",
     "system",
 )
-"""What `prefixstore.chat_request` reads."""
+"""What `prefixstore.chats.chat_request` reads."""
 COMMON = (
     "add_special_tokens",
     "model",

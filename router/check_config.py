@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from prefixstore.jinja_template import TemplateError, check_syntax
-from prefixstore.tokenizer import TokenizerUnavailableError
+from prefixstore.chats.jinja_template import TemplateError, check_syntax
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config import Config
 from router.read_config import ConfigError, load, located
 from router.sources import Sources, template_of

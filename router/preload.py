@@ -5,8 +5,8 @@ import logging
 from contextlib import AsyncExitStack
 
 from indexer.process.tasks import watched
-from prefixstore.tokenizer import TokenizerUnavailableError
-from prefixstore.tokenizer_cache import TokenizerCache
+from prefixstore.tokenizers.cache import TokenizerCache
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config import Config
 
 log = logging.getLogger(__name__)

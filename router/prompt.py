@@ -6,10 +6,10 @@ from typing import Literal
 import msgspec
 
 from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
+from prefixstore.chats.renderer import RenderCrashedError, RendererFullError, RenderTimeoutError
 from prefixstore.pool import PoolFullError
-from prefixstore.remote import chat_text
-from prefixstore.renderer import RenderCrashedError, RendererFullError, RenderTimeoutError
-from prefixstore.tokenizer import TokenizerUnavailableError
+from prefixstore.tokenizers.remote import chat_text
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.body import (
     BadPromptError,
     Body,

@@ -18,7 +18,7 @@ import msgspec
 from indexer.follow.endpoint import endpoint_problem, rank_endpoint
 from indexer.shared.redis.address import AddressError
 from indexer.shared.redis.address import parse as parse_address
-from prefixstore.pin import Pin
+from prefixstore.tokenizers.pin import Pin
 from router.config import (
     Config,
     Hub,

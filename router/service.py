@@ -12,14 +12,14 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from indexer.process.shortened import shortened
-from prefixstore.pool import PoolClosedError, PoolFullError
-from prefixstore.renderer import (
+from prefixstore.chats.renderer import (
     RenderCrashedError,
     RendererClosedError,
     RendererFullError,
     RenderTimeoutError,
 )
-from prefixstore.tokenizer import TokenizerUnavailableError
+from prefixstore.pool import PoolClosedError, PoolFullError
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.answer import Answerer
 from router.answer_pick import PickAnswerer
 from router.body import BadPromptError, NoTokenizerError

@@ -5,14 +5,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from prefixstore.chat import ModelTemplate
-from prefixstore.engine import Engine, EngineStats
-from prefixstore.fallback import FallbackSource, FallbackStats, FallbackTokenizer
-from prefixstore.hub import HubSource
-from prefixstore.pin import Pin
-from prefixstore.remote import RemoteSource
-from prefixstore.source import FolderSource, TokenizerSource
-from prefixstore.tokenizer import FolderTokenizer, Tokenizer
+from prefixstore.chats.chat import ModelTemplate
+from prefixstore.tokenizers.engine import Engine, EngineStats
+from prefixstore.tokenizers.fallback import FallbackSource, FallbackStats, FallbackTokenizer
+from prefixstore.tokenizers.hub import HubSource
+from prefixstore.tokenizers.pin import Pin
+from prefixstore.tokenizers.remote import RemoteSource
+from prefixstore.tokenizers.source import FolderSource, TokenizerSource
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from router.config import Hub, Model, Tokenizers
 
 

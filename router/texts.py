@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from prefixstore.chat import ModelTemplate
-from prefixstore.lru import LruStore
+from prefixstore.chats.chat import ModelTemplate
+from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.pool import TokenizerPool
-from prefixstore.process_renderer import ProcessRenderer, RenderLimits
-from prefixstore.store import PrefixStore
-from prefixstore.tokenizer_cache import TokenizerCache
-from prefixstore.trie import TrieStore
+from prefixstore.store.contract import PrefixStore
+from prefixstore.store.lru import LruStore
+from prefixstore.store.trie import TrieStore
+from prefixstore.tokenizers.cache import TokenizerCache
 from prefixstore.workers import Workers
 from router.config import Config, PrefixStoreTable
 from router.models import Model, ModelTable

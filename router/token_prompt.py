@@ -13,7 +13,7 @@ from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
 
 
 class Memo(Protocol):
-    """Where a text's block keys are kept (`prefixstore.memo`)."""
+    """Where a text's block keys are kept (`prefixstore.store.memo`)."""
 
     def keys(self, root: int) -> bytes:
         """Return the leading keys that are known, packed."""

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from indexer.keys.token import TOKEN_BYTES
-from prefixstore.memo import KeyMemo
-from prefixstore.pool import TokenizerPool, Tokens
-from prefixstore.remote import ChatEncoder, chat_text
-from prefixstore.renderer import (
+from prefixstore.chats.renderer import (
     BrokenTemplateError,
     RenderCrashedError,
     Renderer,
     RenderTimeoutError,
 )
-from prefixstore.template import TemplateError
-from prefixstore.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
-from prefixstore.tokenizer_cache import TokenizerCache
+from prefixstore.chats.template import TemplateError
+from prefixstore.pool import TokenizerPool, Tokens
+from prefixstore.store.memo import KeyMemo
+from prefixstore.tokenizers.cache import TokenizerCache
+from prefixstore.tokenizers.remote import ChatEncoder, chat_text
+from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from router.body import BadPromptError, ChatBody, NoTokenizerError
 from router.models import Model
 from router.time_left import TimeLeft

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from texts import GAPS, PARTS, text
 from tokenizers import Tokenizer, models, processors
 
-from prefixstore import expressions, proof
-from prefixstore.boundary import SLICE, cut_finder, slices_of
-from prefixstore.lru import LruStore
+from prefixstore.chats.template import ChatTemplate
+from prefixstore.cuts import expressions, proof
+from prefixstore.cuts.slices import SLICE, cut_finder, slices_of
 from prefixstore.pool import TokenizerPool
-from prefixstore.template import ChatTemplate
-from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.store.lru import LruStore
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.body import ChatBody, parse_chat, parse_completions
 from tests.examples import examples
@@ -297,7 +297,7 @@ def test_what_is_put_around_a_text_is_found_where_the_vocabulary_has_few_charact
 def test_cuts_that_prove_wrong_when_a_tokenizer_is_loaded_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("prefixstore.tokenizer.cuts_of", lambda *_: proof.Cuts(" "))
+    monkeypatch.setattr("prefixstore.tokenizers.tokenizer.cuts_of", lambda *_: proof.Cuts(" "))
     ours = save(tmp_path, FAMILIES["unsplittable bpe"]())
     assert not ours.has_cuts
     assert "none is cut" in caplog.text

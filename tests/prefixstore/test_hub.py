@@ -9,9 +9,9 @@ import pytest
 from fake_http import Answer, Asked
 from fake_hub import COMMIT, REPO, FakeHub, sha256
 
-from prefixstore.hub import HubSource
-from prefixstore.pin import Pin
-from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.tokenizers.hub import HubSource
+from prefixstore.tokenizers.pin import Pin
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 SECRET = "hf_very_secret"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from prefixstore.boundary import CUT_BYTES, SLICE
-from prefixstore.lru import LruStore
+from prefixstore.cuts.slices import CUT_BYTES, SLICE
 from prefixstore.pool import PoolClosedError, PoolFullError, TokenizerPool, Tokens
-from prefixstore.tokenizer import (
+from prefixstore.store.lru import LruStore
+from prefixstore.tokenizers.tokenizer import (
     ByteTokenizer,
     FolderTokenizer,
     InvalidTextError,

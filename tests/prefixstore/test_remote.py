@@ -10,12 +10,12 @@ from fake_engine import BEGIN, FakeEngine, listed, tokenized
 from fake_http import Answer, Asked
 
 from indexer.keys.token import pack_tokens
-from prefixstore import engine as engine_module
-from prefixstore.engine import Engine
-from prefixstore.fallback import FallbackSource, FallbackTokenizer
-from prefixstore.remote import ChatEncoder, RemoteSource, RemoteTokenizer, chat_text
-from prefixstore.source import FolderSource
-from prefixstore.tokenizer import (
+from prefixstore.tokenizers import engine as engine_module
+from prefixstore.tokenizers.engine import Engine
+from prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
+from prefixstore.tokenizers.remote import ChatEncoder, RemoteSource, RemoteTokenizer, chat_text
+from prefixstore.tokenizers.source import FolderSource
+from prefixstore.tokenizers.tokenizer import (
     ByteTokenizer,
     FolderTokenizer,
     InvalidTextError,

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from prefixstore import render_worker
-from prefixstore.chat import Chat, ModelTemplate
-from prefixstore.process_renderer import ProcessRenderer, RenderLimits
-from prefixstore.render_frame import Begin, Render, frame
-from prefixstore.renderer import (
+from prefixstore.chats import render_worker
+from prefixstore.chats.chat import Chat, ModelTemplate
+from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
+from prefixstore.chats.render_frame import Begin, Render, frame
+from prefixstore.chats.renderer import (
     BrokenTemplateError,
     InlineRenderer,
     RenderCrashedError,
@@ -21,7 +21,7 @@ from prefixstore.renderer import (
     RendererFullError,
     RenderTimeoutError,
 )
-from prefixstore.template import RenderLimitError, TemplateError
+from prefixstore.chats.template import RenderLimitError, TemplateError
 
 MIB = 1 << 20
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"

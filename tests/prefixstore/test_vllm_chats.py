@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from prefixstore.chat_request import chat_of
-from prefixstore.content_format import takes_parts
-from prefixstore.conversation import Conversation
-from prefixstore.jinja_template import JinjaTemplate
-from prefixstore.template import _without_developers
+from prefixstore.chats.chat_request import chat_of
+from prefixstore.chats.content_format import takes_parts
+from prefixstore.chats.conversation import Conversation
+from prefixstore.chats.jinja_template import JinjaTemplate
+from prefixstore.chats.template import _without_developers
 
 HERE = Path(__file__).parent
 RECORDED = [

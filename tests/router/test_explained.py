@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from indexer.keys.token import unpack_tokens
-from prefixstore.tokenizer import FolderTokenizer
+from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from router import ask
 from router.assemble import running
 from router.read_config import parse

@@ -18,7 +18,7 @@ from fake_hub import COMMIT, REPO, FakeHub, sha256
 
 from bench.cluster import Process, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
-from prefixstore.tokenizer import FolderTokenizer
+from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from router import check_config
 from router.assemble import running
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tokenizers
 
-from prefixstore.chat_request import chat_of
-from prefixstore.template import ChatTemplate, TemplateError
+from prefixstore.chats.chat_request import chat_of
+from prefixstore.chats.template import ChatTemplate, TemplateError
 from simworker.text import FolderText, TextError
 
 TEMPLATES = Path(__file__).parent.parent / "prefixstore" / "templates"

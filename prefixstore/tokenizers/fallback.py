@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from prefixstore.engine import Engine
-from prefixstore.remote import Chats, RemoteTokenizer
-from prefixstore.source import TokenizerSource
-from prefixstore.tokenizer import (
+from prefixstore.tokenizers.engine import Engine
+from prefixstore.tokenizers.remote import Chats, RemoteTokenizer
+from prefixstore.tokenizers.source import TokenizerSource
+from prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
     Tokenizer,
     TokenizerUnavailableError,

@@ -1,15 +1,15 @@
 """Rendering chats: a contract, and the simple one that renders on the spot.
 
-`ProcessRenderer` (`prefixstore.process_renderer`) is what serves: a template is a program, and only a
-process can be ended.
+`ProcessRenderer` (`prefixstore.chats.process_renderer`) is what serves: a template is a program, and
+only a process can be ended.
 """
 
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from prefixstore.chat import Chat, ModelTemplate
-from prefixstore.template import ChatTemplate, TemplateError
+from prefixstore.chats.chat import Chat, ModelTemplate
+from prefixstore.chats.template import ChatTemplate, TemplateError
 
 
 class RendererFullError(Exception):

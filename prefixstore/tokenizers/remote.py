@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from prefixstore.engine import Engine
-from prefixstore.ids import ID_BYTES
-from prefixstore.tokenizer import (
+from prefixstore.tokenizers.engine import Engine
+from prefixstore.tokenizers.ids import ID_BYTES
+from prefixstore.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,

@@ -6,7 +6,7 @@ writes one and reads one, in turn: `Begin` once, `Load` for each template, then 
 
 import msgspec
 
-from prefixstore.chat import Chat, ModelTemplate
+from prefixstore.chats.chat import Chat, ModelTemplate
 
 LENGTH_BYTES = 4
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from prefixstore.chat import Chat, ModelTemplate
-from prefixstore.content_format import takes_parts
-from prefixstore.conversation import Conversation
-from prefixstore.jinja_template import JinjaTemplate, RenderLimitError, TemplateError
+from prefixstore.chats.chat import Chat, ModelTemplate
+from prefixstore.chats.content_format import takes_parts
+from prefixstore.chats.conversation import Conversation
+from prefixstore.chats.jinja_template import JinjaTemplate, RenderLimitError, TemplateError
 
 __all__ = ["RESERVED", "ChatTemplate", "RenderLimitError", "TemplateError"]
 
@@ -41,7 +41,7 @@ class ChatTemplate:
     ) -> None:
         """Compile a template, or several by name. Raises TemplateError.
 
-        `placeholders` and the names of templates are `prefixstore.chat.ModelTemplate`'s.
+        `placeholders` and the names of templates are `prefixstore.chats.chat.ModelTemplate`'s.
         """
         named = {"default": source} if isinstance(source, str) else source
         self._templates = {name: JinjaTemplate(text, clock) for name, text in named.items()}

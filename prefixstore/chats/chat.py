@@ -9,7 +9,7 @@ class Chat(msgspec.Struct, frozen=True):
     """What a chat request gives a template, already checked and merged as the engine merges it."""
 
     messages: list[dict[str, Any]]
-    """As the request wrote them; a template's own form is `prefixstore.conversation`'s work."""
+    """As the request wrote them; a template's own form is `prefixstore.chats.conversation`'s work."""
     tools: list[dict[str, Any]] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True

@@ -22,10 +22,10 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from prefixstore.own_thread import in_own_thread
-from prefixstore.pin import TELLING, Pin
-from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
-from prefixstore.try_tokenizer import try_tokenizer
+from prefixstore.tokenizers.own_thread import in_own_thread
+from prefixstore.tokenizers.pin import TELLING, Pin
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.tokenizers.trial import try_tokenizer
 
 MAX_FILE_BYTES = 256 << 20
 """Far above the largest tokenizer.json in use (about 35 MB)."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from prefixstore.isolated import isolated
-from prefixstore.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 MOST_BYTES = 4 << 30
 """Of address space: a vocabulary of 262,144 tokens takes a quarter of it."""

@@ -9,9 +9,8 @@ import sys
 
 import msgspec
 
-from prefixstore.chat import ModelTemplate
-from prefixstore.isolated import isolated
-from prefixstore.render_frame import (
+from prefixstore.chats.chat import ModelTemplate
+from prefixstore.chats.render_frame import (
     LENGTH_BYTES,
     REPLY_ROOM,
     Begin,
@@ -20,10 +19,11 @@ from prefixstore.render_frame import (
     frame,
     reply_decoder,
 )
-from prefixstore.renderer import RenderCrashedError, RenderTimeoutError
-from prefixstore.template import RenderLimitError, TemplateError
+from prefixstore.chats.renderer import RenderCrashedError, RenderTimeoutError
+from prefixstore.chats.template import RenderLimitError, TemplateError
+from prefixstore.isolated import isolated
 
-COMMAND = isolated("prefixstore.render_process")
+COMMAND = isolated("prefixstore.chats.render_process")
 
 START_SECONDS = 60.0
 """Longest wait for each step of a process's start: a busy machine takes a while to start Python."""

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import tokenizers
 
-from prefixstore.added_tokens import add_missing, described
-from prefixstore.boundary import cut_finder
-from prefixstore.growth import checked_growth
-from prefixstore.ids import pack_ids
-from prefixstore.proof import cuts_of, puts_space_in_front
+from prefixstore.cuts.proof import cuts_of, puts_space_in_front
+from prefixstore.cuts.slices import cut_finder
+from prefixstore.tokenizers.added_tokens import add_missing, described
+from prefixstore.tokenizers.growth import checked_growth
+from prefixstore.tokenizers.ids import pack_ids
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@ r"""Regular expressions that pre-tokenizers split by, an alternative at a time.
 
 Published tokenizers put a few alternatives together in ever new ways: GPT-2's, tiktoken's cl100k and
 o200k, and what Llama 3, Qwen, DeepSeek, Mistral (tekken), BLOOM, StarCoder and Falcon made of them. What
-`prefixstore.proof` needs to know of each is stated here, and tried out in
+`prefixstore.cuts.proof` needs to know of each is stated here, and tried out in
 `tests/prefixstore/test_exactness.py`: none matches a letter together with a character of `BREAKS`
 after it, and none looks at what stands before it.
 """

@@ -8,8 +8,8 @@ refused which could not be rendered as it would.
 from collections.abc import Mapping
 from typing import Any
 
-from prefixstore.chat import Chat
-from prefixstore.template import RESERVED, TemplateError
+from prefixstore.chats.chat import Chat
+from prefixstore.chats.template import RESERVED, TemplateError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

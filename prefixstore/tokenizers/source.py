@@ -1,14 +1,14 @@
 """Where a tokenizer comes from.
 
-`TokenizerSource` is the contract; `FolderSource` a local folder. `prefixstore.hub` is the HuggingFace
-hub, `prefixstore.remote` and `prefixstore.fallback` the engine itself.
+`TokenizerSource` is the contract; `FolderSource` a local folder. `prefixstore.tokenizers.hub` is the
+HuggingFace hub, `prefixstore.tokenizers.remote` and `prefixstore.tokenizers.fallback` the engine itself.
 """
 
 from pathlib import Path
 from typing import Protocol
 
-from prefixstore.tokenizer import FolderTokenizer, Tokenizer
-from prefixstore.try_tokenizer import try_tokenizer
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
+from prefixstore.tokenizers.trial import try_tokenizer
 
 
 class TokenizerSource(Protocol):

@@ -12,17 +12,17 @@ import logging
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from prefixstore.chat import Chat, ModelTemplate
-from prefixstore.render_frame import Begin, Render, frame
-from prefixstore.render_worker import START_SECONDS, RenderWorker
-from prefixstore.renderer import (
+from prefixstore.chats.chat import Chat, ModelTemplate
+from prefixstore.chats.render_frame import Begin, Render, frame
+from prefixstore.chats.render_worker import START_SECONDS, RenderWorker
+from prefixstore.chats.renderer import (
     BrokenTemplateError,
     RenderCrashedError,
     RendererClosedError,
     RendererFullError,
     RenderTimeoutError,
 )
-from prefixstore.template import TemplateError
+from prefixstore.chats.template import TemplateError
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from prefixstore.ids import ID_BYTES
-from prefixstore.store import Entry, PrefixStore
+from prefixstore.store.contract import Entry, PrefixStore
+from prefixstore.tokenizers.ids import ID_BYTES
 
 KEY_BYTES = 8
 

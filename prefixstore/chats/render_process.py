@@ -1,7 +1,7 @@
 """The process that renders: reads frames from standard input, answers on standard output (one socket).
 
-Started by `prefixstore.process_renderer`, one request at a time. It ends with its input, so that none
-outlives the router, and bounds its own memory and processor time.
+Started by `prefixstore.chats.process_renderer`, one request at a time. It ends with its input, so that
+none outlives the router, and bounds its own memory and processor time.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import sys
 from datetime import UTC, datetime
 from typing import BinaryIO
 
-from prefixstore.render_frame import (
+from prefixstore.chats.render_frame import (
     LENGTH_BYTES,
     Begin,
     Done,
@@ -25,7 +25,7 @@ from prefixstore.render_frame import (
     frame,
     request_decoder,
 )
-from prefixstore.template import ChatTemplate, RenderLimitError, TemplateError
+from prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
 
 
 def main() -> None:

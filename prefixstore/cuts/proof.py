@@ -13,8 +13,8 @@ step keeps the two sides apart:
   spaces, all of which lie behind the cut.
 - **Pre-tokenizers** split the text into stretches that are tokenised apart:
 
-  - Regular expressions (`Split`, `ByteLevel`). Of the alternatives in `prefixstore.expressions` none
-    matches a letter together with what follows it, none looks behind itself, and some match every
+  - Regular expressions (`Split`, `ByteLevel`). Of the alternatives in `prefixstore.cuts.expressions`
+    none matches a letter together with what follows it, none looks behind itself, and some match every
     letter. So a match ends at the cut, and what follows is matched as if the text began
     there. The look-ahead `(?!\S)` follows white space and reads one character.
   - By white space (`Metaspace` that splits, `WhitespaceSplit`, `Whitespace`, BERT's).
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prefixstore.expressions import BREAKS, KNOWN, alternatives, match_every_letter
+from prefixstore.cuts.expressions import BREAKS, KNOWN, alternatives, match_every_letter
 
 _COMPOSING = frozenset({"NFC", "NFKC", "Lowercase"})
 """Normalisers that leave each of `LETTERS` one letter, and what follows it what it is."""

@@ -3,7 +3,7 @@
 The digest of a beginning is chained over its slices (XXH3, 128 bits, over the digest before and the
 slice), so the text itself is not kept. It begins with a secret of the process, so that nobody can
 work out beforehand two texts that are taken for one another; two that happen to be are out of the
-question (2^-64 at four billion entries). `prefixstore.trie` compares the text itself.
+question (2^-64 at four billion entries). `prefixstore.store.trie` compares the text itself.
 
 Past `max_bytes` the entries used least recently go, a text's last slices first.
 """
@@ -14,7 +14,7 @@ from typing import cast
 
 import xxhash
 
-from prefixstore.store import BrokenInvariantError, Entry, StoreStats, relabel
+from prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
 
 ENTRY_BYTES = 480
 """What one entry costs beside its tokens and keys.

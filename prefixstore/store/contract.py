@@ -1,6 +1,6 @@
 """The contract of a prefix store: what is known of a text's beginning.
 
-A text comes as slices (`prefixstore.boundary`). For each slice, together with everything before it, a
+A text comes as slices (`prefixstore.cuts.slices`). For each slice, together with everything before it, a
 store remembers the tokens up to the last cut before its end; and the block keys that those tokens
 complete, under a label that says whose keys they are.
 """

@@ -2,15 +2,15 @@
 
 A text's UTF-8 is sliced at fixed places, so the slices that it shares with an earlier text are found
 without looking at their characters. What a store keeps of a slice are the tokens up to the last cut
-(`prefixstore.proof`) that lies before the slice's end. Every cut depends only on what stands before
+(`prefixstore.cuts.proof`) that lies before the slice's end. Every cut depends only on what stands before
 that end, so two texts with the same beginning are cut alike there.
 """
 
 import re
 from collections.abc import Callable
 
-from prefixstore.expressions import LETTERS
-from prefixstore.proof import Cuts
+from prefixstore.cuts.expressions import LETTERS
+from prefixstore.cuts.proof import Cuts
 
 SLICE = 512
 """Bytes of a slice. What is encoded anew when a text grows is about half of one."""

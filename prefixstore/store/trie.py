@@ -2,7 +2,7 @@
 
 It keeps the text, so nothing rests on a digest, and what is given up at the bound are always ends of
 paths: nothing is ever kept that cannot be found. It takes half as much room again as
-`prefixstore.lru`, and more time a slice.
+`prefixstore.store.lru`, and more time a slice.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pygtrie
 
-from prefixstore.store import BrokenInvariantError, Entry, StoreStats, relabel
+from prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
 
 Path = tuple[bytes, ...]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx2
 
-from prefixstore.ids import ID_BYTES, IdsError, pack
-from prefixstore.tokenizer import InvalidTextError, TokenizerUnavailableError, check_text
+from prefixstore.tokenizers.ids import ID_BYTES, IdsError, pack
+from prefixstore.tokenizers.tokenizer import InvalidTextError, TokenizerUnavailableError, check_text
 
 log = logging.getLogger(__name__)
 

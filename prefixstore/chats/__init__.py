@@ -1,0 +1,1 @@
+"""Chat requests, templates, and the processes that render them; what comes out is a text."""
