@@ -21,7 +21,7 @@ from router.rank_book import Work
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
 from router.weigh import Ask
-from scorer.longest_prefix import longest_prefix
+from scorer.strategies.longest_prefix import longest_prefix
 
 PROMPTS = 200
 HOLDERS = 3

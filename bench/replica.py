@@ -33,7 +33,7 @@ from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
-from scorer.longest_prefix import longest_prefix
+from scorer.strategies.longest_prefix import longest_prefix
 
 PODS = 8
 NAMES = Names("bench-replica")

@@ -20,7 +20,7 @@ from router.time_left import TimeLeft
 from router.trace import Trace
 from router.wire import match_part, score_entry, score_rest
 from scorer.match import Match
-from scorer.strategy import DEFAULT, STRATEGIES, Strategy
+from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 
 MOST_FORGOTTEN = 256
 """Ranks that are gone, and of which something is kept nevertheless."""

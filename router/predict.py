@@ -17,7 +17,7 @@ from router.outcome import Mismatch, Outcome
 from router.recording import Asked, Frame, Life, Recording, ReplayEnd
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
-from scorer.longest_prefix import longest_prefix
+from scorer.strategies.longest_prefix import longest_prefix
 
 POD = "recorded"
 INDEX_BYTES = 1 << 30

@@ -20,7 +20,7 @@ from indexer.shared.records.remote_rank import RemoteRank
 from indexer.trust import Level
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
-from scorer.strategy import LEADING, Strategy
+from scorer.strategies.by_name import LEADING, Strategy
 
 log = logging.getLogger(__name__)
 

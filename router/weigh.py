@@ -27,11 +27,11 @@ from router.weigh_many import MANY, ManyWeigher
 from scorer.candidate import Candidate, Load, Ranked, Request
 from scorer.columns import ColumnPolicy
 from scorer.decode import rank_decode
-from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
 from scorer.policy import Policy, make_policy
 from scorer.prefill import PrefillModel
 from scorer.reason import reason
+from scorer.strategies.longest_prefix import longest_prefix
 from scorer.warmth import Warmth, warmth
 
 

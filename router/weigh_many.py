@@ -18,9 +18,9 @@ from router.pods import Pod
 from router.score import NOTHING, Prompt, Scorer
 from scorer.candidate import Load, Request
 from scorer.columns import Column, ColumnPolicy, Columns, order_of
-from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
 from scorer.prefill import PrefillModel
+from scorer.strategies.longest_prefix import longest_prefix
 from scorer.warmth import Warmth, warmth
 
 MANY = 128

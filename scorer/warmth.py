@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scorer.match import Match
 from scorer.prefill import PrefillModel
-from scorer.tiered import WEIGHTS
+from scorer.strategies.tiered import WEIGHTS
 
 TRUST: Mapping[str, float] = MappingProxyType(
     {"exact": 1.0, "degraded": 0.8, "cold": 0.8, "stale": 0.5}

@@ -24,7 +24,7 @@ from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
-from scorer.longest_prefix import longest_prefix
+from scorer.strategies.longest_prefix import longest_prefix
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Held, Pod
 from tests.indexer.engine_model import BLOCK
 

@@ -56,7 +56,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.token_ids import listed_ids
     from router.token_prompt import TokenPrompt
     from router.wire import parse_request
-    from scorer.strategy import longest_prefix
+    from scorer.strategies.by_name import longest_prefix
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz
 

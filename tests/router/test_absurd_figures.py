@@ -27,7 +27,7 @@ from router.pb.warmpath.v1 import router_pb2
 from router.pods import Pod, PodTable
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
-from scorer.strategy import longest_prefix
+from scorer.strategies.by_name import longest_prefix
 from tests.examples import examples
 from tests.indexer.sides import FORMS, Event, Side, removed, stored
 

@@ -17,7 +17,7 @@ from indexer.ingest import Ingest
 from indexer.keys.token import pack_tokens, unpack_tokens
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
-from scorer.longest_prefix import longest_prefix
+from scorer.strategies.longest_prefix import longest_prefix
 from tests.recordings import VLLM_EVENTS
 
 FILE = json.loads(VLLM_EVENTS.read_text())

@@ -26,7 +26,7 @@ from router.pods import Pod, Status
 from router.prompt import ReadPrompt
 from router.score import Scorer
 from router.token_prompt import TokenPrompt
-from scorer.longest_prefix import longest_prefix
+from scorer.strategies.longest_prefix import longest_prefix
 
 RECORDINGS = Path(__file__).parent / "sglang"
 PLAIN = [

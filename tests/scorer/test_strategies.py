@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorer.match import TIERS, Match, Span, match_of
-from scorer.strategy import STRATEGIES
+from scorer.strategies.by_name import STRATEGIES
 
 SIZE = 16
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from scorer.coverage import coverage
-from scorer.highest_block import highest_block
-from scorer.longest_prefix import longest_prefix
 from scorer.match import Match
-from scorer.tiered import tiered
+from scorer.strategies.coverage import coverage
+from scorer.strategies.highest_block import highest_block
+from scorer.strategies.longest_prefix import longest_prefix
+from scorer.strategies.tiered import tiered
 
 Strategy = Callable[[Match], float]
 """A match's score; more is warmer, 0 is nothing held."""
