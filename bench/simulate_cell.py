@@ -22,12 +22,12 @@ from bench.traffic import Generated
 from indexer.embedded import embedded_index
 from indexer.index.contract import Index
 from scorer.prefill import PrefillModel
-from simworker import trace
-from simworker.cluster import Outcome, VirtualCluster
 from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
 from simworker.presets import DEFAULT_PRESET, PRESETS
-from simworker.trace import TraceLine, spread
+from simworker.virtual import trace
+from simworker.virtual.cluster import Outcome, VirtualCluster
+from simworker.virtual.trace import TraceLine, spread
 
 INDEX_BYTES = 64 << 20
 MOST_PODS = 1024
@@ -207,7 +207,7 @@ def _estimate(latency: LatencyModel, factor: float) -> PrefillModel:
 
 
 def _spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
-    """Return requests with those of one stamp spread up to the next, as `simworker.trace` does."""
+    """Return requests with those of one stamp spread up to the next, as `virtual.trace` does."""
     lines = spread([TraceLine(one.at, 1, 1, ()) for one in requests])
     return [replace(one, at=line.arrival) for one, line in zip(requests, lines, strict=True)]
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from bench.access_log import LoggedRequest
-from simworker.cluster import LeapingEngine
 from simworker.engine import Engine, Generation, Load
 from simworker.latency import LatencyModel
 from simworker.serial.block_cache import BlockCache
 from simworker.serial.engine import SerialEngine
 from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.engine import V1Engine
-from simworker.v1.kv_cache_event import CacheEvent
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.virtual.cluster import LeapingEngine
 
 EngineKind = Literal["serial", "vllm"]
 ENGINE_KINDS: tuple[EngineKind, ...] = get_args(EngineKind)

@@ -38,7 +38,7 @@ from router.score import Scorer
 from router.sessions import Sessions
 from router.weigh import Ask
 from scorer.prefill import PrefillModel
-from simworker.v1.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
 
 MODEL = "simulated"
 SESSION_POLICY = "session-hash"

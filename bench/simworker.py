@@ -56,8 +56,8 @@ def _on_a_virtual_clock(requests: int) -> float:
     """Return requests a second of a process's whole life, but for its start."""
     ran = subprocess.run(  # noqa: S603  our own module
         [
-            sys.executable, "-m", "simworker.simulate", f"--trace={TRACE}", f"--workers={WORKERS}",
-            f"--requests={requests}",
+            sys.executable, "-m", "simworker.virtual.simulate", f"--trace={TRACE}",
+            f"--workers={WORKERS}", f"--requests={requests}",
         ],
         capture_output=True,
         check=True,

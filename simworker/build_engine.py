@@ -11,17 +11,17 @@ from simworker.engine import Engine
 from simworker.events.from_v1 import LoraId, from_v1
 from simworker.events.wire_event import WireEvent
 from simworker.presets import PRESETS
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
 from simworker.trtllm.engine import TrtllmEngine
-from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
+from simworker.trtllm.events.event_manager import KVCacheEventManager
 from simworker.v0.engine import V0Engine
-from simworker.v0.lora import LoRAConfig
-from simworker.v0.scheduler_config import CacheConfig as V0CacheConfig
-from simworker.v0.scheduler_config import SchedulerConfig as V0SchedulerConfig
+from simworker.v0.requests.lora import LoRAConfig
+from simworker.v0.scheduling.scheduler_config import CacheConfig as V0CacheConfig
+from simworker.v0.scheduling.scheduler_config import SchedulerConfig as V0SchedulerConfig
 from simworker.v1.assemble import OffloadConfig, kv_cache_config
 from simworker.v1.assemble import build_engine as build_v1
 from simworker.v1.engine import V1Engine
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 TRTLLM_EVENT_BUFFER = 65_536
 """Events kept until somebody fetches them (`event_buffer_max_size`)."""

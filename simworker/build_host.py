@@ -11,7 +11,6 @@ from typing import Any
 
 import zmq.asyncio
 
-from simworker.adapters import Adapters
 from simworker.build_engine import ENGINES
 from simworker.events.dialect import Dialect, dialect_named
 from simworker.events.faulty_outlet import FaultyOutlet
@@ -20,13 +19,14 @@ from simworker.events.kept_once import KeptOnce
 from simworker.events.publisher import Publisher, rank_endpoint
 from simworker.events.wire_event import WireEvent
 from simworker.host import Host
-from simworker.identity import Identity
-from simworker.metrics import NAMES, WorkerMetrics
 from simworker.options import Settings
-from simworker.pace import Pace
-from simworker.rank import Rank
-from simworker.text import FolderText, NoText, TextCodec
-from simworker.worker import Worker
+from simworker.server.adapters import Adapters
+from simworker.server.identity import Identity
+from simworker.server.metrics import NAMES, WorkerMetrics
+from simworker.server.pace import Pace
+from simworker.server.rank import Rank
+from simworker.server.text import FolderText, NoText, TextCodec
+from simworker.server.worker import Worker
 
 CRASH_STATUS = 139
 """What a shell says of a process that a segmentation fault ended."""

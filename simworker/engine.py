@@ -1,7 +1,7 @@
 """What an engine is to the server and to simulations: requests in, tokens and cache events out.
 
 An engine knows neither sockets nor clocks. It says how many seconds a step takes; whoever drives it,
-in real time (`simworker/shell.py`) or on a virtual clock, lets them pass between `begin_step` and
+in real time (`simworker/server/shell.py`) or on a virtual clock, lets them pass between `begin_step` and
 `end_step`.
 """
 

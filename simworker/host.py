@@ -9,8 +9,8 @@ from aiohttp import web
 from simworker.api.app import application
 from simworker.events.publisher import Publisher
 from simworker.options import FaultSettings
-from simworker.task_set import TaskSet
-from simworker.worker import Worker
+from simworker.server.task_set import TaskSet
+from simworker.server.worker import Worker
 
 WRITE_SECONDS = 0.5
 """How long answers that are complete may take to be written when the worker closes."""

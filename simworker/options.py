@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simworker.adapters import AdapterError, Adapters
 from simworker.build_engine import ENGINES, EngineSettings
 from simworker.events.dialect import UnknownDialectError, dialect_named
 from simworker.events.faulty_outlet import MOST_DELAY_SECONDS, EventFaults
 from simworker.events.publisher import EndpointError, rank_endpoint
-from simworker.metrics import NAMES
 from simworker.presets import DEFAULT_PRESET, PRESETS
-from simworker.v1.block_hash import DEFAULT_NONE_HASH_SEED
+from simworker.server.adapters import AdapterError, Adapters
+from simworker.server.metrics import NAMES
+from simworker.v1.hashing.block_hash import DEFAULT_NONE_HASH_SEED
 
 MOST_WORKERS = 1024
 MOST_RANKS = 1024

@@ -9,8 +9,8 @@ from typing import Any
 
 from simworker.api.token_stream import Piece
 from simworker.api.wish import Wish
-from simworker.flight import Flight
-from simworker.text import TextCodec
+from simworker.server.flight import Flight
+from simworker.server.text import TextCodec
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from simworker.api.health import Health
 from simworker.api.kv_cache_events import KvCacheEvents
 from simworker.api.models import Models
 from simworker.api.tokens import Tokens
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 MOST_BODY_BYTES = 64 << 20
 

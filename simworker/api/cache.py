@@ -4,8 +4,8 @@ from aiohttp import web
 
 from simworker.api.errors import bad, json_response
 from simworker.api.fields import query_flag
-from simworker.sleep_state import LEVELS, MODES
-from simworker.worker import Worker
+from simworker.server.sleep_state import LEVELS, MODES
+from simworker.server.worker import Worker
 
 
 class Cache:

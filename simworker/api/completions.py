@@ -12,7 +12,7 @@ from simworker.api.fields import read_body
 from simworker.api.generate import generate
 from simworker.api.refused import CHAT, COMPLETIONS, refuse
 from simworker.api.wish import read_wish
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 MOST_PROMPTS = 1024
 """Of one request; vLLM's default."""

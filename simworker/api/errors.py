@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from simworker.adapters import AdapterError
 from simworker.events.faulty_outlet import FaultError
-from simworker.text import TextError
+from simworker.server.adapters import AdapterError
+from simworker.server.text import TextError
 
 KINDS = {
     400: "BadRequestError",

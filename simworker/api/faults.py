@@ -7,7 +7,7 @@ from aiohttp import web
 from simworker.api.errors import ApiError, bad, json_response
 from simworker.api.fields import Fields, read_body
 from simworker.events.faulty_outlet import EventFaults
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 MOST_SLOW = 1e6
 SWITCHES = ("crash", "restart", "hang", "slow", "events")

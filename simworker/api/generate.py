@@ -12,8 +12,8 @@ from simworker.api.errors import ApiError, json_response
 from simworker.api.token_stream import Collected, TokenStream
 from simworker.api.wish import Wish
 from simworker.engine import RefusedError
-from simworker.flight import Ask, Flight
-from simworker.worker import DrainingError, NoSuchRankError, Worker
+from simworker.server.flight import Ask, Flight
+from simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
 """Of one request: prompts times samples."""

@@ -4,7 +4,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from simworker.api.errors import error_response, json_response
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 
 class Health:

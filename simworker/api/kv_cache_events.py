@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from simworker.api.errors import json_response
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 
 class KvCacheEvents:

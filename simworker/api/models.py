@@ -6,7 +6,7 @@ from aiohttp import web
 
 from simworker.api.errors import json_response
 from simworker.api.fields import read_body
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 
 class Models:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from simworker.flight import Sink
+from simworker.server.flight import Sink
 
 
 class Piece(NamedTuple):

@@ -5,7 +5,7 @@ from aiohttp import web
 from simworker.api.errors import ApiError, bad, json_response
 from simworker.api.fields import read_body
 from simworker.api.wish import find_model
-from simworker.worker import Worker
+from simworker.server.worker import Worker
 
 
 class Tokens:

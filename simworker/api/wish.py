@@ -9,11 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
-from simworker.adapters import Adapter, Adapters
 from simworker.api.errors import ApiError, bad
 from simworker.api.fields import Fields
-from simworker.flight import Ask
-from simworker.identity import Identity
+from simworker.server.adapters import Adapter, Adapters
+from simworker.server.flight import Ask
+from simworker.server.identity import Identity
 
 MOST_SAMPLES = 16384
 MOST_SALT = 128

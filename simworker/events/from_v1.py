@@ -6,8 +6,8 @@ The engine is told to put whole digests into its events; what of them goes out i
 from collections.abc import Callable, Sequence
 
 from simworker.events.wire_event import Cleared, Removed, Stored, WireEvent
-from simworker.v1.block_hash import ExternalBlockHash
-from simworker.v1.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.hashing.block_hash import ExternalBlockHash
 
 LoraId = Callable[[str], int | None]
 """The number that this engine gives an adapter; other engines may number it otherwise."""

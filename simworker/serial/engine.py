@@ -22,14 +22,14 @@ from math import inf
 from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.serial.block_cache import BlockCache
-from simworker.v1.block_hash import maybe_convert_block_hash
-from simworker.v1.kv_cache_event import (
+from simworker.v1.cache.kv_cache_event import (
     MEDIUM_GPU,
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     CacheEvent,
 )
+from simworker.v1.hashing.block_hash import maybe_convert_block_hash
 
 CROWDING = 0.004
 """A decoding sequence makes a prefill longer by this share."""

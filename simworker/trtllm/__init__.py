@@ -1,14 +1,18 @@
 """TensorRT-LLM's KV cache: two pools, a manager for each attention window, and its events."""
 
-from simworker.trtllm.block import KVCacheBlock
-from simworker.trtllm.block_hash import hash_block_key
-from simworker.trtllm.block_key import BlockKey
-from simworker.trtllm.block_manager import BlockManager
+from simworker.trtllm.blocks.block import KVCacheBlock
+from simworker.trtllm.blocks.block_hash import hash_block_key
+from simworker.trtllm.blocks.block_key import BlockKey
+from simworker.trtllm.blocks.eviction_policy import LRUEvictionPolicy, NoFreeBlocksError
+from simworker.trtllm.blocks.pools import BlockPools
+from simworker.trtllm.blocks.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
+from simworker.trtllm.cache.block_manager import BlockManager
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager, KvCacheStats
+from simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from simworker.trtllm.engine import TrtllmEngine
-from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.eviction_policy import LRUEvictionPolicy, NoFreeBlocksError
-from simworker.trtllm.kv_cache_event import (
+from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.events.kv_cache_event import (
     KVCacheCreatedData,
     KVCacheEvent,
     KVCacheEventDiff,
@@ -17,13 +21,9 @@ from simworker.trtllm.kv_cache_event import (
     KVCacheStoredData,
     KVCacheUpdatedData,
 )
-from simworker.trtllm.kv_cache_manager import KVCacheManager, KvCacheStats
-from simworker.trtllm.llm_request import LlmRequest, MultimodalItem
+from simworker.trtllm.events.serialise import serialise
 from simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
-from simworker.trtllm.pools import BlockPools
-from simworker.trtllm.retention import KvCacheRetentionConfig, TokenRangeRetentionConfig
-from simworker.trtllm.serialise import serialise
-from simworker.trtllm.window_block_manager import WindowBlockManager
+from simworker.trtllm.requests.llm_request import LlmRequest, MultimodalItem
 
 __all__ = [
     "BlockKey",

@@ -13,9 +13,9 @@ later it is found cached.
 from collections.abc import Sequence
 from enum import Enum
 
-from simworker.trtllm.active_request import ActiveRequest, State
-from simworker.trtllm.block_key import BlockKey
-from simworker.trtllm.kv_cache_manager import KVCacheManager
+from simworker.trtllm.blocks.block_key import BlockKey
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
+from simworker.trtllm.requests.active_request import ActiveRequest, State
 
 
 class CapacityPolicy(Enum):

@@ -10,13 +10,13 @@ from typing import Any
 from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.sampler import extend_seed, next_token, seed_of
-from simworker.trtllm.active_request import ActiveRequest, State
-from simworker.trtllm.cache_salt import get_cache_salt_id
+from simworker.trtllm.blocks.cache_salt import get_cache_salt_id
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
-from simworker.trtllm.kv_cache_manager import KVCacheManager
-from simworker.trtllm.llm_request import LlmRequest
+from simworker.trtllm.events.serialise import serialise
 from simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
-from simworker.trtllm.serialise import serialise
+from simworker.trtllm.requests.active_request import ActiveRequest, State
+from simworker.trtllm.requests.llm_request import LlmRequest
 
 
 class TrtllmEngine:

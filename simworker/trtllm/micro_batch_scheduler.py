@@ -6,7 +6,7 @@ contexts first come, first served.
 
 from collections.abc import Sequence
 
-from simworker.trtllm.active_request import ActiveRequest, State
+from simworker.trtllm.requests.active_request import ActiveRequest, State
 
 
 class MicroBatchScheduler:

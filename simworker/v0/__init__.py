@@ -4,39 +4,39 @@ Left out is what brings a library of arrays with it: `numpy_backend.NumpyBackend
 `torch_backend.TorchBackend`, one of which a `CacheEngine` is given.
 """
 
-from simworker.v0.array_backend import ArrayBackend
-from simworker.v0.block import Block, BlockAllocator, BlockId
-from simworker.v0.block_content import BlockContent
-from simworker.v0.block_manager import BlockManager
-from simworker.v0.block_table import BlockTable
-from simworker.v0.cache_engine import CacheEngine, CacheShape
-from simworker.v0.computed_blocks_tracker import ComputedBlocksTracker
-from simworker.v0.copy_on_write import CopyOnWriteTracker
-from simworker.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from simworker.v0.blocks.block import Block, BlockAllocator, BlockId
+from simworker.v0.blocks.block_manager import BlockManager
+from simworker.v0.blocks.block_table import BlockTable
+from simworker.v0.blocks.computed_blocks_tracker import ComputedBlocksTracker
+from simworker.v0.blocks.copy_on_write import CopyOnWriteTracker
+from simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from simworker.v0.blocks.evictor import Evictor, LinearEvictor, LRUEvictor
+from simworker.v0.blocks.last_access_blocks_tracker import LastAccessBlocksTracker
+from simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from simworker.v0.blocks.null_block import NullBlock
+from simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
+from simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from simworker.v0.blocks.ref_counter import RefCounter
 from simworker.v0.device import Device
 from simworker.v0.engine import V0Engine
-from simworker.v0.evictor import Evictor, LinearEvictor, LRUEvictor
 from simworker.v0.interfaces import AllocStatus
-from simworker.v0.last_access_blocks_tracker import LastAccessBlocksTracker
-from simworker.v0.lora import LoRAConfig, LoRARequest
-from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from simworker.v0.null_block import NullBlock
-from simworker.v0.partial_prefills import PartialPrefillMetadata
-from simworker.v0.prefix_caching_block import PrefixCachingBlock
-from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
-from simworker.v0.ref_counter import RefCounter
-from simworker.v0.sampling_params import SamplingParams
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
-from simworker.v0.scheduler_outputs import (
+from simworker.v0.memory.array_backend import ArrayBackend
+from simworker.v0.memory.block_content import BlockContent
+from simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from simworker.v0.requests.sampling_params import SamplingParams
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.sequence_data import SequenceData, SequenceStage
+from simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,
     SchedulerOutputs,
     SequenceGroupMetadata,
 )
-from simworker.v0.scheduler_state import PreemptionMode
-from simworker.v0.scheduling_budget import SchedulingBudget
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
-from simworker.v0.sequence_data import SequenceData, SequenceStage
+from simworker.v0.scheduling.scheduler_state import PreemptionMode
+from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 from simworker.v0.worker import Chunk, Worker
 
 __all__ = [

@@ -11,11 +11,11 @@ from simworker.engine import BrokenInvariantError, Generation, Load, RefusedErro
 from simworker.latency import LatencyModel, StepWork
 from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.v0.device import Device
-from simworker.v0.lora import LoRAConfig, LoRARequest
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
-from simworker.v0.scheduler_outputs import SchedulerOutputs, SequenceGroupMetadata
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.scheduling.scheduler_outputs import SchedulerOutputs, SequenceGroupMetadata
 from simworker.v0.worker import Chunk, Worker
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from simworker.v0.array_backend import ArrayT
-from simworker.v0.block_content import BlockContent
-from simworker.v0.cache_engine import CacheEngine
 from simworker.v0.interfaces import BlockPairs
+from simworker.v0.memory.array_backend import ArrayT
+from simworker.v0.memory.block_content import BlockContent
+from simworker.v0.memory.cache_engine import CacheEngine
 
 
 @dataclass(frozen=True, slots=True)

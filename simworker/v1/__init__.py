@@ -4,7 +4,31 @@ Here are the names by which vLLM's own users and tests know the parts: the cache
 out of it, and the scheduler's.
 """
 
-from simworker.v1.block_hash import (
+from simworker.v1.cache.block_hash_map import BlockHashToBlockMap
+from simworker.v1.cache.block_pool import BlockPool
+from simworker.v1.cache.caching_metrics import CachingMetrics
+from simworker.v1.cache.free_queue import FreeKVCacheBlockQueue
+from simworker.v1.cache.full_attention import FullAttentionManager
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from simworker.v1.cache.kv_cache_event import (
+    MEDIUM_CPU,
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+)
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
+from simworker.v1.cache.sliding_window import SlidingWindowManager
+from simworker.v1.hashing.algorithms import (
+    get_hash_fn_by_name,
+    sha256,
+    sha256_cbor,
+    xxhash,
+    xxhash_cbor,
+)
+from simworker.v1.hashing.block_hash import (
     NONE_HASH,
     BlockHash,
     BlockHashWithGroupId,
@@ -17,32 +41,42 @@ from simworker.v1.block_hash import (
     maybe_convert_block_hash,
     none_hash,
 )
-from simworker.v1.block_hash_map import BlockHashToBlockMap
-from simworker.v1.block_hash_view import BlockHashListWithBlockSize, resolve_block_hashes
-from simworker.v1.block_pool import BlockPool
-from simworker.v1.caching_metrics import CachingMetrics
-from simworker.v1.extra_keys import generate_block_hash_extra_keys, to_event_extra_keys
-from simworker.v1.free_queue import FreeKVCacheBlockQueue
-from simworker.v1.full_attention import FullAttentionManager
-from simworker.v1.group_layers import (
+from simworker.v1.hashing.block_hash_view import BlockHashListWithBlockSize, resolve_block_hashes
+from simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys, to_event_extra_keys
+from simworker.v1.hashing.lora_request import LoRARequest
+from simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from simworker.v1.memory.limits import (
+    check_enough_kv_cache_memory,
+    estimate_max_model_len,
+    generate_scheduler_kv_cache_config,
+    get_kv_cache_capacity,
+    get_kv_cache_config_from_groups,
+    get_kv_cache_configs,
+    get_max_concurrency_for_kv_cache_config,
+    get_num_blocks,
+    max_memory_usage_bytes,
+    may_override_num_blocks,
+)
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
+from simworker.v1.scheduling.request_queue import (
+    FCFSRequestQueue,
+    PriorityRequestQueue,
+    RequestQueue,
+    SchedulingPolicy,
+    create_request_queue,
+)
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
+from simworker.v1.scheduling.scheduler_output import SchedulerOutput
+from simworker.v1.specs.group_layers import (
     create_kv_cache_group_specs,
     get_kv_cache_groups,
     is_kv_cache_spec_uniform,
     unify_hybrid_kv_cache_specs,
     unify_kv_cache_spec_page_size,
 )
-from simworker.v1.hashing import get_hash_fn_by_name, sha256, sha256_cbor, xxhash, xxhash_cbor
-from simworker.v1.kv_cache_block import KVCacheBlock
-from simworker.v1.kv_cache_blocks import KVCacheBlocks
-from simworker.v1.kv_cache_event import (
-    MEDIUM_CPU,
-    MEDIUM_GPU,
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-)
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.kv_cache_spec import (
+from simworker.v1.specs.kv_cache_spec import (
     AttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
@@ -56,34 +90,6 @@ from simworker.v1.kv_cache_spec import (
     get_kv_cache_spec_sliding_window,
     iter_layer_specs,
 )
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.memory import (
-    check_enough_kv_cache_memory,
-    estimate_max_model_len,
-    generate_scheduler_kv_cache_config,
-    get_kv_cache_capacity,
-    get_kv_cache_config_from_groups,
-    get_kv_cache_configs,
-    get_max_concurrency_for_kv_cache_config,
-    get_num_blocks,
-    max_memory_usage_bytes,
-    may_override_num_blocks,
-)
-from simworker.v1.mm_feature import MultiModalFeatureSpec, PlaceholderRange
-from simworker.v1.prefix_cache_stats import PrefixCacheStats
-from simworker.v1.request import Request, RequestStatus
-from simworker.v1.request_queue import (
-    FCFSRequestQueue,
-    PriorityRequestQueue,
-    RequestQueue,
-    SchedulingPolicy,
-    create_request_queue,
-)
-from simworker.v1.sampling_params import PoolingParams, SamplingParams
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_config import PauseState, SchedulerConfig
-from simworker.v1.scheduler_output import SchedulerOutput
-from simworker.v1.sliding_window import SlidingWindowManager
 
 __all__ = [
     "MEDIUM_CPU",

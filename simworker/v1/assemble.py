@@ -3,17 +3,21 @@
 from dataclasses import dataclass
 
 from simworker.latency import LatencyModel
-from simworker.v1.block_hash import DEFAULT_NONE_HASH_SEED, get_request_block_hasher, none_hash
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
 from simworker.v1.engine import Sample, V1Engine
-from simworker.v1.hashing import get_hash_fn_by_name
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.kv_cache_spec import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from simworker.v1.offload import OffloadingConnector
-from simworker.v1.offload_pool import CPUOffloadingManager
-from simworker.v1.offload_transfer import PCIE_4_X16, TransferWorker
+from simworker.v1.hashing.algorithms import get_hash_fn_by_name
+from simworker.v1.hashing.block_hash import (
+    DEFAULT_NONE_HASH_SEED,
+    get_request_block_hasher,
+    none_hash,
+)
+from simworker.v1.offload.connector import OffloadingConnector
+from simworker.v1.offload.pool import CPUOffloadingManager
+from simworker.v1.offload.transfer import PCIE_4_X16, TransferWorker
 from simworker.v1.sample import MadeUpTokens
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.v1.specs.kv_cache_spec import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from itertools import count
 
 from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
 from simworker.latency import LatencyModel, StepWork
-from simworker.v1.block_hash import BlockHasher
-from simworker.v1.kv_cache_event import CacheEvent
+from simworker.v1.cache.kv_cache_event import CacheEvent
+from simworker.v1.hashing.block_hash import BlockHasher
+from simworker.v1.hashing.lora_request import LoRARequest
 from simworker.v1.leap import Leap
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.offload_transfer import TransferWorker
-from simworker.v1.request import Request
-from simworker.v1.sampling_params import SamplingParams
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_output import SchedulerOutput
-from simworker.v1.trace_request import TraceRequest
+from simworker.v1.offload.transfer import TransferWorker
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.requests.trace_request import TraceRequest
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_output import SchedulerOutput
 
 Sample = Callable[[Request, int], list[int]]
 """Returns a request's next tokens, as many as asked for."""

@@ -8,9 +8,9 @@ again for these, only told.
 Not vLLM's: a simulation on a virtual clock spends most of its steps so.
 """
 
-from simworker.v1.request import RequestStatus
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_output import SchedulerOutput
+from simworker.v1.requests.request import RequestStatus
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_output import SchedulerOutput
 
 
 class Leap:

@@ -1,8 +1,8 @@
 """Made-up answers: each token is a function of those before it, as with a model at temperature 0."""
 
 from simworker.sampler import next_token
-from simworker.v1.request import Request
-from simworker.v1.trace_request import TraceRequest
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.trace_request import TraceRequest
 
 
 class MadeUpTokens:

@@ -13,18 +13,18 @@ from indexer.keys.token import pack_tokens
 from indexer.trust import Level
 from router.pods import Pod
 from router.token_prompt import TokenPrompt
-from simworker.cluster import VirtualCluster
 from simworker.engine import Generation
 from simworker.v1.assemble import build_engine
+from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.engine import V1Engine
-from simworker.v1.kv_cache_event import CacheEvent
-from simworker.v1.kv_cache_spec import (
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.virtual.cluster import VirtualCluster
 
 REQUESTS = 100
 PROMPTS = 4

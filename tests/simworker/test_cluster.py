@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simworker.cluster import LeapingEngine, Outcome, VirtualCluster
 from simworker.engine import Engine, Generation, Load
 from simworker.latency import LatencyModel
 from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
 from simworker.v1.engine import V1Engine
-from simworker.v1.kv_cache_event import BlockStored, CacheEvent
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.virtual.cluster import LeapingEngine, Outcome, VirtualCluster
 from tests.simworker.state_machines import EXAMPLES
 
 LATENCY = LatencyModel(

@@ -19,10 +19,10 @@ from indexer.follow.rank_source import RankSource
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from simworker.v1.block_hash import maybe_convert_block_hash
-from simworker.v1.replay_trace import read_trace
-from simworker.v1.trace_args import TraceArgs
-from simworker.v1.trace_operations import TraceOperations
+from simworker.v1.hashing.block_hash import maybe_convert_block_hash
+from simworker.v1.replay.replay_trace import read_trace
+from simworker.v1.replay.trace_args import TraceArgs
+from simworker.v1.replay.trace_operations import TraceOperations
 from tests.recordings import KV_CACHE_MANAGER
 
 HYBRID = Path(__file__).parent / "v1" / "vllm_hybrid.jsonl.gz"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simworker.cluster import VirtualCluster
 from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
 from simworker.presets import DEFAULT_PRESET, PRESETS, Measurement, Preset, expected
 from simworker.v1.assemble import build_engine, kv_cache_config
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.virtual.cluster import VirtualCluster
 
 MEASURED = [preset for preset in PRESETS.values() if preset.measured]
 

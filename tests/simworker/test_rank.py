@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from simworker.build_engine import ENGINES, EngineSettings
 from simworker.engine import Engine, EngineFailedError, RefusedError
-from simworker.flight import Ask, Flight
-from simworker.pace import Pace
-from simworker.rank import Rank
-from simworker.task_set import TaskSet
+from simworker.server.flight import Ask, Flight
+from simworker.server.pace import Pace
+from simworker.server.rank import Rank
+from simworker.server.task_set import TaskSet
 from tests.simworker.state_machines import LONG
 
 SETTINGS = EngineSettings(

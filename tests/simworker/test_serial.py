@@ -9,13 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.cluster import LeapingEngine, Outcome, VirtualCluster
 from simworker.engine import Generation, RefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.serial.block_cache import BlockCache
 from simworker.serial.engine import CROWDING, OVERLAP, SerialEngine
-from simworker.trace import pooled_work, read_trace
-from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from simworker.virtual.cluster import LeapingEngine, Outcome, VirtualCluster
+from simworker.virtual.trace import pooled_work, read_trace
 from tests.simworker.state_machines import EXAMPLES, LONG
 
 LATENCY = LatencyModel()

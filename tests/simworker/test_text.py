@@ -10,7 +10,7 @@ import tokenizers
 
 from prefixstore.chats.chat_request import chat_of
 from prefixstore.chats.template import ChatTemplate, TemplateError
-from simworker.text import FolderText, TextError
+from simworker.server.text import FolderText, TextError
 
 TEMPLATES = Path(__file__).parent.parent / "prefixstore" / "templates"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.demo import TRACE
-from simworker.simulate import main
-from simworker.trace import TraceLine, pooled_work, read_trace, repeated, spread
+from simworker.virtual.simulate import main
+from simworker.virtual.trace import TraceLine, pooled_work, read_trace, repeated, spread
 
 
 def line(arrival: float, tokens: int, *ids: int) -> TraceLine:

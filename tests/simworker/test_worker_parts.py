@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from simworker.adapters import AdapterError, Adapters
-from simworker.balance import Balancer, score
 from simworker.engine import Load
-from simworker.sleep_state import LEVELS, TAGS, SleepState
+from simworker.server.adapters import AdapterError, Adapters
+from simworker.server.balance import Balancer, score
+from simworker.server.sleep_state import LEVELS, TAGS, SleepState
 from tests.simworker.state_machines import LONG
 
 

@@ -2,7 +2,7 @@
 
     VLLM/bin/python tests/vllm/drive_hybrid.py --out tests/simworker/v1/vllm_hybrid.jsonl.gz
 
-Needs vLLM 0.32, no model. The lines are those that `simworker/v1/replay_trace.py` reads. What the
+Needs vLLM 0.32, no model. The lines are those that `simworker/v1/replay/replay_trace.py` reads. What the
 recording in `shared/vllm-cpu` does not have: sliding windows, groups of several kinds and block sizes,
 hashes finer than blocks, drafters that read some groups, sparse retention, tokens in flight.
 

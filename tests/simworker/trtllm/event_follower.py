@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from simworker.trtllm.kv_cache_manager import KVCacheManager
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 
 
 class Known(NamedTuple):

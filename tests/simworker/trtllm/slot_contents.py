@@ -1,7 +1,7 @@
 """Pools that really hold something: what a token's keys and values depend on, which is its prefix."""
 
-from simworker.trtllm.block import KVCacheBlock, Slot
-from simworker.trtllm.pools import BlockPools
+from simworker.trtllm.blocks.block import KVCacheBlock, Slot
+from simworker.trtllm.blocks.pools import BlockPools
 
 Prefix = tuple[int, ...]
 

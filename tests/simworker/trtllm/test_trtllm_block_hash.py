@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simworker.trtllm.block_hash import hash_block_key
-from simworker.trtllm.block_key import BlockKey
-from simworker.trtllm.cache_salt import blake3, get_cache_salt_id
+from simworker.trtllm.blocks.block_hash import hash_block_key
+from simworker.trtllm.blocks.block_key import BlockKey
+from simworker.trtllm.blocks.cache_salt import blake3, get_cache_salt_id
 
 TOKENS = (1, 2, 3, 4)
 FIRST = 924206229973855

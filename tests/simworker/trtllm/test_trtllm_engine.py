@@ -10,10 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simworker.engine import Engine, Generation, RefusedError
 from simworker.latency import LatencyModel
 from simworker.sampler import next_token
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy
 from simworker.trtllm.engine import TrtllmEngine
-from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.kv_cache_manager import KVCacheManager
+from simworker.trtllm.events.event_manager import KVCacheEventManager
 from tests.simworker.state_machines import LONG
 from tests.simworker.trtllm.event_follower import EventFollower, truth
 from tests.simworker.trtllm.token_texts import texts

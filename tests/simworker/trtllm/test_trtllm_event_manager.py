@@ -2,12 +2,12 @@
 
 import pytest
 
-from simworker.trtllm.block import KVCacheBlock, Slot
-from simworker.trtllm.block_key import BlockKey
-from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.kv_cache_event import KVCacheRemovedData
-from simworker.trtllm.reuse_tree import ReuseTree
-from simworker.trtllm.serialise import serialise
+from simworker.trtllm.blocks.block import KVCacheBlock, Slot
+from simworker.trtllm.blocks.block_key import BlockKey
+from simworker.trtllm.blocks.reuse_tree import ReuseTree
+from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.events.kv_cache_event import KVCacheRemovedData
+from simworker.trtllm.events.serialise import serialise
 
 
 def chain(*keys: BlockKey) -> list[KVCacheBlock]:

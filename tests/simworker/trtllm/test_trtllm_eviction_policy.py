@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simworker.trtllm.block import KVCacheBlock
-from simworker.trtllm.eviction_policy import LRUEvictionPolicy, NoFreeBlocksError
-from simworker.trtllm.pools import BlockPools
+from simworker.trtllm.blocks.block import KVCacheBlock
+from simworker.trtllm.blocks.eviction_policy import LRUEvictionPolicy, NoFreeBlocksError
+from simworker.trtllm.blocks.pools import BlockPools
 from tests.simworker.state_machines import LONG
 from tests.simworker.trtllm.eviction_oracle import EvictionOracle
 

@@ -20,11 +20,11 @@ from indexer.keys.token import pack_tokens
 from indexer.trust import Level
 from simworker.engine import Generation
 from simworker.latency import LatencyModel
-from simworker.trtllm.block import KVCacheBlock
+from simworker.trtllm.blocks.block import KVCacheBlock
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy
 from simworker.trtllm.engine import TrtllmEngine
-from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.kv_cache_manager import KVCacheManager
+from simworker.trtllm.events.event_manager import KVCacheEventManager
 from tests.examples import examples
 from tests.simworker.local_worker import LocalWorker
 

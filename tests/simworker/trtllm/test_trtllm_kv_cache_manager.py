@@ -4,18 +4,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.trtllm.event_manager import KVCacheEventManager
-from simworker.trtllm.eviction_policy import NoFreeBlocksError
-from simworker.trtllm.kv_cache_event import (
+from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
+from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
+from simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
+from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
+from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.events.kv_cache_event import (
     KVCacheRemovedData,
     KVCacheStoredData,
     KVCacheUpdatedData,
 )
-from simworker.trtllm.kv_cache_manager import KVCacheManager
-from simworker.trtllm.llm_request import LlmRequest, MultimodalItem
-from simworker.trtllm.retention import KvCacheRetentionConfig
-from simworker.trtllm.retention import TokenRangeRetentionConfig as Range
-from simworker.trtllm.serialise import serialise
+from simworker.trtllm.events.serialise import serialise
+from simworker.trtllm.requests.llm_request import LlmRequest, MultimodalItem
 from tests.simworker.state_machines import LONG
 from tests.simworker.trtllm.event_follower import EventFollower, truth
 from tests.simworker.trtllm.token_texts import texts

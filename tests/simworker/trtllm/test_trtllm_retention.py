@@ -2,8 +2,8 @@
 
 import pytest
 
-from simworker.trtllm.retention import KvCacheRetentionConfig
-from simworker.trtllm.retention import TokenRangeRetentionConfig as Range
+from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
+from simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.trtllm.eviction_policy import NoFreeBlocksError
-from simworker.trtllm.llm_request import GenerationRequest, LlmRequest
-from simworker.trtllm.retention import KvCacheRetentionConfig
-from simworker.trtllm.retention import TokenRangeRetentionConfig as Range
-from simworker.trtllm.window_block_manager import WindowBlockManager
+from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
+from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
+from simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
+from simworker.trtllm.cache.window_block_manager import WindowBlockManager
+from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 from tests.simworker.state_machines import LONG
 from tests.simworker.trtllm.slot_contents import SlotContents
 from tests.simworker.trtllm.token_texts import texts

@@ -1,8 +1,8 @@
 """Makes allocators of one device, and chains of full blocks on them."""
 
-from simworker.v0.block import Block, BlockAllocator
-from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from simworker.v0.blocks.block import Block, BlockAllocator
+from simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
 
 SIZE = 4
 

@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from simworker.v0.array_backend import ArrayBackend
-from simworker.v0.numpy_backend import NumpyBackend
+from simworker.v0.memory.array_backend import ArrayBackend
+from simworker.v0.memory.numpy_backend import NumpyBackend
 
 BACKENDS = ("numpy", "torch")
 
@@ -16,6 +16,6 @@ def array_backend(name: str) -> ArrayBackend:
         return NumpyBackend()
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed (`make test-tensors` installs it)")
-    from simworker.v0.torch_backend import TorchBackend
+    from simworker.v0.memory.torch_backend import TorchBackend
 
     return TorchBackend()

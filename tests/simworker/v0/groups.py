@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from simworker.v0.lora import LoRAConfig, LoRARequest
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
-from simworker.v0.scheduler_outputs import SchedulerOutputs, SequenceGroupMetadata
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup
+from simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.scheduling.scheduler_outputs import SchedulerOutputs, SequenceGroupMetadata
 
 BLOCK_SIZE = 4
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from simworker.v0.block_manager import BlockManager
+from simworker.v0.blocks.block_manager import BlockManager
 from simworker.v0.interfaces import AllocStatus
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
 
 SIZE = 4
 RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED

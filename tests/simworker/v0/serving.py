@@ -5,11 +5,11 @@ from typing import Any
 
 from simworker.engine import Generation
 from simworker.latency import LatencyModel
-from simworker.v0.cache_engine import CacheEngine, CacheShape
 from simworker.v0.engine import V0Engine
-from simworker.v0.lora import LoRAConfig
-from simworker.v0.numpy_backend import NumpyBackend
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from simworker.v0.memory.numpy_backend import NumpyBackend
+from simworker.v0.requests.lora import LoRAConfig
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from simworker.v0.worker import Worker
 
 BLOCK_SIZE = 4

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from simworker.v0.block_table import BlockTable
-from simworker.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from simworker.v0.blocks.block_table import BlockTable
+from simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 
 SIZE = 4
 types = pytest.mark.parametrize("allocator_type", ["naive", "prefix_caching"])

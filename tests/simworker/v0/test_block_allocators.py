@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.block import BlockAllocator
-from simworker.v0.copy_on_write import CopyOnWriteTracker
-from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
-from simworker.v0.ref_counter import RefCounter
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.copy_on_write import CopyOnWriteTracker
+from simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from simworker.v0.blocks.ref_counter import RefCounter
 from tests.simworker.v0.allocators import SIZE, caching, chain, ids, naive
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simworker.v0.block import Block, BlockAllocator
-from simworker.v0.evictor import LinearEvictor
-from simworker.v0.naive_block import NaiveBlockAllocator
-from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from simworker.v0.blocks.block import Block, BlockAllocator
+from simworker.v0.blocks.evictor import LinearEvictor
+from simworker.v0.blocks.naive_block import NaiveBlockAllocator
+from simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
 from tests.simworker.state_machines import LONG
 from tests.simworker.v0.allocators import caching, naive
 

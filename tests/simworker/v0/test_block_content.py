@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simworker.v0.block import BlockAllocator
-from simworker.v0.block_manager import BlockManager
-from simworker.v0.cache_engine import CacheEngine, CacheShape
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.block_manager import BlockManager
 from simworker.v0.device import Device
 from simworker.v0.interfaces import AllocStatus, BlockPairs
-from simworker.v0.lora import LoRARequest
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from simworker.v0.requests.lora import LoRARequest
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
 from simworker.v0.worker import Chunk, Worker
 from tests.simworker.state_machines import LONG
 from tests.simworker.v0.array_backends import array_backend

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.block import BlockAllocator
-from simworker.v0.block_manager import (
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.block_manager import (
     STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE,
     STR_NOT_IMPL_ENC_DEC_SWA,
 )
+from simworker.v0.blocks.last_access_blocks_tracker import LastAccessBlocksTracker
 from simworker.v0.device import Device
 from simworker.v0.interfaces import AllocStatus
-from simworker.v0.last_access_blocks_tracker import LastAccessBlocksTracker
-from simworker.v0.sequence import Sequence, SequenceStatus
+from simworker.v0.requests.sequence import Sequence, SequenceStatus
 from tests.simworker.v0.managers import (
     SIZE,
     admitted,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from simworker.v0.cache_engine import CacheEngine, CacheShape
 from simworker.v0.device import Device
 from simworker.v0.interfaces import AllocStatus
-from simworker.v0.numpy_backend import NumpyBackend
-from simworker.v0.sequence import Sequence
+from simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from simworker.v0.memory.numpy_backend import NumpyBackend
+from simworker.v0.requests.sequence import Sequence
 from simworker.v0.worker import Chunk, Worker
 from tests.simworker.v0.managers import (
     RUNNING,

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from simworker.v0.block import BlockAllocator
-from simworker.v0.block_manager import BlockManager
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.block_manager import BlockManager
+from simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
+from simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
 from simworker.v0.device import Device
-from simworker.v0.lora import LoRARequest
-from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
-from simworker.v0.prefix_caching_block import PrefixCachingBlock
-from simworker.v0.prefix_caching_block_allocator import PrefixCachingBlockAllocator
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.lora import LoRARequest
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
 from tests.simworker.v0.block_stream import Api, ManagerStream, stream
 
 RECORDING = Path(__file__).parent / "block_recording.jsonl.gz"

@@ -3,8 +3,8 @@
 import pytest
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.block import BlockAllocator
-from simworker.v0.block_table import BlockTable
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.block_table import BlockTable
 from simworker.v0.device import Device
 from tests.simworker.v0.tables import SIZE, make, table_of, types
 

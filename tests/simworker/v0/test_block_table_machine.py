@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simworker.v0.block import BlockAllocator
-from simworker.v0.block_table import BlockTable
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.block_table import BlockTable
 from simworker.v0.device import Device
 from tests.simworker.state_machines import LONG
 from tests.simworker.v0.tables import make

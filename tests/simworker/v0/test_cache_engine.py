@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simworker.v0.array_backend import DTYPE_BYTES
-from simworker.v0.block_content import BlockContent
-from simworker.v0.cache_engine import CacheEngine, CacheShape
 from simworker.v0.device import Device
-from simworker.v0.numpy_backend import NumpyBackend
+from simworker.v0.memory.array_backend import DTYPE_BYTES
+from simworker.v0.memory.block_content import BlockContent
+from simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from simworker.v0.memory.numpy_backend import NumpyBackend
 from tests.simworker.v0.array_backends import BACKENDS, array_backend
 
 Engine = CacheEngine[Any]

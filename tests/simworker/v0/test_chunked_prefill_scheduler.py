@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.sequence import SequenceStatus
+from simworker.v0.requests.sequence import SequenceStatus
+from simworker.v0.scheduling.scheduler import Scheduler
 from tests.simworker.v0.groups import (
     append,
     chunks,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from simworker.v0.block import BlockAllocator
-from simworker.v0.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from simworker.v0.blocks.block import BlockAllocator
+from simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
 from simworker.v0.device import Device
-from simworker.v0.naive_block import NaiveBlock, NaiveBlockAllocator
 from tests.simworker.v0.tables import SIZE, make, table_of, types
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simworker.v0.evictor import Evictor, LinearEvictor, LRUEvictor
+from simworker.v0.blocks.evictor import Evictor, LinearEvictor, LRUEvictor
 from tests.simworker.state_machines import LONG
 
 MakeEvictor = Callable[[], Evictor]

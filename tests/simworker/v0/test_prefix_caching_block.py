@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from simworker.v0.prefix_caching_block import PrefixCachingBlock
+from simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
 from tests.simworker.v0.allocators import SIZE, caching, chain, ids
 
 

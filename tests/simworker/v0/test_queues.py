@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.queues import SequenceGroupQueues, by_priority
-from simworker.v0.sequence import SequenceStatus
+from simworker.v0.requests.sequence import SequenceStatus
+from simworker.v0.scheduling.queues import SequenceGroupQueues, by_priority
 from tests.simworker.state_machines import LONG
 from tests.simworker.v0.groups import ids, make_group
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from simworker.v0.scheduler_config import GIB, CacheConfig, SchedulerConfig
+from simworker.v0.scheduling.scheduler_config import GIB, CacheConfig, SchedulerConfig
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduler_outputs import SchedulerOutputs
-from simworker.v0.sequence import SequenceGroup, SequenceStatus
+from simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduler_outputs import SchedulerOutputs
 from tests.simworker.state_machines import LONG
 from tests.simworker.v0.groups import append, fork, make_group, make_scheduler
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from simworker.v0.lora import LoRAConfig, LoRARequest
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from tests.simworker.v0.scheduler_stream import Api, SchedulerStream
 
 RECORDING = Path(__file__).parent / "scheduler_recording.jsonl.gz"

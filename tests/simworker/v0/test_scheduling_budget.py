@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.scheduling_budget import SchedulingBudget
+from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 from tests.simworker.state_machines import LONG
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from simworker.v0.lora import LoRAConfig, LoRARequest
-from simworker.v0.sampling_params import SamplingParams
-from simworker.v0.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
-from simworker.v0.sequence_data import SequenceData, SequenceStage
+from simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from simworker.v0.requests.sampling_params import SamplingParams
+from simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 from tests.simworker.v0.groups import append, make_group
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from simworker.v0.interfaces import AllocStatus
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduling_budget import SchedulingBudget
-from simworker.v0.sequence import SequenceStatus
+from simworker.v0.requests.sequence import SequenceStatus
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 from tests.simworker.v0.groups import (
     append,
     chunks,

@@ -5,10 +5,10 @@ from collections import deque
 import pytest
 
 from simworker.engine import BrokenInvariantError
-from simworker.v0.scheduler import Scheduler
-from simworker.v0.scheduler_config import CacheConfig, SchedulerConfig
-from simworker.v0.scheduling_budget import SchedulingBudget
-from simworker.v0.sequence import Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.scheduling.scheduler import Scheduler
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 from tests.simworker.v0.groups import (
     BLOCK_SIZE,
     Clock,

@@ -18,8 +18,8 @@ from simworker.engine import Generation
 from simworker.events.from_v1 import from_v1
 from simworker.events.vllm import VllmDialect
 from simworker.v1.assemble import build_engine, kv_cache_config
-from simworker.v1.request import Request
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.requests.request import Request
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from tests.recordings import VLLM_TRACE
 
 ARRIVALS = Path(__file__).with_name("recorded_arrivals.json")

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simworker.v1.block_hash import get_request_block_hasher
-from simworker.v1.hashing import sha256_cbor
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.kv_cache_spec import (
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.hashing.algorithms import sha256_cbor
+from simworker.v1.hashing.block_hash import get_request_block_hasher
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
-from simworker.v1.request import Request
-from simworker.v1.sampling_params import SamplingParams
 
 SIZE = 4
 """Tokens a block, where nothing else is said."""

@@ -3,9 +3,9 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from simworker.v1.block_hash import make_block_hash_with_group_id
-from simworker.v1.block_hash_map import BlockHashToBlockMap
-from simworker.v1.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.block_hash_map import BlockHashToBlockMap
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.hashing.block_hash import make_block_hash_with_group_id
 from tests.simworker.state_machines import LONG
 
 

@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.block_hash import (
+from simworker.v1.cache.block_pool import BlockPool
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored
+from simworker.v1.hashing.block_hash import (
     get_block_hash,
     get_group_id,
     make_block_hash_with_group_id,
     maybe_convert_block_hash,
 )
-from simworker.v1.block_pool import BlockPool
-from simworker.v1.kv_cache_block import KVCacheBlock
-from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.mm_feature import MultiModalFeatureSpec, PlaceholderRange
-from simworker.v1.request import Request
+from simworker.v1.hashing.lora_request import LoRARequest
+from simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from simworker.v1.requests.request import Request
 from tests.simworker.state_machines import LONG
 from tests.simworker.v1.small_cache import SIZE, request
 

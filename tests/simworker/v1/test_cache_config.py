@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from simworker.v1.cache_config import GIB, CacheConfig
+from simworker.v1.memory.cache_config import GIB, CacheConfig
 
 
 @pytest.mark.parametrize(

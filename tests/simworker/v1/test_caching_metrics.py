@@ -2,8 +2,8 @@
 
 import pytest
 
-from simworker.v1.caching_metrics import CachingMetrics
-from simworker.v1.prefix_cache_stats import PrefixCacheStats
+from simworker.v1.cache.caching_metrics import CachingMetrics
+from simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
 
 
 def stats(requests: int, queries: int, hits: int, *, reset: bool = False) -> PrefixCacheStats:

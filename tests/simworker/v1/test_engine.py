@@ -4,8 +4,13 @@ import pytest
 
 from simworker.engine import Generation, RefusedError
 from simworker.v1.assemble import OffloadConfig, build_engine, kv_cache_config
-from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 
 class Bench:

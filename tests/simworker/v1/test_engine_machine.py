@@ -5,8 +5,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from simworker.engine import Generation
 from simworker.v1.assemble import OffloadConfig, build_engine, kv_cache_config
-from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from tests.simworker.state_machines import LONG
 
 PROMPTS = [[start * 50 + at // 3 for at in range(40)] for start in range(3)]

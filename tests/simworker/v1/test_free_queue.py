@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.free_queue import FreeKVCacheBlockQueue
-from simworker.v1.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.free_queue import FreeKVCacheBlockQueue
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
 from tests.simworker.state_machines import LONG
 
 

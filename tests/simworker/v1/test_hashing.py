@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_digest
 
-from simworker.v1 import cbor
-from simworker.v1.block_hash import (
+from simworker.v1.hashing import cbor
+from simworker.v1.hashing.algorithms import (
+    get_hash_fn_by_name,
+    sha256,
+    sha256_cbor,
+    xxhash,
+    xxhash_cbor,
+)
+from simworker.v1.hashing.block_hash import (
     DEFAULT_NONE_HASH_SEED,
     NONE_HASH,
     get_request_block_hasher,
@@ -20,13 +27,12 @@ from simworker.v1.block_hash import (
     maybe_convert_block_hash,
     none_hash,
 )
-from simworker.v1.block_hash_view import BlockHashListWithBlockSize
-from simworker.v1.extra_keys import generate_block_hash_extra_keys, to_event_extra_keys
-from simworker.v1.hashing import get_hash_fn_by_name, sha256, sha256_cbor, xxhash, xxhash_cbor
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.mm_feature import MultiModalFeatureSpec, PlaceholderRange
-from simworker.v1.request import Request
-from simworker.v1.sampling_params import SamplingParams
+from simworker.v1.hashing.block_hash_view import BlockHashListWithBlockSize
+from simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys, to_event_extra_keys
+from simworker.v1.hashing.lora_request import LoRARequest
+from simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
 from tests.recordings import VLLM_HASHES
 
 RECORDED = json.loads(VLLM_HASHES.read_text())

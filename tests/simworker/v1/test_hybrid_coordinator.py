@@ -6,15 +6,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.v1.block_hash import make_block_hash_with_group_id
-from simworker.v1.coordinator import replay_boundaries
-from simworker.v1.hybrid_coordinator import HybridKVCacheCoordinator
-from simworker.v1.kv_cache_blocks import KVCacheBlocks
-from simworker.v1.kv_cache_event import BlockStored
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.kv_cache_spec import SlidingWindowSpec, UniformTypeKVCacheSpecs
-from simworker.v1.request import Request, RequestStatus
-from simworker.v1.unitary_coordinator import UnitaryKVCacheCoordinator
+from simworker.v1.cache.coordinator import replay_boundaries
+from simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
+from simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from simworker.v1.cache.kv_cache_event import BlockStored
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.cache.unitary_coordinator import UnitaryKVCacheCoordinator
+from simworker.v1.hashing.block_hash import make_block_hash_with_group_id
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.specs.kv_cache_spec import SlidingWindowSpec, UniformTypeKVCacheSpecs
 from tests.simworker.state_machines import LONG
 from tests.simworker.v1.small_cache import admit, config, full, manager, request, table, window
 

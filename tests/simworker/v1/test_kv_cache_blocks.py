@@ -2,8 +2,8 @@
 
 import pytest
 
-from simworker.v1.kv_cache_block import KVCacheBlock
-from simworker.v1.kv_cache_blocks import KVCacheBlocks
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
 
 
 def block(block_id: int, digest: bytes | None = None) -> KVCacheBlock:

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.block_hash import (
+from simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from simworker.v1.cache.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored
+from simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
+from simworker.v1.hashing.block_hash import (
     get_block_hash,
     make_block_hash_with_group_id,
     maybe_convert_block_hash,
 )
-from simworker.v1.kv_cache_blocks import KVCacheBlocks
-from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored
-from simworker.v1.kv_cache_spec import KVCacheConfig, KVCacheSpec
-from simworker.v1.prefix_cache_stats import PrefixCacheStats
-from simworker.v1.request import Request, RequestStatus
-from simworker.v1.sampling_params import SamplingParams
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.specs.kv_cache_spec import KVCacheConfig, KVCacheSpec
 from tests.simworker.state_machines import LONG
 from tests.simworker.v1.small_cache import admit, config, free_ids, full, manager, request, table
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from simworker.v1.kv_cache_spec import (
+from simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheSpec,
     SlidingWindowSpec,

@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simworker.v1.group_layers import get_kv_cache_groups
-from simworker.v1.kv_cache_spec import (
-    FullAttentionSpec,
-    KVCacheGroupSpec,
-    KVCacheSpec,
-    SlidingWindowSpec,
-    get_kv_cache_spec_kind,
-)
-from simworker.v1.memory import (
+from simworker.v1.memory.limits import (
     check_enough_kv_cache_memory,
     estimate_max_model_len,
     generate_scheduler_kv_cache_config,
@@ -26,6 +18,14 @@ from simworker.v1.memory import (
     get_kv_cache_configs,
     get_max_concurrency_for_kv_cache_config,
     max_memory_usage_bytes,
+)
+from simworker.v1.specs.group_layers import get_kv_cache_groups
+from simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+    get_kv_cache_spec_kind,
 )
 
 RECORDING = Path(

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from simworker.v1.cache_config import CacheConfig
-from simworker.v1.kv_cache_spec import FullAttentionSpec, SlidingWindowSpec
-from simworker.v1.memory_plan import ModelShape, plan_memory
-from simworker.v1.scheduler_config import SchedulerConfig
+from simworker.v1.memory.cache_config import CacheConfig
+from simworker.v1.memory.plan import ModelShape, plan_memory
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.v1.specs.kv_cache_spec import FullAttentionSpec, SlidingWindowSpec
 
 LLAMA_3_8B = ModelShape()
 """32 layers with 8 heads of 128 elements: 2 MiB a block of 16 tokens."""

@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.block_hash import get_request_block_hasher, maybe_convert_block_hash
-from simworker.v1.hashing import sha256_cbor
-from simworker.v1.kv_cache_event import BlockRemoved, BlockStored
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.kv_cache_spec import (
+from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.hashing.algorithms import sha256_cbor
+from simworker.v1.hashing.block_hash import get_request_block_hasher, maybe_convert_block_hash
+from simworker.v1.hashing.lora_request import LoRARequest
+from simworker.v1.offload.connector import OffloadingConnector
+from simworker.v1.offload.job import BlockCopy, OffloadingMetadata, TransferJob
+from simworker.v1.offload.pool import CPUOffloadingManager
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.offload import OffloadingConnector
-from simworker.v1.offload_job import BlockCopy, OffloadingMetadata, TransferJob
-from simworker.v1.offload_pool import CPUOffloadingManager
-from simworker.v1.request import Request
-from simworker.v1.sampling_params import SamplingParams
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_config import SchedulerConfig
 from tests.simworker.state_machines import LONG
 
 SHAPE = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.offload_pool import (
+from simworker.v1.offload.pool import (
     CPUOffloadingManager,
     LookupResult,
     OffloadingEvent,

@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.offload_job import BlockCopy, OffloadingMetadata, TransferJob
-from simworker.v1.offload_transfer import PCIE_4_X16, TransferWorker
+from simworker.v1.offload.job import BlockCopy, OffloadingMetadata, TransferJob
+from simworker.v1.offload.transfer import PCIE_4_X16, TransferWorker
 from tests.simworker.state_machines import LONG
 
 

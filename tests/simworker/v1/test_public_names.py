@@ -1,7 +1,7 @@
 """What `from simworker.v1 import ...` offers."""
 
 import simworker.v1
-from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
 
 
 def test_every_public_name_is_there_once() -> None:

@@ -8,23 +8,28 @@ from typing import Any
 
 import pytest
 
-from simworker.v1.block_hash import get_request_block_hasher
-from simworker.v1.hashing import sha256_cbor
-from simworker.v1.kv_cache_event import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
-from simworker.v1.kv_cache_manager import KVCacheManager
-from simworker.v1.kv_cache_spec import (
+from simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.hashing.algorithms import sha256_cbor
+from simworker.v1.hashing.block_hash import get_request_block_hasher
+from simworker.v1.hashing.lora_request import LoRARequest
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
+from simworker.v1.scheduling.scheduler_output import SchedulerOutput
+from simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
     SlidingWindowSpec,
 )
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.request import Request
-from simworker.v1.sampling_params import SamplingParams
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_config import PauseState, SchedulerConfig
-from simworker.v1.scheduler_output import SchedulerOutput
 from tests.simworker.v1.recorded_scenarios import recorded_scenarios
 
 RECORDING = Path(__file__).parent / "vllm_scheduler.jsonl.gz"

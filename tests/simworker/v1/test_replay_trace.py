@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simworker.v1.replay_trace import BadTraceError, read_trace, replay_trace
+from simworker.v1.replay.replay_trace import BadTraceError, read_trace, replay_trace
 from tests.recordings import KV_CACHE_MANAGER
 
 HYBRID = Path(__file__).parent / "vllm_hybrid.jsonl.gz"

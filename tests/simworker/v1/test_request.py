@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simworker.v1.block_hash import get_request_block_hasher, none_hash
-from simworker.v1.block_hash_view import BlockHashListWithBlockSize, resolve_block_hashes
-from simworker.v1.extra_keys import generate_block_hash_extra_keys
-from simworker.v1.hashing import sha256_cbor
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.mm_feature import MultiModalFeatureSpec, PlaceholderRange
-from simworker.v1.request import Request, RequestStatus
-from simworker.v1.sampling_params import PoolingParams, SamplingParams
-from simworker.v1.trace_request import TraceRequest
+from simworker.v1.hashing.algorithms import sha256_cbor
+from simworker.v1.hashing.block_hash import get_request_block_hasher, none_hash
+from simworker.v1.hashing.block_hash_view import BlockHashListWithBlockSize, resolve_block_hashes
+from simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys
+from simworker.v1.hashing.lora_request import LoRARequest
+from simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
+from simworker.v1.requests.trace_request import TraceRequest
 from tests.simworker.v1.small_cache import admit, manager, request, table
 
 

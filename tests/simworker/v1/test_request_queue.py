@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.request import Request
-from simworker.v1.request_queue import (
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.scheduling.request_queue import (
     FCFSRequestQueue,
     PriorityRequestQueue,
     RequestQueue,
     SchedulingPolicy,
     create_request_queue,
 )
-from simworker.v1.sampling_params import SamplingParams
 from tests.simworker.state_machines import LONG
 
 

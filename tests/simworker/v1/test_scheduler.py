@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
-from simworker.v1.kv_cache_manager import KVCacheManager
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.hashing.lora_request import LoRARequest
 from simworker.v1.leap import Leap
-from simworker.v1.lora_request import LoRARequest
-from simworker.v1.request import Request, RequestStatus
-from simworker.v1.sampling_params import SamplingParams
-from simworker.v1.scheduler import Scheduler
-from simworker.v1.scheduler_config import PauseState, SchedulerConfig
-from simworker.v1.scheduler_output import RequestOutput, SchedulerOutput
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.requests.sampling_params import SamplingParams
+from simworker.v1.scheduling.scheduler import Scheduler
+from simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
+from simworker.v1.scheduling.scheduler_output import RequestOutput, SchedulerOutput
 from tests.simworker.state_machines import LONG
 from tests.simworker.v1.small_cache import full, manager, request, window
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from simworker.v1.block_hash import make_block_hash_with_group_id
-from simworker.v1.block_pool import BlockPool
-from simworker.v1.full_attention import FullAttentionManager
-from simworker.v1.kv_cache_block import KVCacheBlock
-from simworker.v1.kv_cache_event import BlockStored
-from simworker.v1.request import RequestStatus
-from simworker.v1.sliding_window import SlidingWindowManager
+from simworker.v1.cache.block_pool import BlockPool
+from simworker.v1.cache.full_attention import FullAttentionManager
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.kv_cache_event import BlockStored
+from simworker.v1.cache.sliding_window import SlidingWindowManager
+from simworker.v1.hashing.block_hash import make_block_hash_with_group_id
+from simworker.v1.requests.request import RequestStatus
 from tests.simworker.v1.small_cache import admit, free_ids, full, manager, request, table, window
 
 

@@ -1,0 +1,78 @@
+"""An engine in time: each step takes as long as it says, at a pace.
+
+The shell keeps the moment at which each step *should* end, so that waiting too long once is made good
+by the next steps, and does not sleep for less than `SHORTEST_SLEEP`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from simworker.engine import Engine, Generation
+from simworker.server.pace import Pace
+
+SHORTEST_SLEEP = 0.002
+"""Seconds; less than what an event loop keeps to anyway."""
+
+MOST_BEHIND = 1.0
+"""Seconds of delay that are made good; beyond, the machine is too slow for the speed asked for."""
+
+EventT = TypeVar("EventT")
+
+
+class EngineShell(Generic[EventT]):
+    """Runs an engine in time. `clock` is in seconds; `announce` takes a step's events."""
+
+    def __init__(
+        self,
+        engine: Engine[EventT],
+        announce: Callable[[Sequence[EventT]], None],
+        *,
+        clock: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        self.engine = engine
+        self.behind = 0.0
+        """The longest that a step ended late and was not made good, seconds."""
+        self._announce = announce
+        self._clock = clock
+        self._pace = pace
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, generation: Generation) -> None:
+        """Take a request. Raises RefusedError where it can never be served."""
+        self.engine.submit(generation)
+        self._idle.clear()
+        self._wake.set()
+
+    async def idle(self) -> None:
+        """Wait until the engine has nothing to do, copies to and from host memory included."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Step for as long as there are requests, wait for more otherwise; until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._idle.set()
+
+    async def _run(self) -> None:
+        due = self._clock()
+        while True:
+            if not self.engine.busy:
+                self._idle.set()
+                self._wake.clear()
+                await self._wake.wait()
+                due = self._clock()
+            due += self._pace.seconds(self.engine.begin_step())
+            left = due - self._clock()
+            if left < -MOST_BEHIND:
+                self.behind = max(self.behind, -left)
+                due -= left
+            # Even a step that is late lets the server answer.
+            await self._pace.sleep(left if left >= SHORTEST_SLEEP else 0)
+            events = self.engine.end_step()
+            if events:
+                self._announce(events)

@@ -1,0 +1,1 @@
+"""Blocks of TensorRT-LLM: keys, hashes, pools, the reuse tree and eviction; no requests."""

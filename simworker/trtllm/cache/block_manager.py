@@ -1,0 +1,143 @@
+"""All attention windows of a model under one roof.
+
+After TensorRT-LLM's `BlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2). A sequence has blocks in
+each window; what one window evicts concerns no other. Block ids count from 0 in each window.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
+from simworker.trtllm.cache.window_block_manager import WindowBlockManager
+from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
+
+BlocksPerWindow = Mapping[int, tuple[int, int]]
+"""Window size in tokens -> blocks of its (primary, secondary) pool."""
+
+
+class BlockManager:
+    """A `WindowBlockManager` for each window, from the smallest to the largest."""
+
+    def __init__(
+        self,
+        blocks_per_window: BlocksPerWindow,
+        *,
+        tokens_per_block: int,
+        max_sequence_length: int,
+        onboard_blocks: bool = True,
+        enable_partial_reuse: bool = True,
+        copy_on_partial_reuse: bool = True,
+        secondary_offload_min_priority: int | None = None,
+        announces_detached: bool = False,
+        event_manager: KVCacheEventManager | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        if not blocks_per_window:
+            raise ValueError("blocks_per_window: at least one window is needed")
+        if tokens_per_block < 1:
+            raise ValueError(f"tokens_per_block is {tokens_per_block}; at least 1 is needed")
+        if min(blocks_per_window) < 1:
+            raise ValueError(f"blocks_per_window: a window of {min(blocks_per_window)} tokens")
+        self.tokens_per_block = tokens_per_block
+        self.windows = {
+            window: WindowBlockManager(
+                window,
+                *blocks_per_window[window],
+                tokens_per_block=tokens_per_block,
+                is_swa=window < max_sequence_length,
+                onboard_blocks=onboard_blocks,
+                enable_partial_reuse=enable_partial_reuse,
+                copy_on_partial_reuse=copy_on_partial_reuse,
+                secondary_offload_min_priority=secondary_offload_min_priority,
+                announces_detached=announces_detached,
+                event_manager=event_manager,
+                clock=clock,
+            )
+            for window in sorted(blocks_per_window)
+        }
+
+    @property
+    def is_variable_window(self) -> bool:
+        """Whether there are several windows."""
+        return len(self.windows) > 1
+
+    def sum(self, figure: Callable[[WindowBlockManager], int]) -> int:
+        """Return a figure, added up over the windows."""
+        return sum(figure(manager) for manager in self.windows.values())
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Primary blocks of all windows that no sequence holds."""
+        return self.sum(lambda manager: manager.num_free_blocks)
+
+    @property
+    def num_free_blocks_per_window(self) -> dict[int, int]:
+        """The same for each window."""
+        return {window: manager.num_free_blocks for window, manager in self.windows.items()}
+
+    @property
+    def max_num_blocks(self) -> int:
+        """Blocks of both pools of all windows."""
+        return self.sum(lambda manager: manager.max_num_blocks)
+
+    @property
+    def num_allocated_blocks(self) -> int:
+        """Blocks less free primary ones: the source counts secondary pools as allocated."""
+        return self.sum(lambda manager: manager.num_allocated_blocks)
+
+    def add_sequence(
+        self, sequence: GenerationRequest, input_length: int, request: LlmRequest | None
+    ) -> int:
+        """Give a sequence its blocks in each window; return tokens found cached in all of them.
+
+        Raises NoFreeBlocksError, and does nothing, where a window has too few.
+        """
+        for window, manager in self.windows.items():
+            needed = manager.num_blocks_to_take(input_length, request)
+            if needed > manager.num_free_blocks:
+                raise NoFreeBlocksError(
+                    f"window {window}: {needed} blocks needed, {manager.num_free_blocks} are free"
+                )
+        return min(
+            [
+                manager.add_sequence(sequence, input_length, request)
+                for manager in self.windows.values()
+            ]
+        )
+
+    def add_token(self, sequence: GenerationRequest) -> None:
+        """Make room for one more token. Raises NoFreeBlocksError, and does nothing, without any."""
+        for window, manager in self.windows.items():
+            if not manager.can_adjust(sequence):
+                raise NoFreeBlocksError(f"window {window}: no block for one more token")
+        sequence.num_tokens += 1
+        for manager in self.windows.values():
+            manager.adjust_blocks_if_needed(sequence)
+
+    def remove_token(self, sequence: GenerationRequest) -> None:
+        """Take the last token back, and the block that becomes empty.
+
+        Raises ValueError, and does nothing, where it is the only one or `can_remove_token` forbids
+        it.
+        """
+        position = sequence.num_tokens - 1
+        if not position:
+            raise ValueError(f"request_id {sequence.request_id}: its only token cannot be removed")
+        for window, manager in self.windows.items():
+            if not manager.can_remove_token(sequence):
+                raise ValueError(
+                    f"request_id {sequence.request_id}: token {position} is settled in window {window}"
+                )
+        sequence.num_tokens -= 1
+        if sequence.num_tokens % self.tokens_per_block == 0:
+            for manager in self.windows.values():
+                manager.release_last_block(sequence)
+
+    def each(self) -> Iterable[WindowBlockManager]:
+        """Return the managers, from the smallest window to the largest."""
+        return self.windows.values()
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a window contradicts itself."""
+        for manager in self.each():
+            manager.check()

@@ -1,0 +1,1 @@
+"""Requests of TensorRT-LLM, from submission to their end; no blocks."""

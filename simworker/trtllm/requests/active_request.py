@@ -1,0 +1,42 @@
+"""A request between its submission and its end."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from simworker.engine import Generation
+from simworker.trtllm.requests.llm_request import LlmRequest
+
+
+class State(Enum):
+    """How far a request is."""
+
+    WAITING = "waiting"
+    """It holds no blocks: new, or paused."""
+    CONTEXT = "context"
+    """Its prompt is being computed."""
+    GENERATING = "generating"
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """What the schedulers know of a request."""
+
+    llm: LlmRequest
+    generation: Generation
+    seed: bytes
+    """Stands for all its tokens so far."""
+    state: State = State.WAITING
+    context_position: int = 0
+    """Tokens of the context that are computed."""
+    context_chunk_size: int = 0
+    """Tokens of the context that the step being scheduled computes."""
+
+    @property
+    def context_remaining_length(self) -> int:
+        """Tokens of the context still to be computed."""
+        return self.llm.prompt_len - self.context_position
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it holds blocks."""
+        return self.state is not State.WAITING

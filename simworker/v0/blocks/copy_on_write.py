@@ -1,0 +1,47 @@
+"""Writing to a block that others read.
+
+Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
+"""
+
+from collections.abc import Callable
+
+from simworker.v0.blocks.block import Block, BlockId
+from simworker.v0.blocks.ref_counter import RefCounter
+
+
+class CopyOnWriteTracker:
+    """The copies that have to be made before the next forward pass writes.
+
+    Forks share all blocks. Full ones are never written again, so only a fork's last block is ever
+    copied: when one of its owners appends and is not the only one left.
+    """
+
+    def __init__(self, refcounter: RefCounter) -> None:
+        self._refcounter = refcounter
+        self._copy_on_writes: list[tuple[BlockId, BlockId]] = []
+
+    def is_appendable(self, block: Block) -> bool:
+        """Whether a block may be written where it lies: nobody else uses it."""
+        return block.block_id is None or self._refcounter.get(block.block_id) <= 1
+
+    def cow_block_if_not_appendable(
+        self,
+        block: Block,
+        allocate_block_id: Callable[[], BlockId],
+        free_block_id: Callable[[BlockId], None],
+    ) -> BlockId:
+        """Return the id to append in, and note the copy where that is a new one."""
+        source = block.block_id
+        assert source is not None
+        if self.is_appendable(block):
+            return source
+        # Taken before the old one is given up, so that a refusal changes nothing.
+        target = allocate_block_id()
+        free_block_id(source)
+        self._copy_on_writes.append((source, target))
+        return target
+
+    def clear_cows(self) -> list[tuple[BlockId, BlockId]]:
+        """Return (source, destination) pairs noted since the last call, in order."""
+        noted, self._copy_on_writes = self._copy_on_writes, []
+        return noted

@@ -1,0 +1,45 @@
+"""When each sequence was last scheduled.
+
+Source: `LastAccessBlocksTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
+"""
+
+from simworker.v0.blocks.block import BlockId
+from simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+
+
+class LastAccessBlocksTracker:
+    """A time for each sequence, handed to its blocks when they are freed.
+
+    Only then can it matter to the evictor, so a step costs one entry a sequence, not one a block.
+    """
+
+    def __init__(self, allocator: CpuGpuBlockAllocator) -> None:
+        self._allocator = allocator
+        self._seq_last_access: dict[int, float | None] = {}
+
+    @property
+    def seq_ids(self) -> set[int]:
+        """The sequences followed."""
+        return set(self._seq_last_access)
+
+    def add_seq(self, seq_id: int) -> None:
+        """Follow a sequence. Raises ValueError for one that is followed."""
+        if seq_id in self._seq_last_access:
+            raise ValueError(f"seq_id: {seq_id} is followed already")
+        self._seq_last_access[seq_id] = None
+
+    def remove_seq(self, seq_id: int) -> None:
+        """Follow a sequence no longer. Raises KeyError for one that is not followed."""
+        del self._seq_last_access[seq_id]
+
+    def update_last_access(self, seq_id: int, time: float) -> None:
+        """Note an access, seconds. Raises KeyError for a sequence that is not followed."""
+        if seq_id not in self._seq_last_access:
+            raise KeyError(seq_id)
+        self._seq_last_access[seq_id] = time
+
+    def update_seq_blocks_last_access(self, seq_id: int, block_ids: list[BlockId]) -> None:
+        """Hand a sequence's time, if it has one, to its blocks."""
+        time = self._seq_last_access[seq_id]
+        if time is not None:
+            self._allocator.mark_blocks_as_accessed(block_ids, time)

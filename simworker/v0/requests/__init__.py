@@ -1,0 +1,1 @@
+"""Sequences, groups and their sampling parameters; no blocks."""

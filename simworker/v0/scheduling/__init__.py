@@ -1,0 +1,1 @@
+"""v0's scheduler: queues, budgets and preemption; blocks are the block manager's."""

@@ -1,0 +1,96 @@
+"""How many tokens of a group the next step computes.
+
+Source: `Scheduler._get_num_new_uncached_and_cached_tokens` and
+`Scheduler._chunk_new_tokens_to_schedule` in `vllm/core/scheduler.py` of 0.9.2.
+"""
+
+from simworker.v0.blocks.block_manager import BlockManager
+from simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
+from simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
+
+
+class NewTokens:
+    """Counts what a group has to compute, takes off what the prefix cache holds, and cuts chunks."""
+
+    def __init__(
+        self,
+        scheduler_config: SchedulerConfig,
+        cache_config: CacheConfig,
+        block_manager: BlockManager,
+    ) -> None:
+        self._scheduler_config = scheduler_config
+        self._cache_config = cache_config
+        self._block_manager = block_manager
+
+    def count(
+        self,
+        seq_group: SequenceGroup,
+        status: SequenceStatus,
+        budget: SchedulingBudget,
+        *,
+        enable_chunking: bool,
+        partial_prefill_metadata: PartialPrefillMetadata | None = None,
+    ) -> tuple[int, int]:
+        """Return (tokens to compute, tokens found cached) of a group's sequences of one status.
+
+        The former is 0 where the budget has no room for a single token. A prompt that is cached
+        whole computes its last token again, for its logits.
+        """
+        seqs = seq_group.get_seqs(status=status)
+        uncached = cached = 0
+        for seq in seqs:
+            new, found = self._count_sequence(seq)
+            uncached += new
+            cached += found
+        if uncached == 0 and cached > 0:
+            uncached, cached = 1, cached - 1
+        if enable_chunking and len(seqs) == 1:
+            # Several sequences decode: there is nothing to cut.
+            uncached = self._cut(seq_group, uncached, budget, partial_prefill_metadata)
+        return uncached, cached
+
+    def prompt_limit(self, seq_group: SequenceGroup) -> int:
+        """Tokens that a prompt may have at most."""
+        config = self._scheduler_config
+        limit = config.max_model_len
+        if not config.chunked_prefill_enabled or config.is_multi_step:
+            limit = min(limit, config.max_num_batched_tokens)
+        lora = seq_group.lora_request
+        if lora is not None and lora.long_lora_max_len:
+            assert limit <= lora.long_lora_max_len
+            return lora.long_lora_max_len
+        return limit
+
+    def _count_sequence(self, seq: Sequence) -> tuple[int, int]:
+        if not seq.is_prefill():
+            return 1, 0
+        computed = seq.get_num_computed_tokens()
+        new = seq.get_len() - computed
+        if not self._cache_config.enable_prefix_caching:
+            return new, 0
+        # Of a prefill that is under way this is what its first chunk found, less than is computed.
+        found = max(0, self._block_manager.get_num_cached_tokens(seq) - computed)
+        return new - found, found
+
+    def _cut(
+        self,
+        seq_group: SequenceGroup,
+        new: int,
+        budget: SchedulingBudget,
+        prefills: PartialPrefillMetadata | None,
+    ) -> int:
+        config = self._scheduler_config
+        remaining = budget.remaining_token_budget()
+        if config.is_multi_step:
+            # A prompt is computed in one piece or later; one over the limit goes on to be ignored.
+            return new if new <= remaining or new > self.prompt_limit(seq_group) else 0
+        slot = remaining
+        if prefills is not None:
+            slot = config.max_num_batched_tokens // max(prefills.schedulable_prefills, 1)
+        if self._cache_config.enable_prefix_caching:
+            # A chunk that is not the last ends with a full block, which others can find.
+            block_size = self._cache_config.block_size
+            remaining = min(remaining, slot) // block_size * block_size
+        return min(new, remaining, slot)

@@ -1,0 +1,145 @@
+"""What the scheduler decided for one step.
+
+Source: the output classes in `vllm/core/scheduler.py`, and `SequenceGroupMetadata` in
+`vllm/sequence.py`, of 0.9.2.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+from simworker.v0.interfaces import BlockPairs
+from simworker.v0.requests.lora import LoRARequest
+from simworker.v0.requests.sampling_params import SamplingParams
+from simworker.v0.requests.sequence import SequenceGroup
+from simworker.v0.requests.sequence_data import SequenceData
+
+
+@dataclass(slots=True)
+class ScheduledSequenceGroup:
+    """A group that the step computes."""
+
+    seq_group: SequenceGroup
+    token_chunk_size: int
+    """Tokens of each of its sequences: 1 in decoding, in a prefill those found cached too."""
+
+
+@dataclass(slots=True)
+class SchedulerPrefillOutputs:
+    """What came of the waiting queue: new prompts, and groups that were preempted by recompute."""
+
+    seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
+    ignored_seq_groups: list[SequenceGroup] = field(default_factory=list)
+    """Groups that can never be computed."""
+    num_lookahead_slots: int = 0
+
+
+@dataclass(slots=True)
+class SchedulerRunningOutputs:
+    """What came of the running queue: decodes, and prefills that were begun in an earlier step."""
+
+    decode_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
+    prefill_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
+    preempted: list[SequenceGroup] = field(default_factory=list)
+    """Groups to be recomputed, the first preempted first."""
+    swapped_out: list[SequenceGroup] = field(default_factory=list)
+    blocks_to_swap_out: BlockPairs = field(default_factory=list)
+    blocks_to_copy: BlockPairs = field(default_factory=list)
+    num_lookahead_slots: int = 0
+
+    @property
+    def num_preempted(self) -> int:
+        """Groups that had to give way, either way."""
+        return len(self.preempted) + len(self.swapped_out)
+
+
+@dataclass(slots=True)
+class SchedulerSwappedInOutputs:
+    """What came of the swapped queue."""
+
+    decode_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
+    prefill_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
+    blocks_to_swap_in: BlockPairs = field(default_factory=list)
+    blocks_to_copy: BlockPairs = field(default_factory=list)
+    num_lookahead_slots: int = 0
+    infeasible_seq_groups: list[SequenceGroup] = field(default_factory=list)
+    """Groups that the whole GPU could not hold any more."""
+
+
+@dataclass(slots=True)
+class SchedulerOutputs:
+    """The step: what it computes, and which blocks are moved before.
+
+    Before the model runs, blocks are swapped out, then copied, then swapped in (see
+    `simworker/server/worker.py`). No step swaps both ways: blocks that one frees, the other could
+    overwrite.
+    """
+
+    scheduled_seq_groups: list[ScheduledSequenceGroup]
+    """Prefills first; with adapters, ordered by them within prefills and decodes."""
+    num_prefill_groups: int
+    num_batched_tokens: int
+    """Tokens of the step, those found cached among them."""
+    blocks_to_swap_in: BlockPairs
+    """(CPU block, GPU block)."""
+    blocks_to_swap_out: BlockPairs
+    """(GPU block, CPU block)."""
+    blocks_to_copy: BlockPairs
+    """(GPU block, GPU block)."""
+    ignored_seq_groups: list[SequenceGroup]
+    num_lookahead_slots: int
+    running_queue_size: int
+    preempted: int
+    """Groups preempted for want of blocks, by recompute and by swap."""
+
+    def __post_init__(self) -> None:
+        assert not (self.blocks_to_swap_in and self.blocks_to_swap_out)
+        if self.num_loras:
+            self.scheduled_seq_groups = sorted(self.scheduled_seq_groups, key=self._lora_order)
+
+    @property
+    def lora_requests(self) -> set[LoRARequest]:
+        """Adapters that the step needs."""
+        groups = (scheduled.seq_group for scheduled in self.scheduled_seq_groups)
+        return {group.lora_request for group in groups if group.lora_request is not None}
+
+    @property
+    def num_loras(self) -> int:
+        """How many adapters the step needs."""
+        return len(self.lora_requests)
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute and nothing to move; ignored groups do not count."""
+        return not (
+            self.scheduled_seq_groups
+            or self.blocks_to_swap_in
+            or self.blocks_to_swap_out
+            or self.blocks_to_copy
+        )
+
+    def _lora_order(self, scheduled: ScheduledSequenceGroup) -> tuple[bool, int, str]:
+        group = scheduled.seq_group
+        mixed = 0 < self.num_prefill_groups < len(self.scheduled_seq_groups)
+        return mixed and not group.is_prefill(), group.lora_int_id, group.request_id
+
+
+@dataclass(slots=True)
+class SequenceGroupMetadata:
+    """What the worker is told of one group."""
+
+    request_id: str
+    is_prompt: bool
+    seq_data: dict[int, SequenceData]
+    """By sequence id."""
+    sampling_params: SamplingParams | None
+    block_tables: dict[int, list[int]]
+    """Blocks on the GPU, by sequence id."""
+    do_sample: bool = True
+    """False for a prefill that is not over with this step."""
+    token_chunk_size: int = 1
+    lora_request: LoRARequest | None = None
+    computed_block_nums: Items[int] = ()
+    """The first blocks whose content is there already: the model starts after them."""
+    encoder_seq_data: SequenceData | None = None
+    """What an encoder reads, where the model has one."""
+    cross_block_table: list[int] | None = None
+    """Blocks of what the encoder computed."""

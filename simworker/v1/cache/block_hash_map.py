@@ -1,0 +1,79 @@
+"""Which blocks hold which content.
+
+Equal content can lie in several blocks: two requests that were computed at once, or a prompt that
+fills its last block, whose last token is always computed anew. Such blocks are not merged, since the
+ids that a request was given never change.
+
+Source: `BlockHashToBlockMap` in `vllm/v1/core/block_pool.py` of 0.32.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.hashing.block_hash import BlockHash, BlockHashWithGroupId
+
+
+class BlockHashToBlockMap:
+    """Key -> blocks. Of several the one that has been cached longest is found."""
+
+    def __init__(self) -> None:
+        self._cache: dict[BlockHashWithGroupId, KVCacheBlock | dict[int, KVCacheBlock]] = {}
+        """One block as itself: a dictionary for each would be most of the memory."""
+
+    def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
+        """Return the block found under a key."""
+        found = self._cache.get(key)
+        if isinstance(found, dict):
+            return next(iter(found.values()))
+        return found
+
+    def get_leading_blocks(
+        self, block_hashes: Iterable[BlockHash], group_id: int
+    ) -> list[KVCacheBlock]:
+        """Return the blocks of the leading hashes, up to the first that is not cached."""
+        suffix = group_id.to_bytes(4, "big")
+        get = self._cache.get
+        blocks: list[KVCacheBlock] = []
+        for block_hash in block_hashes:
+            found = get(block_hash + suffix)
+            if found is None:
+                break
+            blocks.append(next(iter(found.values())) if isinstance(found, dict) else found)
+        return blocks
+
+    def contain(self, key: BlockHashWithGroupId, block_id: int) -> bool:
+        """Say whether a certain block is cached under a key."""
+        found = self._cache.get(key)
+        if isinstance(found, dict):
+            return block_id in found
+        return found is not None and found.block_id == block_id
+
+    def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
+        """Cache a block under a key, after those that are."""
+        found = self._cache.setdefault(key, block)
+        if isinstance(found, dict):
+            found[block.block_id] = block
+        elif found is not block:
+            self._cache[key] = {found.block_id: found, block.block_id: block}
+
+    def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
+        """Take a block from under a key; None where it is not there."""
+        found = self._cache.get(key)
+        if isinstance(found, dict):
+            block = found.pop(block_id, None)
+            if not found:
+                del self._cache[key]
+            return block
+        if found is None or found.block_id != block_id:
+            return None
+        del self._cache[key]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def items(self) -> Iterator[tuple[BlockHashWithGroupId, KVCacheBlock]]:
+        """Go through all blocks and their keys."""
+        for key, found in self._cache.items():
+            for block in found.values() if isinstance(found, dict) else (found,):
+                yield key, block

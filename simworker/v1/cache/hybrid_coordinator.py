@@ -1,0 +1,148 @@
+"""Models whose groups differ: some layers read all tokens, others a window.
+
+A prefix is of use only if *every* group has what it needs of it. Each kind of group can say, for a
+given length, the longest it has that is not longer. So: begin with the whole prompt, let every kind
+shorten it in turn, and begin again with what is left until none of them does. The length only falls,
+so this ends.
+
+Source: `HybridKVCacheCoordinator` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32. Its hits within a
+block are those of state-space layers, and are not there.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simworker.v1.cache.coordinator import KVCacheCoordinator
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.single_type_manager import SingleTypeKVCacheManager
+from simworker.v1.hashing.block_hash import BlockHash
+from simworker.v1.specs.kv_cache_spec import FullAttentionSpec, KVCacheConfig, KVCacheSpec
+
+
+class SpecGroup(NamedTuple):
+    """Groups that are alike: they are looked up together."""
+
+    spec: KVCacheSpec
+    group_ids: list[int]
+    manager_cls: type[SingleTypeKVCacheManager]
+    use_eagle: bool
+    """Whether a drafter reads any of them."""
+
+
+class HybridKVCacheCoordinator(KVCacheCoordinator):
+    """Several groups. Raises ValueError where a block is no multiple of the tokens hashed."""
+
+    def __init__(
+        self,
+        kv_cache_config: KVCacheConfig,
+        max_model_len: int,
+        max_in_flight_tokens: int,
+        **options: int,
+    ) -> None:
+        super().__init__(
+            kv_cache_config,
+            max_model_len,
+            max_in_flight_tokens,
+            **options,  # type: ignore[arg-type]
+        )
+        for at, spec in enumerate(self.specs):
+            if spec.block_size % self.hash_block_size:
+                raise ValueError(
+                    f"hash_block_size: {self.hash_block_size} does not divide "
+                    f"kv_cache_groups[{at}]'s {spec.block_size}"
+                )
+        self.attention_groups = self._group()
+        for group in self.attention_groups:
+            for group_id in group.group_ids:
+                self.single_type_managers[group_id].use_eagle = group.use_eagle
+
+    def _group(self) -> list[SpecGroup]:
+        """Put groups that are alike together, those with full attention first.
+
+        Their hits are the cheapest to find, and bound the search of the others.
+        """
+        alike: list[SpecGroup] = []
+        for group_id, spec in enumerate(self.specs):
+            use_eagle = group_id in self.eagle_group_ids
+            for at, group in enumerate(alike):
+                if group.spec == spec:
+                    group.group_ids.append(group_id)
+                    alike[at] = group._replace(use_eagle=group.use_eagle or use_eagle)
+                    break
+            else:
+                manager = type(self.single_type_managers[group_id])
+                alike.append(SpecGroup(spec, [group_id], manager, use_eagle))
+        alike.sort(key=lambda group: not isinstance(group.spec, FullAttentionSpec))
+        return alike
+
+    def get_num_cacheable_tokens(self, num_computed_tokens: int, kv_cache_group_id: int) -> int:
+        """Return the last multiple of the scheduler's block: hits end nowhere else.
+
+        A drafter's group is cached one block further, which a hit finds and drops.
+        """
+        size = self.scheduler_block_size
+        manager = self.single_type_managers[kv_cache_group_id]
+        if manager.use_eagle and num_computed_tokens >= size:
+            final = max(0, num_computed_tokens - self.num_reprefillable_tokens)
+            return min(final, final // size * size + manager.block_size)
+        return num_computed_tokens // size * size
+
+    def find_longest_cache_hit(
+        self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
+    ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
+        """Return the longest prefix that all groups agree on, by the fixed-point search above.
+
+        A drafter's group is asked for a block more, of which it drops the last, once for each length
+        that is tried.
+        """
+        found: list[list[KVCacheBlock]] = [[] for _ in self.specs]
+        own_length: dict[int, int] = {}
+        """Of the kinds with full attention: what has a long prefix has every shorter one."""
+        dropped: set[int] = set()
+        length = max_cache_hit_length
+        longest = 0
+        # One kind beside full attention cannot be shortened again by what is cut down with it.
+        settled_at_once = len(self.attention_groups) == 2 and isinstance(
+            self.attention_groups[0].spec, FullAttentionSpec
+        )
+        while True:
+            current = length
+            for at, group in enumerate(self.attention_groups):
+                if at in own_length:
+                    current = min(current, own_length[at])
+                    continue
+                drop = group.use_eagle and at not in dropped
+                limit = current
+                if drop:
+                    limit = min(
+                        current + group.spec.block_size, len(block_hashes) * self.hash_block_size
+                    )
+                blocks, new = group.manager_cls.find_longest_cache_hit(
+                    block_hashes,
+                    limit,
+                    group.group_ids,
+                    self.block_pool,
+                    group.spec,
+                    drop,
+                    self.scheduler_block_size,
+                )
+                if drop:
+                    dropped.add(at)
+                elif new < current:
+                    dropped.clear()
+                current = new
+                for group_id, ours in zip(group.group_ids, blocks, strict=True):
+                    found[group_id] = ours
+                if isinstance(group.spec, FullAttentionSpec):
+                    own_length[at] = new
+                longest = max(longest, current)
+            if current >= length:
+                break
+            length = current
+            if settled_at_once:
+                break
+        for group in self.attention_groups:
+            if isinstance(group.spec, FullAttentionSpec):
+                for group_id in group.group_ids:
+                    del found[group_id][-(-length // group.spec.block_size) :]
+        return tuple(found), length, longest - length

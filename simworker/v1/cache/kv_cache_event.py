@@ -1,0 +1,59 @@
+"""What happened to the cache, with vLLM's names and fields.
+
+Encoded with msgpack these are the maps of vLLM 0.24 and later: fields at their defaults are left out.
+
+Source: `vllm/distributed/kv_events.py` of 0.32.
+"""
+
+from typing import Any
+
+import msgspec
+
+from simworker.v1.hashing.block_hash import ExternalBlockHash
+
+MEDIUM_GPU = "GPU"
+MEDIUM_CPU = "CPU"
+
+
+class KVCacheEvent(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
+    """One event; its class's name goes out as `type`."""
+
+
+class BlockStored(KVCacheEvent):
+    """Blocks became cached, each the child of the one before it."""
+
+    block_hashes: list[ExternalBlockHash]
+    parent_block_hash: ExternalBlockHash | None
+    """Of the block before the first; None at the beginning of a request."""
+    token_ids: list[int]
+    """Of all blocks from the first to the last, those that are not announced among them."""
+    block_size: int
+    lora_id: int | None
+    """The engine's own number of the adapter."""
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[tuple[Any, ...] | None] | None = None
+    """An entry a hash, bare (`simworker/v1/hashing/extra_keys.py`)."""
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+    session_id: str | None = None
+
+
+class BlockRemoved(KVCacheEvent):
+    """Cached blocks were given to other content. The pool emits one hash an event."""
+
+    block_hashes: list[ExternalBlockHash]
+    medium: str | None
+    group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+class AllBlocksCleared(KVCacheEvent):
+    """The whole cache was reset."""
+
+
+CacheEvent = BlockStored | BlockRemoved | AllBlocksCleared

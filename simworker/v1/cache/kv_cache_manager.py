@@ -1,0 +1,402 @@
+"""The KV cache manager: gives requests their blocks, and finds what is cached.
+
+The scheduler's side of vLLM's cache. For each request that waits it asks `get_computed_blocks`, then
+`allocate_slots`, which takes what was found, takes free blocks for the rest, and caches the blocks
+that the step will fill. It says None where that does not fit, and nothing has changed then but that
+blocks which left an attention window are given back. A running request gets its next slots from
+`allocate_slots`; when it ends or is preempted, `free`.
+
+Source: `vllm/v1/core/kv_cache_manager.py` of 0.32. Methods that 0.32 has no more keep what they meant.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import gcd, lcm
+
+from simworker.engine import BrokenInvariantError
+from simworker.v1.cache.coordinator import Groups, KVCacheCoordinator
+from simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
+from simworker.v1.cache.kv_cache_block import KVCacheBlock
+from simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
+from simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
+from simworker.v1.cache.sliding_window import SlidingWindowManager
+from simworker.v1.cache.uncached_coordinator import KVCacheCoordinatorNoPrefixCache
+from simworker.v1.cache.unitary_coordinator import UnitaryKVCacheCoordinator
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.specs.kv_cache_spec import (
+    KVCacheConfig,
+    get_kv_cache_spec_kind,
+    get_kv_cache_spec_sliding_window,
+)
+
+
+class KVCacheManager:
+    """Blocks of all requests of one engine.
+
+    `kv_cache_config`: number of blocks, and the groups of layers.
+    `max_model_len`: the longest request, tokens.
+    `scheduler_block_size`: hits are a multiple of it; the least common multiple of the groups' block
+    sizes if not given. `hash_block_size`: tokens a hash of `Request.block_hashes`; their greatest common
+    divisor if not given.
+    `max_in_flight_tokens`: tokens scheduled and not yet settled, at most; bounds what a sliding window
+    holds. `max_model_len` if not given, which bounds nothing.
+    `use_eagle`: a drafter reads the cache; the last block of a hit is computed again. Where no group is
+    marked as the drafter's, all are.
+    `num_prefill_lookahead`: prompt tokens that a drafter of several modules reads ahead.
+    `log_stats`: keep `PrefixCacheStats`.
+    `watermark`: share of the blocks to stay free when a waiting request is let in beside others.
+    `use_int_block_hashes`: events carry 64-bit integers, not whole digests.
+    Raises ValueError naming the field.
+    """
+
+    def __init__(  # noqa: PLR0917  vLLM's signature
+        self,
+        kv_cache_config: KVCacheConfig,
+        max_model_len: int,
+        scheduler_block_size: int | None = None,
+        hash_block_size: int | None = None,
+        max_in_flight_tokens: int | None = None,
+        enable_caching: bool = True,
+        use_eagle: bool = False,
+        num_prefill_lookahead: int = 0,
+        log_stats: bool = False,
+        enable_kv_cache_events: bool = False,
+        dcp_world_size: int = 1,
+        pcp_world_size: int = 1,
+        metrics_collector: None = None,
+        watermark: float = 0.0,
+        enable_mamba_shared_prefix_checkpoint: bool = False,
+        *,
+        use_int_block_hashes: bool = True,
+    ) -> None:
+        if dcp_world_size != 1 or pcp_world_size != 1:
+            raise ValueError("dcp_world_size, pcp_world_size: context parallelism is not simulated")
+        if metrics_collector is not None:
+            raise ValueError("metrics_collector: how long blocks stay is not sampled")
+        if enable_mamba_shared_prefix_checkpoint:
+            raise ValueError(
+                "enable_mamba_shared_prefix_checkpoint: state-space layers are not simulated"
+            )
+        for name, value in (
+            ("max_model_len", max_model_len),
+            ("scheduler_block_size", scheduler_block_size),
+            ("hash_block_size", hash_block_size),
+            ("max_in_flight_tokens", max_in_flight_tokens),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value}, at least 1")
+        if watermark < 0:
+            raise ValueError(f"watermark: {watermark}, at least 0")
+        groups = kv_cache_config.kv_cache_groups
+        sizes = [group.kv_cache_spec.block_size for group in groups] or [1]
+        self.kv_cache_config = kv_cache_config
+        self.max_model_len = max_model_len
+        self.enable_caching = enable_caching
+        self.enable_kv_cache_events = enable_kv_cache_events
+        self.use_eagle = use_eagle
+        self.log_stats = log_stats
+        self.prefix_cache_stats = PrefixCacheStats() if log_stats else None
+        self.num_kv_cache_groups = len(groups)
+        kind: type[KVCacheCoordinator] = HybridKVCacheCoordinator
+        if not enable_caching:
+            kind = KVCacheCoordinatorNoPrefixCache
+        elif len(groups) == 1:
+            kind = UnitaryKVCacheCoordinator
+        self.coordinator = kind(
+            kv_cache_config,
+            max_model_len,
+            max_model_len if max_in_flight_tokens is None else max_in_flight_tokens,
+            use_eagle=use_eagle,
+            enable_caching=enable_caching,
+            enable_kv_cache_events=enable_kv_cache_events,
+            scheduler_block_size=scheduler_block_size or lcm(*sizes),
+            hash_block_size=hash_block_size or gcd(*sizes),
+            num_prefill_lookahead=num_prefill_lookahead,
+            use_int_block_hashes=use_int_block_hashes,
+        )
+        self.block_pool = self.coordinator.block_pool
+        self.watermark_blocks = int(watermark * kv_cache_config.num_blocks)
+        self.kv_cache_event_metadata = tuple(
+            (
+                get_kv_cache_spec_kind(group.kv_cache_spec).value,
+                get_kv_cache_spec_sliding_window(group.kv_cache_spec),
+            )
+            for group in groups
+        )
+        self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in groups))
+        managers = self.coordinator.single_type_managers
+        self._windows = any(isinstance(one, SlidingWindowManager) for one in managers)
+        self._only_group = managers[0] if len(managers) == 1 else None
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks that requests hold, 0 to 1."""
+        return self.block_pool.get_usage()
+
+    def prefix_cache_lookup_enabled(self, request: Request) -> bool:
+        """Say whether a request may find anything."""
+        return self.enable_caching and not request.skip_reading_prefix_cache
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, int]:
+        """Return the request's leading blocks that are cached, their tokens, and a boundary.
+
+        The last token is always computed anew, for its logits. Nothing is held yet. The boundary is the
+        end of a longer prefix that some group has and another, cached sparsely, does not: worth keeping
+        in `Request.shared_prefix_boundary`; 0 for none.
+        """
+        if not self.prefix_cache_lookup_enabled(request):
+            return self.empty_kv_cache_blocks, 0, 0
+        if not request.block_hashes:
+            request.update_block_hashes()
+        blocks, length, beyond = self.coordinator.find_longest_cache_hit(
+            request.block_hashes, request.num_tokens - 1
+        )
+        if length and self.enable_kv_cache_events and request.kv_cache_report_mode == "full":
+            self.coordinator.emit_cached_block_events(request, blocks)
+        return self.create_kv_cache_blocks(blocks), length, length + beyond if beyond else 0
+
+    def allocate_slots(  # noqa: PLR0917  vLLM's signature
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: Sequence[int] = (),  # noqa: ARG002  there is no memory to zero
+        *,
+        num_draft_tokens: int = 0,
+    ) -> KVCacheBlocks | None:
+        """Give a request the blocks for its next tokens; None where they are not to be had.
+
+            | computed | found | external | new, drafts at their end | lookahead |
+                               |<------------- blocks are taken for -------------|
+            |<--- cached, up to the request's own tokens --->|
+
+        `num_new_tokens`: to be computed in this step; drafts beyond `Request.num_tokens` are never
+        cached. `num_new_computed_tokens`, `new_computed_blocks`: what `get_computed_blocks` found.
+        `num_lookahead_tokens`: slots that a drafter writes to. `num_external_computed_tokens`: to be
+        loaded from elsewhere. `delay_cache_blocks`: cache nothing, since a load has yet to end; then
+        `cache_blocks`. `full_sequence_must_fit`: None unless all of the request's tokens would fit.
+        `reserved_blocks`: to stay free for others. `has_scheduled_reqs`: others are running, so the
+        watermark counts for one that waits. `num_draft_tokens`: of the new tokens those at the end that
+        are not verified, as 0.9 had it for callers that had added drafts to the request's tokens.
+
+        Returns the blocks taken free, not those found or taken for external tokens. Raises ValueError
+        where there is no token to compute or adopt, and for encoder tokens, which are not simulated.
+        """
+        if (
+            request.status is RequestStatus.RUNNING
+            and new_computed_blocks is None
+            and num_new_tokens > 0
+            and not (num_new_computed_tokens or num_external_computed_tokens)
+            and not (full_sequence_must_fit or reserved_blocks or num_encoder_tokens)
+        ):
+            # Most calls are for one more token in a block that is not full.
+            computed = request.num_computed_tokens
+            end = computed + num_new_tokens
+            if end <= self.max_model_len:
+                if self._windows:
+                    self.coordinator.remove_skipped_blocks(
+                        request.request_id, max(0, computed - request.num_in_flight_tokens)
+                    )
+                slots = min(end + num_lookahead_tokens, self.max_model_len)
+                if self.coordinator.has_slots(request.request_id, slots):
+                    if not delay_cache_blocks:
+                        self._cache_computed(request, end - num_draft_tokens)
+                    return self.empty_kv_cache_blocks
+        if not (num_new_tokens or num_external_computed_tokens or num_new_computed_tokens):
+            # The text is an outcome that recordings hold.
+            raise ValueError(
+                "num_new_tokens must be greater than 0 when there are no computed tokens to adopt"
+            )
+        if num_new_tokens < 0:
+            raise ValueError(f"num_new_tokens: {num_new_tokens}, at least 0")
+        if num_encoder_tokens:
+            raise ValueError("num_encoder_tokens: cross attention is not simulated")
+        return self._allocate(
+            request,
+            num_new_tokens,
+            request.num_computed_tokens + num_new_computed_tokens,
+            (new_computed_blocks or self.empty_kv_cache_blocks).blocks,
+            lookahead=num_lookahead_tokens,
+            external=num_external_computed_tokens,
+            watermark=self._watermark(request, has_scheduled_reqs=has_scheduled_reqs),
+            reserved=reserved_blocks,
+            drafts=num_draft_tokens,
+            full_sequence_must_fit=full_sequence_must_fit,
+            delay_cache_blocks=delay_cache_blocks,
+        )
+
+    def _watermark(self, request: Request, *, has_scheduled_reqs: bool) -> int:
+        waits = request.status in {RequestStatus.WAITING, RequestStatus.PREEMPTED}
+        return self.watermark_blocks if has_scheduled_reqs and waits else 0
+
+    def _allocate(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        local: int,
+        found: Sequence[Sequence[KVCacheBlock]],
+        *,
+        lookahead: int,
+        external: int,
+        watermark: int,
+        reserved: int,
+        drafts: int,
+        full_sequence_must_fit: bool,
+        delay_cache_blocks: bool,
+    ) -> KVCacheBlocks | None:
+        request_id = request.request_id
+        blocks: Groups = tuple(found)
+        coordinator = self.coordinator
+        computed = min(local + external, self.max_model_len)
+        if full_sequence_must_fit:
+            needed = coordinator.get_num_blocks_to_allocate(
+                request_id,
+                min(request.num_tokens, self.max_model_len),
+                blocks,
+                computed,
+                apply_admission_cap=True,
+            )
+            if needed + watermark > self.block_pool.get_num_free_blocks():
+                return None
+        slots = min(computed + num_new_tokens + lookahead, self.max_model_len)
+        # Tokens in flight can still be refused, and their steps still read the window before them.
+        coordinator.remove_skipped_blocks(
+            request_id, max(0, computed - request.num_in_flight_tokens)
+        )
+        needed = coordinator.get_num_blocks_to_allocate(request_id, slots, blocks, local + external)
+        if needed + watermark > self.block_pool.get_num_free_blocks() - reserved:
+            return None
+        if found is not self.empty_kv_cache_blocks.blocks or external > 0:
+            coordinator.allocate_new_computed_blocks(request_id, blocks, local, external)
+        new = coordinator.allocate_new_blocks(request_id, slots)
+        if not delay_cache_blocks:
+            self._cache_computed(request, computed + num_new_tokens - drafts)
+        return self.create_kv_cache_blocks(new)
+
+    def _cache_computed(self, request: Request, num_tokens: int) -> None:
+        """Cache what a step will have computed, without tokens that may be refused."""
+        num_tokens = min(num_tokens, request.num_tokens)
+        only = self._only_group
+        if only is not None:
+            # Most steps fill no block.
+            cached = only.num_cached_block.get(request.request_id, 0)
+            if num_tokens // only.block_size <= cached:
+                return
+        self.coordinator.cache_blocks(request, num_tokens)
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Cache what the first `num_computed_tokens` fill: a load from elsewhere has ended."""
+        if self.enable_caching:
+            self.coordinator.cache_blocks(request, num_computed_tokens)
+
+    def free(self, request: Request) -> None:
+        """Let go of a request's blocks, the last first; content stays until they are used anew."""
+        self.coordinator.free(request.request_id)
+
+    def pop_blocks_for_free(self, request: Request) -> list[KVCacheBlock]:
+        """Forget a request; return its blocks, to be given to the pool, reversed, when steps end."""
+        return self.coordinator.pop_blocks_for_free(request.request_id)
+
+    def free_block_hashes(self, request: Request) -> None:
+        """Forget a finished request's hashes; a look-up would compute them anew.
+
+        For schedulers up to 0.9.
+        """
+        request.discard_block_hashes()
+
+    def remove_skipped_blocks(
+        self,
+        request_id: str,
+        processed_computed_tokens: int,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """Let go of blocks that no step reads again, given the tokens of steps that have ended."""
+        self.coordinator.remove_skipped_blocks(
+            request_id, processed_computed_tokens, num_prompt_tokens
+        )
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Forget what blocks have cached, whoever holds them."""
+        self.block_pool.evict_blocks(block_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all content; False, and nothing done, while requests hold blocks."""
+        if not self.block_pool.reset_prefix_cache():
+            return False
+        if self.prefix_cache_stats is not None:
+            self.prefix_cache_stats.reset = True
+        return True
+
+    def record_prefix_cache_stats(self, request: Request, num_hits: int) -> None:
+        """Count the look-up of a request that has been scheduled; `num_hits` in tokens."""
+        if self.prefix_cache_stats is not None and self.prefix_cache_lookup_enabled(request):
+            self.prefix_cache_stats.record(
+                request.num_tokens, num_hits, request.num_preemptions > 0
+            )
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """Return the counts since the last call, None without `log_stats`."""
+        stats = self.prefix_cache_stats
+        if stats is not None:
+            self.prefix_cache_stats = PrefixCacheStats()
+        return stats
+
+    def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
+        """Return a 0 for each group: 0.32 computes no prefix in common. For older schedulers."""
+        del running_request_id
+        return [0] * self.num_kv_cache_groups
+
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        """Return a request's blocks."""
+        return self.create_kv_cache_blocks(self.coordinator.get_blocks(request_id))
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return the ids of a request's blocks, of each group."""
+        return self.get_blocks(request_id).get_block_ids()
+
+    def create_kv_cache_blocks(self, blocks: tuple[list[KVCacheBlock], ...]) -> KVCacheBlocks:
+        """Wrap blocks; where there are none it is always the same object."""
+        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
+
+    def create_empty_block_list(self) -> KVCacheBlocks:
+        """Return no blocks, of each group; for schedulers up to 0.10."""
+        return self.empty_kv_cache_blocks.new_empty()
+
+    def take_events(self) -> list[CacheEvent]:
+        """Return what happened to the cache since the last call."""
+        events = self.block_pool.take_events()
+        for event in events:
+            if not isinstance(event, BlockStored):
+                continue
+            if event.group_idx is not None and event.group_idx < self.num_kv_cache_groups:
+                kind, window = self.kv_cache_event_metadata[event.group_idx]
+                event.kv_cache_spec_kind = kind
+                event.kv_cache_spec_sliding_window = window
+        return events
+
+    def new_step_starts(self) -> None:
+        """Take note of a new step of the scheduler: groups with attention have nothing to note."""
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where counts are not those of the tables.
+
+        Blocks that were popped and not freed yet are held by nobody, which is an error here.
+        """
+        self.block_pool.check()
+        counts: dict[int, int] = {}
+        for manager in self.coordinator.single_type_managers:
+            manager.check()
+            for blocks in manager.req_to_blocks.values():
+                for block in blocks:
+                    counts[block.block_id] = counts.get(block.block_id, 0) + 1
+        for block in self.block_pool.blocks:
+            if not block.is_null and block.ref_cnt != counts.get(block.block_id, 0):
+                raise BrokenInvariantError(f"{block} is in {counts.get(block.block_id, 0)} tables")

@@ -1,0 +1,1 @@
+"""Block hashes, byte-equal to vLLM's; nothing here knows a block pool."""

@@ -1,0 +1,416 @@
+"""KV offloading: blocks are copied to host memory as they become full, and back when asked for.
+
+What a scheduler calls (the names are those of vLLM's connectors):
+
+    on_new_request(request)
+        When a request comes, before anything else of it.
+    get_num_new_matched_tokens(request, num_computed_tokens) -> (tokens or None, asynchronous)
+        A waiting request has so many tokens cached on the GPU, a multiple of the block size: how many
+        more can be loaded? None: not known yet, pass it over and ask again in a later step.
+    update_state_after_alloc(request, blocks, num_external_tokens)
+        Its blocks are there, those to be loaded into among them, which are allocated with
+        `delay_cache_blocks`. Plans the load. The request then waits (WAITING_FOR_REMOTE_KVS), and its
+        loaded blocks are registered when the load is done.
+    build_connector_meta(...) -> OffloadingMetadata
+        Once a step, after scheduling and before `num_computed_tokens` of what is scheduled advance: the
+        jobs that this step begins, and those that must end before it computes.
+    request_finished(request, aborted=...)
+        Before its blocks are freed. That is done at once, but for an aborted request whose load is under
+        way: its blocks are freed when `update_connector_output` names it.
+    update_connector_output(completed_jobs) -> ids of requests whose load is done
+        At the end of a step.
+    take_events()
+        After that, and after the GPU pool's events: what became readable in host memory, and what was
+        evicted from it.
+    has_pending_push_work()
+        Whether steps must go on although nothing is scheduled: jobs are under way.
+
+A load may cover all of a request's tokens; then the scheduler takes one back once it is done
+(`num_computed_tokens = num_tokens - 1`), since the last token must be computed for its logits.
+
+A store reads GPU blocks that may have been given to others before it ends: blocks are freed when their
+request has finished, and those that leave a sliding window before that. Whenever such a block is
+allocated anew, and when a request is preempted, the jobs that read it are named in `jobs_to_flush`; the
+step waits for them before it computes. `simworker/v1/offload/transfer.py` says when jobs end.
+
+Each of a request's chunks is offered to the pool once, when it is full. Of a group with a sliding window
+only those are that a later hit can need (`OffloadGroup.reachable`).
+
+Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32, with the CPU
+backend and prefix caching on. Not there: drafters' groups, state-space groups and partial tails, several
+tiers, limits that requests ask for, transfers that fail.
+
+A slip of 0.32 is followed, since it changes what is announced: chunks of a window that are looked at
+again are stored from blocks that may be another's by then. That happens when answers are offloaded and
+windows kept densely (interval None), and after a reset while requests run. Another slip is not: parts of
+a window's chunk with a gap between them are copied to their own places, not next to each other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from simworker.engine import BrokenInvariantError
+from simworker.v1.cache.kv_cache_event import CacheEvent
+from simworker.v1.hashing.block_hash import maybe_convert_block_hash
+from simworker.v1.offload.event import OffloadEvents
+from simworker.v1.offload.group import offload_groups, retention
+from simworker.v1.offload.job import (
+    NULL_BLOCK_ID,
+    BlockCopy,
+    OffloadedBlocks,
+    OffloadedRequest,
+    OffloadingMetadata,
+    TransferJob,
+)
+from simworker.v1.offload.lookup import Held, loadable_tokens
+from simworker.v1.offload.pool import CPUOffloadingManager, LookupResult, OffloadKey
+from simworker.v1.offload.request import GroupState, OffloadRequest
+from simworker.v1.specs.kv_cache_spec import KVCacheGroupSpec
+
+
+@dataclass(slots=True)
+class _Job:
+    req_id: str
+    is_store: bool
+    keys: list[OffloadKey]
+    window_block_ids: list[int]
+    """Blocks read that may be freed while the request runs."""
+    block_ids: list[int]
+    """Blocks read that may be freed when the request has finished."""
+
+
+class OffloadingConnector:
+    """Decides what is stored and loaded, over a pool of chunks.
+
+    `kv_cache_groups` are those of the scheduler's KVCacheConfig, `hash_block_size` the tokens of one of
+    `request.block_hashes`, `blocks_per_chunk` the blocks offloaded as one. With `offload_prompt_only`,
+    as is the default, generated tokens' blocks are not stored. `retention_interval` is
+    `KVCacheConfig.prefix_cache_retention_interval`. With `self_describing_kv_events`, events
+    carry tokens and parents; `use_int_block_hashes` is that of the KVCacheManager. Raises ValueError
+    for groups that cannot be offloaded.
+    """
+
+    def __init__(
+        self,
+        kv_cache_groups: Sequence[KVCacheGroupSpec],
+        manager: CPUOffloadingManager,
+        *,
+        hash_block_size: int,
+        blocks_per_chunk: int = 1,
+        offload_prompt_only: bool = True,
+        retention_interval: int | None = None,
+        self_describing_kv_events: bool = False,
+        use_int_block_hashes: bool = True,
+    ) -> None:
+        self.manager = manager
+        self._groups = offload_groups(kv_cache_groups, hash_block_size, blocks_per_chunk)
+        self._retention = retention(self._groups, retention_interval)
+        self._blocks_per_chunk = blocks_per_chunk
+        self._prompt_only = offload_prompt_only
+        self._events = OffloadEvents(
+            kv_cache_groups,
+            hash_block_size,
+            self_describing_kv_events,
+            partial(maybe_convert_block_hash, use_int_block_hashes=use_int_block_hashes),
+        )
+        self._requests: dict[str, OffloadRequest] = {}
+        self._jobs: dict[int, _Job] = {}
+        self._next_job = 0
+        self._stale_below = 0
+        """Jobs of lower numbers were forgotten by a reset."""
+        self._stale_loads: dict[int, str] = {}
+        """Of these, loads, whose requests wait for them all the same."""
+        self._load_jobs: dict[int, TransferJob] = {}
+        self._to_flush: set[int] = set()
+        self._allocated: set[int] = set()
+        """GPU blocks allocated for the step being scheduled."""
+        self._being_loaded: set[OffloadKey] = set()
+        self._read_by: dict[int, set[int]] = {}
+        """GPU block that may be allocated anew -> stores that read it."""
+
+    def on_new_request(self, request: OffloadedRequest) -> None:
+        """Know a request."""
+        groups = [GroupState(group) for group in self._groups]
+        self._requests[request.request_id] = OffloadRequest(request, groups)
+
+    def get_num_new_matched_tokens(
+        self, request: OffloadedRequest, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Return how many tokens can be loaded after those cached on the GPU, and whether any are.
+
+        None where it is to be asked again in a later step: its own transfers are under way, or chunks
+        that it would hit are being written, or are being loaded for another request.
+        """
+        state = self._requests[request.request_id]
+        for part in state.groups:
+            part.block_ids.clear()
+        if state.jobs:
+            return None, False
+        state.update_keys()
+        state.num_local_tokens = num_computed_tokens
+        if request.skip_reading_prefix_cache:
+            return 0, False
+        held = [Held(part.group, part.keys) for part in state.groups]
+
+        def lookup(key: OffloadKey) -> LookupResult:
+            result = self.manager.lookup(key)
+            if result is LookupResult.HIT:
+                self._events.on_hit(request, self._groups[key.group_idx], key, state.context)
+            return result
+
+        found = loadable_tokens(held, request.num_tokens, num_computed_tokens, lookup)
+        if found is None:
+            return None, False
+        loaded = (key for part in held for key in part.loaded_keys(num_computed_tokens, found))
+        if found and not self._being_loaded.isdisjoint(loaded):
+            return None, False
+        return found, bool(found)
+
+    def update_state_after_alloc(
+        self, request: OffloadedRequest, blocks: OffloadedBlocks, num_external_tokens: int
+    ) -> None:
+        """Plan the load of so many tokens into a request's blocks; nothing for none."""
+        if not num_external_tokens:
+            return
+        state = self._requests[request.request_id]
+        cached = state.num_local_tokens + num_external_tokens
+        keys: list[OffloadKey] = []
+        places: list[tuple[int, OffloadKey, int]] = []
+        for part in state.groups:
+            group = part.group
+            own = blocks.blocks[group.group_idx]
+            self._allocated.update(block.block_id for block in own)
+            end = -(-cached // group.block_size)
+            first = state.num_local_tokens // group.block_size
+            # Blocks below are hits; a window's blocks before its beginning are null blocks.
+            while first < end and (
+                own[first].block_id == NULL_BLOCK_ID or own[first].block_hash is not None
+            ):
+                first += 1
+            chunks = range(first // self._blocks_per_chunk, -(-cached // group.chunk_size))
+            if first < end:
+                keys += part.keys[chunks.start : chunks.stop]
+            for number in range(first, end):
+                chunk, offset = divmod(number, self._blocks_per_chunk)
+                places.append((own[number].block_id, part.keys[chunk], offset))
+            part.next_stored = chunks.stop
+        chunk_ids = dict(zip(keys, self.manager.prepare_load(keys, state.context), strict=True))
+        copies = tuple(BlockCopy(block, chunk_ids[key], offset) for block, key, offset in places)
+        job = self._begin(state, _Job(request.request_id, False, keys, [], []))
+        self._load_jobs[job] = TransferJob(request.request_id, is_store=False, copies=copies)
+        self._being_loaded.update(keys)
+
+    def build_connector_meta(
+        self,
+        *,
+        num_scheduled_tokens: Mapping[str, int],
+        new_block_ids: Mapping[str, Sequence[Sequence[int]]],
+        resumed_req_ids: Iterable[str] = (),
+        preempted_req_ids: Iterable[str] = (),
+        finished_req_ids: Iterable[str] = (),
+    ) -> OffloadingMetadata:
+        """Return what the step just scheduled copies, and what it waits for.
+
+        Of each scheduled request, `num_scheduled_tokens`; `new_block_ids` group by group: all its blocks
+        where it is new or resumed, else those allocated for this step. `preempted_req_ids` and
+        `finished_req_ids` since the step before.
+        """
+        for req_id in num_scheduled_tokens:
+            self._requests[req_id].update_keys()
+        self._take_new_blocks(new_block_ids, set(resumed_req_ids))
+        for req_id in preempted_req_ids:
+            if req_id in self._requests:
+                self._to_flush |= self._requests[req_id].jobs
+        for block_id in self._allocated & self._read_by.keys():
+            self._to_flush |= self._read_by[block_id]
+        finished = sorted(finished_req_ids)
+        stores = {}
+        for req_id in (*num_scheduled_tokens, *finished):
+            state = self._requests.get(req_id)
+            if state is not None:
+                stores.update(self._store(state, num_scheduled_tokens.get(req_id, 0)))
+        meta = OffloadingMetadata(self._load_jobs, stores, self._to_flush)
+        for req_id in finished:
+            state = self._requests.get(req_id)
+            if state is not None:
+                state.signaled = True
+                self.manager.on_request_finished(state.context)
+                if not state.jobs:
+                    del self._requests[req_id]
+        self._load_jobs, self._to_flush, self._allocated = {}, set(), set()
+        return meta
+
+    def update_connector_output(self, completed_jobs: Iterable[int]) -> list[str]:
+        """End jobs; return the requests whose load was among them."""
+        loaded = []
+        for number in completed_jobs:
+            if number < self._stale_below:
+                if number in self._stale_loads:
+                    loaded.append(self._stale_loads.pop(number))
+                continue
+            job = self._jobs.pop(number)
+            state = self._requests[job.req_id]
+            if job.is_store:
+                self.manager.complete_store(job.keys)
+                self._unwatch(number, job.window_block_ids)
+                if state.final_tokens is not None:
+                    self._unwatch(number, job.block_ids)
+            else:
+                self.manager.complete_load(job.keys)
+                self._being_loaded.difference_update(job.keys)
+                loaded.append(job.req_id)
+            state.jobs.remove(number)
+            if state.signaled and not state.jobs:
+                del self._requests[job.req_id]
+        return loaded
+
+    def request_finished(self, request: OffloadedRequest, *, aborted: bool) -> None:
+        """Know that a request has finished, and that its blocks may be allocated anew."""
+        state = self._requests[request.request_id]
+        if aborted:
+            state.final_tokens = request.num_computed_tokens
+        else:
+            # The last token was sampled, and never computed.
+            state.final_tokens = max(request.num_prompt_tokens, request.num_tokens - 1)
+        state.update_keys()
+        for number in state.jobs:
+            self._watch(number, self._jobs[number].block_ids)
+
+    def take_events(self) -> list[CacheEvent]:
+        """Return what happened in host memory since the last call."""
+        return self._events.translate(self.manager.take_events())
+
+    def has_pending_push_work(self) -> bool:
+        """Say whether jobs are under way."""
+        return bool(self._jobs)
+
+    def reset_cache(self) -> None:
+        """Forget all chunks; between steps. Jobs under way must end before the next step computes."""
+        if self._load_jobs or self._allocated:
+            raise BrokenInvariantError("reset within a step")
+        self._to_flush.update(self._jobs)
+        for req_id in [
+            key for key, state in self._requests.items() if state.final_tokens is not None
+        ]:
+            del self._requests[req_id]
+        self.manager.reset_cache()
+        for state in self._requests.values():
+            state.jobs.clear()
+            for part in state.groups:
+                part.next_stored = 0
+        self._stale_below = self._next_job
+        self._stale_loads.update(
+            (number, job.req_id) for number, job in self._jobs.items() if not job.is_store
+        )
+        self._jobs.clear()
+        self._read_by.clear()
+        self._being_loaded.clear()
+        self._events.reset()
+
+    def _take_new_blocks(
+        self, new_block_ids: Mapping[str, Sequence[Sequence[int]]], resumed: set[str]
+    ) -> None:
+        before = {
+            req_id: [
+                0 if req_id in resumed else len(part.block_ids)
+                for part in self._requests[req_id].groups
+            ]
+            for req_id in new_block_ids
+        }
+        for req_id, by_group in new_block_ids.items():
+            state = self._requests[req_id]
+            state.add_blocks(by_group, resumed=req_id in resumed)
+            for part in state.groups:
+                self._allocated.update(by_group[part.group.group_idx])
+        self._allocated.discard(NULL_BLOCK_ID)
+        # Blocks that left a window and are another's now cannot be stored any more.
+        for req_id, state in self._requests.items():
+            for number, part in enumerate(state.groups):
+                if part.group.window is None:
+                    continue
+                end = before[req_id][number] if req_id in before else len(part.block_ids)
+                for at in range(part.next_stored * self._blocks_per_chunk, end):
+                    if part.block_ids[at] in self._allocated:
+                        part.block_ids[at] = NULL_BLOCK_ID
+
+    def _store(self, state: OffloadRequest, num_scheduled: int) -> dict[int, TransferJob]:
+        """Return the job that stores what a request has to offer, under its number; none, empty."""
+        request = state.request
+        finished = state.final_tokens is not None
+        tokens = state.final_tokens if finished else request.num_computed_tokens + num_scheduled
+        tokens = min(tokens or 0, request.num_tokens)
+        if self._prompt_only:
+            tokens = min(tokens, request.num_prompt_tokens)
+        ends = [part.storable(tokens) for part in state.groups]
+        offered = {
+            part.keys[chunk]: (part, chunk)
+            for part in state.groups
+            for chunk in part.chunks_to_store(tokens, request, self._retention, finished=finished)
+        }
+        output = self.manager.prepare_store(offered, state.context) if offered else None
+        if offered and output is None:
+            return {}
+        for part, end in zip(state.groups, ends, strict=True):
+            part.next_stored = max(part.next_stored, end)
+        if output is None or not output.keys_to_store:
+            return {}
+        job = _Job(request.request_id, True, output.keys_to_store, [], [])
+        copies = []
+        for key, chunk_id in zip(output.keys_to_store, output.chunk_ids, strict=True):
+            part, chunk = offered[key]
+            self._events.on_store(request, part.group, chunk, key)
+            for offset, block_id in enumerate(part.blocks_of(chunk)):
+                if block_id != NULL_BLOCK_ID:
+                    copies.append(BlockCopy(block_id, chunk_id, offset))
+                    read = job.block_ids if part.group.window is None else job.window_block_ids
+                    read.append(block_id)
+        number = self._begin(state, job)
+        self._watch(number, job.window_block_ids)
+        if finished:
+            self._watch(number, job.block_ids)
+            if self._allocated.intersection(job.block_ids):
+                self._to_flush.add(number)
+        return {number: TransferJob(request.request_id, is_store=True, copies=tuple(copies))}
+
+    def _begin(self, state: OffloadRequest, job: _Job) -> int:
+        number = self._next_job
+        self._next_job += 1
+        self._jobs[number] = job
+        state.jobs.add(number)
+        return number
+
+    def _watch(self, number: int, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            self._read_by.setdefault(block_id, set()).add(number)
+
+    def _unwatch(self, number: int, block_ids: Iterable[int]) -> None:
+        for block_id in block_ids:
+            # A window's block can be there twice (see above).
+            readers = self._read_by.get(block_id, set())
+            readers.discard(number)
+            if not readers:
+                self._read_by.pop(block_id, None)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where jobs, requests and the pool tell different tales."""
+        self.manager.check()
+        of_requests = sorted(number for state in self._requests.values() for number in state.jobs)
+        if of_requests != sorted(self._jobs):
+            raise BrokenInvariantError(f"jobs {sorted(self._jobs)}, requests know {of_requests}")
+        for req_id, state in self._requests.items():
+            kinds = [self._jobs[number].is_store for number in state.jobs]
+            if not all(kinds) and len(kinds) > 1:
+                raise BrokenInvariantError(
+                    f"{req_id} is loaded while other jobs of it are under way"
+                )
+            for part in state.groups:
+                if part.next_stored > len(part.keys):
+                    raise BrokenInvariantError(f"{req_id} offered more chunks than it has")
+        for job in self._jobs.values():
+            wanted = LookupResult.HIT_PENDING if job.is_store else LookupResult.HIT
+            if any(self.manager.lookup(key) is not wanted for key in job.keys):
+                raise BrokenInvariantError(f"a chunk of a job of {job.req_id} is not {wanted.name}")
+        readers = {number for numbers in self._read_by.values() for number in numbers}
+        if not readers <= self._jobs.keys():
+            raise BrokenInvariantError(f"blocks are watched for jobs {readers - self._jobs.keys()}")

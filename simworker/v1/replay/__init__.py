@@ -1,0 +1,1 @@
+"""Recordings of vLLM's own KV cache manager, repeated on ours; nothing here serves."""

@@ -1,0 +1,92 @@
+"""A request of which only lengths and block hashes are known.
+
+Recorded workloads say how long a prompt is and which blocks it has in common with others, not what it
+says. The cache never looks at tokens, only at hashes, so that is enough. What is generated is nobody
+else's: blocks with generated tokens get hashes made up from the request's id, when they are asked for.
+A million generated tokens are one addition.
+"""
+
+from collections.abc import Sequence
+
+from xxhash import xxh3_128_digest
+
+from simworker.v1.hashing.block_hash import BlockHash
+from simworker.v1.requests.request import Request
+from simworker.v1.requests.sampling_params import SamplingParams
+
+
+class TraceRequest(Request):
+    """A request without token ids: events about it carry none.
+
+    `block_hashes` are those of the prompt's full blocks of `hash_block_size` tokens; further ones are
+    passed over. As everywhere, a hash stands for all tokens up to its block's end: who has numbers for
+    blocks alone chains them first. Raises ValueError where there are fewer hashes than full blocks, and
+    for numbers below 1.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        num_prompt_tokens: int,
+        block_hashes: Sequence[BlockHash],
+        hash_block_size: int,
+        max_tokens: int,
+        *,
+        arrival_time: float = 0.0,
+        priority: int = 0,
+        session_id: str | None = None,
+    ) -> None:
+        for name, value in (
+            ("num_prompt_tokens", num_prompt_tokens),
+            ("hash_block_size", hash_block_size),
+        ):
+            if value < 1:
+                raise ValueError(f"{name}: {value}, at least 1")
+        full = num_prompt_tokens // hash_block_size
+        if len(block_hashes) < full:
+            raise ValueError(f"block_hashes: {len(block_hashes)} for {full} full blocks")
+        super().__init__(
+            request_id,
+            (),
+            SamplingParams(max_tokens=max_tokens),
+            None,
+            arrival_time=arrival_time,
+            priority=priority,
+            session_id=session_id,
+        )
+        self.num_prompt_tokens = num_prompt_tokens
+        self.hash_block_size = hash_block_size
+        self._num_tokens = num_prompt_tokens
+        self._block_hashes = list(block_hashes[:full])
+        self._prompt_hashes = full
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return self._num_tokens
+
+    @property
+    def block_hashes(self) -> list[BlockHash]:
+        """Hashes of the full blocks: those given, then made-up ones."""
+        hashes = self._block_hashes
+        full = self._num_tokens // self.hash_block_size
+        if len(hashes) < full:
+            hashes += [
+                xxh3_128_digest(f"{self.request_id}/{number}".encode())
+                for number in range(len(hashes), full)
+            ]
+        return hashes
+
+    def append_output_tokens(self, num_tokens: int) -> None:
+        """Take so many generated tokens. O(1). Raises ValueError for a number below 0."""
+        if num_tokens < 0:
+            raise ValueError(f"num_tokens: {num_tokens}, at least 0")
+        self._num_tokens += num_tokens
+
+    def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
+        """Take generated tokens; only how many they are is kept."""
+        self.append_output_tokens(1 if isinstance(token_ids, int) else len(token_ids))
+
+    def discard_block_hashes(self) -> None:
+        """Forget the hashes that were made up; those given cannot be had again."""
+        del self._block_hashes[self._prompt_hashes :]

@@ -1,0 +1,265 @@
+"""How one step is put together: running requests first, then waiting ones, until a budget is spent.
+
+The question asked of every request is how many of its tokens are not computed; one for a request that
+decodes, what is left of the prompt for one that does not. The answer is cut to what the step has left,
+and the KV cache manager is asked for the slots. Where it has none,
+
+- a running request takes them from another: the last that was admitted, or, by priority, the one that
+  matters least, wherever it stands and even if this step had scheduled it already (its tokens go back
+  into the budget). The victim may be the request itself; then no further running request is looked at.
+- a waiting request waits on, and all behind it: nobody is preempted for its sake.
+
+After a preemption nothing waiting is admitted in the same step, or it would take the blocks just won.
+
+Source: `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` of 0.32.
+"""
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from simworker.v1.requests.request import Request, RequestStatus
+from simworker.v1.scheduling.request_queue import RequestQueue, SchedulingPolicy
+from simworker.v1.scheduling.scheduler_config import PauseState
+from simworker.v1.scheduling.scheduler_output import SchedulerOutput
+
+if TYPE_CHECKING:
+    from simworker.v1.scheduling.scheduler import Scheduler
+
+
+class _Verdict(Enum):
+    """What became of a waiting request."""
+
+    ADMITTED = auto()
+    PASSED_OVER = auto()
+    """For a reason of its own: those behind it get their chance."""
+    STOP = auto()
+    """There is no room for it: those behind it wait with it."""
+
+
+class ScheduleStep:
+    """One step being put together, into `output`."""
+
+    def __init__(self, scheduler: "Scheduler", output: SchedulerOutput) -> None:
+        self._scheduler = scheduler
+        self._manager = scheduler.kv_cache_manager
+        self._config = scheduler.config
+        self._output = output
+        self._budget = scheduler.config.token_budget
+        self._longest_prefill = self._long_prefill_threshold()
+        self._loras: set[str] = set()
+        self.has_preempted = False
+        """Whether a request gave its blocks to another in this step."""
+
+    def _long_prefill_threshold(self) -> int:
+        """Return the most tokens of one request; a request that is alone may use all there are."""
+        config = self._config
+        threshold = config.long_prefill_token_threshold
+        count = sum(self._scheduler.get_request_counts()) if threshold else 0
+        if count <= 1:
+            return config.max_model_len
+        if config.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, config.max_num_batched_tokens // count)
+        return threshold
+
+    # Running requests.
+
+    def schedule_running(self) -> None:
+        """Bring every running request on, in order, while the budget lasts."""
+        output = self._output
+        tokens, new_blocks = output.num_scheduled_tokens, output.req_to_new_blocks
+        lookahead, longest = self._config.num_lookahead_tokens, self._longest_prefill
+        last = self._config.max_model_len - 1
+        allocate_slots = self._manager.allocate_slots
+        block_size = self._scheduler.steady_block_size
+        self._index = 0
+        while self._index < len(self._scheduler.running) and self._budget > 0:
+            request = self._scheduler.running[self._index]
+            computed = request.num_computed_tokens
+            new = request.num_tokens - computed
+            if new == 1 and 0 < computed % block_size < block_size - 1:
+                # It has a slot, in a block that does not become full: there is nothing to ask for.
+                output.scheduled_running_reqs.append(request)
+                tokens[request.request_id] = 1
+                self._budget -= 1
+                self._index += 1
+                continue
+            new = min(new, longest, self._budget, last - computed)
+            if new <= 0:
+                self._index += 1
+                continue
+            while (
+                blocks := allocate_slots(request, new, num_lookahead_tokens=lookahead)
+            ) is None and self._preempt_for(request):
+                pass
+            if blocks is None:
+                break
+            output.scheduled_running_reqs.append(request)
+            tokens[request.request_id] = new
+            new_blocks[request.request_id] = blocks
+            self._budget -= new
+            self._index += 1
+
+    def _preempt_for(self, request: Request) -> bool:
+        """Preempt one request for another's sake; False where it was that one itself."""
+        scheduler = self._scheduler
+        running = scheduler.running
+        if scheduler.policy is SchedulingPolicy.PRIORITY:
+            victim = max(running, key=lambda one: (one.priority, one.arrival_time))
+            place = running.index(victim)
+            del running[place]
+            if place < self._index:
+                self._index -= 1
+            self._take_back(victim)
+        else:
+            victim = running.pop()
+        scheduler.preempt_request(victim)
+        self.has_preempted = True
+        return victim is not request
+
+    def _take_back(self, victim: Request) -> None:
+        """Undo what this step had decided for a request."""
+        output = self._output
+        tokens = output.num_scheduled_tokens.pop(victim.request_id, 0)
+        if tokens:
+            output.scheduled_running_reqs.remove(victim)
+            output.req_to_new_blocks.pop(victim.request_id, None)
+            self._budget += tokens
+
+    # Waiting requests.
+
+    def schedule_waiting(self) -> None:
+        """Admit waiting requests, in order, while budget, places and blocks last."""
+        scheduler, config = self._scheduler, self._config
+        if config.max_loras:
+            running = self._output.scheduled_running_reqs
+            self._loras = {one.lora_request.name for one in running if one.lora_request}
+        skipped: dict[RequestQueue, list[Request]] = {}
+        while self._budget > 0 and len(scheduler.running) < config.most_running:
+            queue = scheduler.kv_holding_waiting
+            if not queue and scheduler.pause_state is PauseState.UNPAUSED:
+                queue = scheduler.waiting
+            if not queue:
+                break
+            verdict = self._admit(queue.peek_request())
+            if verdict is _Verdict.STOP:
+                break
+            request = queue.pop_request()
+            if verdict is _Verdict.ADMITTED:
+                scheduler.deferred_waiting.discard(request)
+                continue
+            scheduler.deferred_waiting.add(request)
+            holding = _holds_kv_blocks(request)
+            kept = scheduler.kv_holding_waiting if holding else scheduler.waiting
+            skipped.setdefault(kept, []).append(request)
+        # Passed over, they keep their places.
+        for queue, requests in skipped.items():
+            queue.prepend_requests(reversed(requests))
+
+    def _admit(self, request: Request) -> _Verdict:
+        """Give a waiting request its first slots, and let it run, if that can be."""
+        scheduler, config = self._scheduler, self._config
+        if not self._is_ready(request) or not self._has_place_for_lora(request):
+            return _Verdict.PASSED_OVER
+        hits, local, external, load = None, 0, 0, False
+        computed = request.num_computed_tokens
+        looked_up = not computed
+        if looked_up:
+            found_here = self._manager.get_computed_blocks(request)
+            hits, local, request.shared_prefix_boundary = found_here
+            if scheduler.connector is not None:
+                found, load = scheduler.connector.get_num_new_matched_tokens(request, local)
+                if found is None:
+                    return _Verdict.PASSED_OVER
+                external = found
+            computed = local + external
+            if not request.num_preemptions:
+                request.num_cached_tokens = computed
+        # While a prefix is loaded nothing is computed.
+        new = 0 if load else min(request.num_tokens - computed, self._longest_prefill)
+        if new > self._budget:
+            if not config.enable_chunked_prefill:
+                return _Verdict.STOP
+            new = self._budget
+        blocks = self._manager.allocate_slots(
+            request,
+            new,
+            num_new_computed_tokens=local,
+            new_computed_blocks=hits,
+            num_lookahead_tokens=0 if load else config.num_lookahead_tokens,
+            num_external_computed_tokens=external,
+            delay_cache_blocks=load,
+            full_sequence_must_fit=config.scheduler_reserve_full_isl,
+            reserved_blocks=self._reserved_blocks() if load else 0,
+            has_scheduled_reqs=bool(scheduler.running),
+        )
+        if blocks is None:
+            return _Verdict.STOP
+        if looked_up:
+            self._manager.record_prefix_cache_stats(request, local)
+        blocks = self._manager.get_blocks(request.request_id)
+        if scheduler.connector is not None:
+            scheduler.connector.update_state_after_alloc(request, blocks, external)
+        request.num_computed_tokens = computed
+        if load:
+            request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+            scheduler.inflight_prefills.add(request)
+            return _Verdict.PASSED_OVER
+        self._take_in(request, new)
+        self._output.req_to_new_blocks[request.request_id] = blocks
+        return _Verdict.ADMITTED
+
+    def _is_ready(self, request: Request) -> bool:
+        """Whether it waits for its turn only; what it has loaded counts from now on."""
+        scheduler = self._scheduler
+        if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return True
+        if request.request_id not in scheduler.finished_recving_kv_req_ids:
+            return False
+        scheduler.finished_recving_kv_req_ids.remove(request.request_id)
+        self._manager.cache_blocks(request, request.num_computed_tokens)
+        # The last token is computed in any case: the next one is sampled from it.
+        request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
+        resumed = request.num_preemptions > 0
+        request.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
+        return True
+
+    def _reserved_blocks(self) -> int:
+        """Return how many more blocks it takes to compute all prompts under way.
+
+        A load holds its blocks without coming on, and is not preempted: it is admitted only if these
+        are left.
+        """
+        manager = self._manager
+        return sum(
+            manager.coordinator.get_num_blocks_to_allocate(
+                request.request_id,
+                min(request.num_tokens, self._config.max_model_len),
+                tuple(manager.empty_kv_cache_blocks.blocks),
+                request.num_computed_tokens,
+                apply_admission_cap=True,
+            )
+            for request in self._scheduler.inflight_prefills
+        )
+
+    def _has_place_for_lora(self, request: Request) -> bool:
+        most, lora = self._config.max_loras, request.lora_request
+        return not most or lora is None or lora.name in self._loras or len(self._loras) < most
+
+    def _take_in(self, request: Request, new: int) -> None:
+        scheduler, output = self._scheduler, self._output
+        scheduler.running.append(request)
+        resumed = request.status is RequestStatus.PREEMPTED
+        (output.scheduled_resumed_reqs if resumed else output.scheduled_new_reqs).append(request)
+        request.status = RequestStatus.RUNNING
+        if request.num_computed_tokens + new < request.num_tokens:
+            scheduler.inflight_prefills.add(request)
+        if request.lora_request is not None:
+            self._loras.add(request.lora_request.name)
+        output.num_scheduled_tokens[request.request_id] = new
+        self._budget -= new
+
+
+def _holds_kv_blocks(request: Request) -> bool:
+    """Whether a waiting request has blocks: it loads, or has loaded, its prefix."""
+    loading = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+    return loading or request.num_computed_tokens > 0

@@ -1,0 +1,1 @@
+"""Many workers on a virtual clock, and recorded workloads for them; no sockets."""
