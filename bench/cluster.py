@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.held_ports import HOST, HeldPorts
-from router.config import Pick, Probe
+from router.config.schema import Pick, Probe
 from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"

@@ -9,18 +9,18 @@ from bench.fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_
 from bench.look_up import BLOCKS, TOKENS, no_collector
 from indexer.embedded import embedded_index
 from indexer.keys.token import pack_tokens
-from router import config
-from router.answer_pick import MOST_TOLD
-from router.candidate_message import candidate_message
-from router.eligible import eligible
-from router.engine_load import Observed
+from router.api.pick import MOST_TOLD
+from router.assemble_picking import Picking
+from router.config import schema as config
+from router.load.engine_metrics import Observed
+from router.load.rank_bookings import Work
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.picking import Picking
-from router.pods import Pod, PodTable
-from router.rank_book import Work
-from router.score import Scorer
-from router.token_prompt import TokenPrompt
-from router.weigh import Ask
+from router.pick.candidate_message import candidate_message
+from router.pick.eligible import eligible
+from router.pick.scorer import Scorer
+from router.pick.weigh import Ask
+from router.pods.table import Pod, PodTable
+from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 
 PROMPTS = 200

@@ -31,8 +31,8 @@ from indexer.shared.writer.run import News, random_base, write
 from indexer.trust import Level
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
-from router.score import Scorer
-from router.token_prompt import TokenPrompt
+from router.pick.scorer import Scorer
+from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 
 PODS = 8

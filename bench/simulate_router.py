@@ -27,16 +27,16 @@ from indexer.keys.word import WORD_BYTES, pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolve.holding import Holding
 from indexer.watch.watched_rank import WatchedRank
-from router import config
-from router.book import Bookings
-from router.calibration import Calibration
-from router.engine_load import Observed
-from router.load import LoadTable
-from router.pick import Picker, PickSettings
-from router.pods import Pod
-from router.score import Scorer
-from router.sessions import Sessions
-from router.weigh import Ask
+from router.config import schema as config
+from router.load.bookings import Bookings
+from router.load.engine_metrics import Observed
+from router.load.table import LoadTable
+from router.pick.calibration import Calibration
+from router.pick.picker import Picker, PickSettings
+from router.pick.scorer import Scorer
+from router.pick.sessions import Sessions
+from router.pick.weigh import Ask
+from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
 

@@ -31,7 +31,7 @@ from prefixstore.store.trie import TrieStore
 from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from prefixstore.workers import Workers
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.token_prompt import TokenPrompt
+from router.prompt.token_prompt import TokenPrompt
 
 PROMPT_BYTES = 40_000
 NEW_BYTES = 2_000

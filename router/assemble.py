@@ -26,32 +26,32 @@ from indexer.process.listen import GRPC_OPTIONS, http_listener
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import Names
 from router import state_file
-from router.answer import Answerer
-from router.answer_pick import PickAnswerer
-from router.config import Config, IndexTable
-from router.credentials import engine_credentials, publisher_credentials
-from router.discover import Found, PodSource, Reconciler
-from router.discover_dns import DnsSource
-from router.discover_file import FileSource
-from router.discover_kubernetes import KubernetesSource
+from router.api.pick import PickAnswerer
+from router.api.score import Answerer
+from router.api.service import SERVICE, RouterService
+from router.assemble_picking import Picking
+from router.config.credentials import engine_credentials, publisher_credentials
+from router.config.schema import Config, IndexTable
 from router.drain import Drain
-from router.expose import http_app
-from router.follow import Follower
+from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
 from router.health_service import HealthService
-from router.loop import LoopThread
+from router.http import http_app
 from router.loop_lag import watch_lag
 from router.metrics import Metrics, PartsCollector
-from router.pick import Picker
-from router.picking import Picking
-from router.pods import PodTable
-from router.prompt import Limits, PromptReader
-from router.score import Scorer
-from router.service import SERVICE, RouterService
-from router.share_bookings import sharing
-from router.shared_index import SharedPods, asking, reached, shared_pods
-from router.texts import texts
-from router.window import GroupWindow
+from router.peers.run import sharing
+from router.pick.group_window import GroupWindow
+from router.pick.picker import Picker
+from router.pick.scorer import Scorer
+from router.pods.discover import Found, PodSource, Reconciler
+from router.pods.dns import DnsSource
+from router.pods.file import FileSource
+from router.pods.follow import Follower
+from router.pods.kubernetes import KubernetesSource
+from router.pods.shared_index import SharedPods, asking, reached, shared_pods
+from router.pods.table import PodTable
+from router.prompt.assemble import texts
+from router.prompt.reader import Limits, PromptReader
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.pods import Pod, PodTable
+from router.pods.table import Pod, PodTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Health:
 
 
 def fitness_of(pods: PodTable) -> Component:
-    """Return whether there is a pod that a request may be sent to (as `router.eligible` says)."""
+    """Return whether there is a pod that a request may be sent to (as `router.pick.eligible` says)."""
     known = list(pods)
     ready = sum(_may_serve(pod) for pod in known)
     if ready:

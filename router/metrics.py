@@ -19,10 +19,10 @@ from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, State
 from indexer.trust import Level
-from router.peer_bookings import PeerBookings
-from router.picking import Picking
-from router.shared_index import SharedPods
-from router.texts import Texts
+from router.assemble_picking import Picking
+from router.peers.exchange import PeerBookings
+from router.pods.shared_index import SharedPods
+from router.prompt.assemble import Texts
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)

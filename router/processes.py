@@ -3,7 +3,7 @@
 The kernel deals connections out among them (SO_REUSEPORT). They share no memory, so that none waits for
 another, and one that ends takes down only the calls it had; it is started again. What is kept of calls
 is a process's own, as with replicas: a booking is reported on the connection that it was picked on,
-unless bookings are shared (`router.share_bookings`).
+unless bookings are shared (`router.peers.run`).
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from router.config import Config
-from router.state_files import state_files
+from router.config.schema import Config
+from router.config.state_files import state_files
 
 log = logging.getLogger(__name__)
 

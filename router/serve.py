@@ -12,10 +12,10 @@ from indexer.process.end_signals import on_signals
 from indexer.process.http_log import pass_over_what_is_no_http
 from indexer.process.log_limit import limited_handler
 from router.assemble import running
-from router.config import Config
-from router.loop import new_loop
+from router.config.read import ConfigError, load
+from router.config.schema import Config
+from router.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
-from router.read_config import ConfigError, load
 
 
 def main(argv: Sequence[str] | None = None) -> int:

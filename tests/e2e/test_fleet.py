@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from publisher.__main__ import main as publish
-from router.read_config import load
+from router.config.read import load
 
 pytestmark = pytest.mark.deep
 

@@ -11,9 +11,9 @@ import pytest
 from bench.cluster import MODEL
 from indexer.keys.token import pack_tokens
 from router.assemble import running
+from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay

@@ -17,7 +17,7 @@ from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry, nobody
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.trust import Level
-from router.token_prompt import TokenPrompt
+from router.prompt.token_prompt import TokenPrompt
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
 

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import grpc
 
 from router import assemble
-from router.read_config import parse
-from router.service import SERVICE, RouterService
+from router.api.service import SERVICE, RouterService
+from router.config.read import parse
 
 CONFIG = """
 [server]

@@ -49,13 +49,13 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from indexer.shared.layout.record import BadRecordError, read_record
     from indexer.shared.query import lookup
     from indexer.watch.client import ProtocolError, Watcher
-    from router import body
-    from router.body import BadPromptError
+    from router.api.score_codec import parse_request
     from router.pb.warmpath.v1 import router_pb2 as pb
-    from router.score import Scorer
-    from router.token_ids import listed_ids
-    from router.token_prompt import TokenPrompt
-    from router.wire import parse_request
+    from router.pick.scorer import Scorer
+    from router.prompt import body
+    from router.prompt.body import BadPromptError
+    from router.prompt.token_ids import listed_ids
+    from router.prompt.token_prompt import TokenPrompt
     from scorer.strategies.by_name import longest_prefix
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz

@@ -61,7 +61,7 @@ def test_a_line_has_a_length() -> None:
     [
         ("grpc._cython.cygrpc", asyncio.CancelledError, False),
         ("grpc._cython.cygrpc", ValueError, True),
-        ("router.service", asyncio.CancelledError, True),
+        ("router.api.service", asyncio.CancelledError, True),
     ],
 )
 def test_a_caller_that_leaves_writes_no_traceback(

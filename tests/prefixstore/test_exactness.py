@@ -24,7 +24,7 @@ from prefixstore.pool import TokenizerPool
 from prefixstore.store.lru import LruStore
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
-from router.body import ChatBody, parse_chat, parse_completions
+from router.prompt.body import ChatBody, parse_chat, parse_completions
 from tests.examples import examples
 from tests.recordings import VLLM_TRACE
 

@@ -21,9 +21,9 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from publisher.__main__ import main
 from router.assemble import Running, running
+from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 
 

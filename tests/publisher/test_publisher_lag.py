@@ -10,9 +10,9 @@ from indexer.watch.engine_cache import engine_cache
 from publisher.metrics import PublisherCollector
 from publisher.places import Places
 from publisher.watch_server import WatchServer
-from router.attribution import Row
-from router.facts import PodFacts, RankFacts
-from router.findings import findings
+from router.diagnosis.attribution import Row
+from router.diagnosis.facts import PodFacts, RankFacts
+from router.diagnosis.findings import findings
 
 
 def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doctor_names_it() -> (

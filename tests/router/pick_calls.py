@@ -12,19 +12,19 @@ from picker_parts import Parts
 
 from indexer.keys.token import pack_tokens
 from indexer.shared.redis.command import Command
-from router.answer_pick import PickAnswerer
-from router.attribution import Attribution
-from router.decisions import Decisions
+from router.api.pick import PickAnswerer
+from router.api.service import RouterService
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick import Picker
-from router.pods import Pod, PodTable
-from router.prompt import ReadPrompt
-from router.service import RouterService
-from router.token_prompt import TokenPrompt
-from router.told_bookings import Told
-from router.weigh import Ask
-from router.window import GroupWindow
+from router.peers.received import Told
+from router.pick.group_window import GroupWindow
+from router.pick.picker import Picker
+from router.pick.weigh import Ask
+from router.pods.table import Pod, PodTable
+from router.prompt.reader import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
 
 BLOCKS = 4
 WINDOW_SECONDS = 0.05

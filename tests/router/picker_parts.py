@@ -12,16 +12,16 @@ from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import Names
 from indexer.watch.watched_rank import WatchedRank
-from router.book import Bookings
-from router.calibration import Calibration
-from router.load import LoadTable
-from router.peer_bookings import PeerBookings
-from router.pick import Picker, PickSettings
-from router.placed import Placed
-from router.pods import Pod, Role
-from router.score import Scorer
-from router.sessions import Sessions
-from router.weigh import Ask, Choice
+from router.load.bookings import Bookings
+from router.load.table import LoadTable
+from router.peers.exchange import PeerBookings
+from router.pick.calibration import Calibration
+from router.pick.pending import Placed
+from router.pick.picker import Picker, PickSettings
+from router.pick.scorer import Scorer
+from router.pick.sessions import Sessions
+from router.pick.weigh import Ask, Choice
+from router.pods.table import Pod, Role
 
 BLOCK = 16
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc.aio
 
 from router.assemble import Running, running
-from router.read_config import parse
+from router.config.read import parse
 
 
 @asynccontextmanager

@@ -19,14 +19,14 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolve.saved import SavedHolding
 from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.trust import Level
-from router import score as score_module
 from router import state_file
-from router.answer import Answerer
-from router.follow import _restore as restore
+from router.api.score import Answerer
 from router.pb.warmpath.v1 import router_pb2
-from router.pods import Pod, PodTable
-from router.score import Scorer
-from router.token_prompt import TokenPrompt
+from router.pick import scorer as score_module
+from router.pick.scorer import Scorer
+from router.pods.follow import _restore as restore
+from router.pods.table import Pod, PodTable
+from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.by_name import longest_prefix
 from tests.examples import examples
 from tests.indexer.sides import FORMS, Event, Side, removed, stored

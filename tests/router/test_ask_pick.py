@@ -8,7 +8,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from router import ask_pick, doctor
+from router.commands import doctor
+from router.commands import pick as ask_pick
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 

@@ -9,7 +9,7 @@ from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
-from router.pods import Pod
+from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 
 

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from weighed import BLOCK, TOKENS, choice, follow, option, placed
 
 from indexer.engines.cache_groups import Layout
-from router.attribution import Attribution, Row, ShadowRow
-from router.placed import Placed
+from router.diagnosis.attribution import Attribution, Row, ShadowRow
+from router.pick.pending import Placed
 from tests.examples import examples
 
 

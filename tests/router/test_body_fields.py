@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
-from router import body_fields
-from router.body import BadPromptError, CompletionBody, parse_chat, parse_completions
-from router.body_fields import MOST_VALUES, value_counts
+from router.prompt import body_fields
+from router.prompt.body import BadPromptError, CompletionBody, parse_chat, parse_completions
+from router.prompt.body_fields import MOST_VALUES, value_counts
 
 MESSAGES = [{"role": "user", "content": "a"}]
 LISTS: list[Any] = [[]] * MOST_VALUES

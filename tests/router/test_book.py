@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.book import Bookings, Work
+from router.load.bookings import Bookings, Work
 from scorer.candidate import IDLE, Load
 from tests.examples import examples
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.book import Booking, Bookings, Work
-from router.calibration import FASTEST, LEAST, SLOWEST, Calibration
+from router.load.bookings import Booking, Bookings, Work
+from router.pick.calibration import FASTEST, LEAST, SLOWEST, Calibration
 
 
 class Rank:

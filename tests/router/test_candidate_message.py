@@ -2,7 +2,7 @@
 
 import asyncio
 
-from router.candidate_message import AT_ONCE, candidate_message, candidate_messages
+from router.pick.candidate_message import AT_ONCE, candidate_message, candidate_messages
 from tests.router.picker_parts import Parts
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from router import ask, cli
+from router import cli
+from router.commands import client as ask
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 

@@ -11,8 +11,8 @@ from indexer.engines import vllm
 from indexer.follow.rank_source import RankSource
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level
-from router.pods import Pod
-from router.token_prompt import TokenPrompt
+from router.pods.table import Pod
+from router.prompt.token_prompt import TokenPrompt
 from simworker.engine import Generation
 from simworker.v1.assemble import build_engine
 from simworker.v1.cache.kv_cache_event import CacheEvent

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from router import check_config
-from router.read_config import ConfigError, load, parse
-from router.toml_lines import find_line
+from router.commands import check_config
+from router.config.read import ConfigError, load, parse
+from router.config.toml_lines import find_line
 
 BAD = sorted((Path(__file__).parents[1] / "badconfig").glob("*.toml"))
 ROOT = Path(__file__).parents[2]

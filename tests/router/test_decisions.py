@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from weighed import choice, follow, option, placed
 
-from router.candidate_message import candidate_message, source_message
-from router.decisions import ENDS, MOST_CANDIDATES, Decisions
-from router.load import Part
+from router.diagnosis.decisions import ENDS, MOST_CANDIDATES, Decisions
+from router.load.table import Part
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.placed import Placed
+from router.pick.candidate_message import candidate_message, source_message
+from router.pick.pending import Placed
 from tests.examples import examples
 
 

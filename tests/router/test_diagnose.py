@@ -6,13 +6,13 @@ import pytest
 from weighed import FakeRank, choice, option, placed
 
 from indexer.trust import Level, Trust
-from router.attribution import Attribution
-from router.book import Bookings
-from router.diagnose import diagnose
-from router.engine_load import Observed
-from router.load import LoadTable
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.diagnose import diagnose
+from router.load.bookings import Bookings
+from router.load.engine_metrics import Observed
+from router.load.table import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pods import Pod, Status
+from router.pods.table import Pod, Status
 
 NOW = 1000.0
 

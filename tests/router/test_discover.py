@@ -12,13 +12,14 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import discover_file, read_config
-from router.config import Model, Pod, PodSet
-from router.discover import Found, Reconciler
-from router.discover_dns import DnsSource
-from router.discover_file import FileSource
-from router.discover_kubernetes import KubernetesSource
-from router.read_config import ConfigError, parse
+from router.config import read as read_config
+from router.config.read import ConfigError, parse
+from router.config.schema import Model, Pod, PodSet
+from router.pods import file as discover_file
+from router.pods.discover import Found, Reconciler
+from router.pods.dns import DnsSource
+from router.pods.file import FileSource
+from router.pods.kubernetes import KubernetesSource
 
 
 class Follower:
@@ -284,7 +285,7 @@ async def test_pods_are_listed_by_label_and_watched(cluster: tuple[Cluster, Any]
 async def test_a_watch_that_ends_begins_with_a_new_list(
     cluster: tuple[Cluster, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from router import discover_kubernetes
+    from router.pods import kubernetes as discover_kubernetes
 
     monkeypatch.setattr(discover_kubernetes, "RETRY_SECONDS", 0.001)
     server, api = cluster
@@ -370,7 +371,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
 ) -> None:
     from kubernetes_asyncio.config import kube_config
 
-    from router import discover_kubernetes
+    from router.pods import kubernetes as discover_kubernetes
 
     monkeypatch.setattr(discover_kubernetes, "RETRY_SECONDS", 0.001)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))

@@ -6,9 +6,9 @@ import pytest
 from weighed import FakeRank
 
 from indexer.trust import Level, Trust
-from router.eligible import eligible
-from router.pods import Pod, PodTable, Status
-from router.weigh import NoPodError
+from router.pick.eligible import eligible
+from router.pick.weigh import NoPodError
+from router.pods.table import Pod, PodTable, Status
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
 ILL = Status(healthy=False, reason="no answer in time")

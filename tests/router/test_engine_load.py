@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.engine_load import NAMES, Observed, parse
+from router.load.engine_metrics import NAMES, Observed, parse
 from tests.simworker.local_worker import LocalWorker
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from router.assemble import running
+from router.config.read import ConfigError, load, parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import ConfigError, load, parse
 from tests.indexer.trtllm_answers import CREATED, answer
 from tests.servers.certificates import Authority
 

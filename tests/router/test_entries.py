@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.body import BadPromptError
-from router.entries import check_entries
+from router.api.entries import check_entries
+from router.api.score_codec import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.wire import parse
+from router.prompt.body import BadPromptError
 
 ITEM = pb.MultimodalItem(hash="h", length=1)
 UNKNOWN_GROUP = b"\xfb\x07\xfc\x07"

@@ -10,9 +10,9 @@ import pytest
 
 from indexer.keys.token import unpack_tokens
 from prefixstore.tokenizers.tokenizer import FolderTokenizer
-from router import ask
 from router.assemble import running
-from router.read_config import parse
+from router.commands import client as ask
+from router.config.read import parse
 
 PROMPT = "You are a patient assistant that explains prefix caching. " * 40
 

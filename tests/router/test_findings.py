@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from indexer.shared.records.registry import NOBODY
 from indexer.trust import BEHIND, DRIFTED, Level, Trust
-from router.attribution import Row
-from router.evidence import Evidence, Tally
-from router.facts import Finding, PodFacts, RankFacts
-from router.findings import findings
-from router.mispredictions import ENOUGH, GAP, OFF_SHARE
-from router.weigh import Traits
+from router.diagnosis.attribution import Row
+from router.diagnosis.evidence import Evidence, Tally
+from router.diagnosis.facts import Finding, PodFacts, RankFacts
+from router.diagnosis.findings import findings
+from router.diagnosis.mispredictions import ENOUGH, GAP, OFF_SHARE
+from router.pick.weigh import Traits
 
 NOW = 1000.0
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)

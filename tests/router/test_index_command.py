@@ -19,8 +19,8 @@ from indexer.keys.token import pack_tokens
 from indexer.shared.layout.names import Names, checkpoint
 from indexer.shared.layout.record import read_record
 from indexer.shared.sweep.sweeper import AT_REST
-from router.index_command import main
-from router.index_difference import Difference
+from router.commands.index.command import main
+from router.commands.index.difference import Difference
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.publisher.published_pod import IDS, SETTINGS, Pod
@@ -217,7 +217,7 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
         while writer.fenced < names.buckets:
             writer.fence()
         writer.tell()
-    code = "import sys; from router.index_command import main; sys.exit(main())"
+    code = "import sys; from router.commands.index.command import main; sys.exit(main())"
     reading, writing = os.pipe()
     os.close(reading)
     try:

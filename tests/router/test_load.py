@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.book import Bookings, Work
-from router.correction import UNKNOWN_TOKENS
-from router.engine_load import Observed
-from router.load import LoadTable
+from router.load.bookings import Bookings, Work
+from router.load.correction import UNKNOWN_TOKENS
+from router.load.engine_metrics import Observed
+from router.load.table import LoadTable
 from scorer.candidate import Load
 from scorer.prefill import PrefillModel
 from tests.examples import examples

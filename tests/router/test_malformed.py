@@ -7,10 +7,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from router.api.malformed import malformed
 from router.assemble import running
-from router.malformed import malformed
+from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.read_config import parse
 
 CALLS = ("Score", "Pick", "Report", "ListPods")
 BAD = b"\xff\xfe"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
 
-from router.body import BadPromptError
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.body import BadPromptError
 from tests.examples import examples
 
 

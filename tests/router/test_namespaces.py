@@ -9,11 +9,11 @@ from weighed import FakeRank
 from indexer.keys.token import pack_tokens
 from indexer.limits import Limits
 from indexer.trust import Level, Trust
-from router.namespaces import limit_known, set_apart
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pods import Pod, Status
-from router.prompt import ReadPrompt
-from router.token_prompt import TokenPrompt
+from router.pods.namespaces import limit_known, set_apart
+from router.pods.table import Pod, Status
+from router.prompt.reader import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
 from tests.router.service_stand import IDS, packed, standing
 
 

@@ -13,14 +13,14 @@ from picker_parts import KeyedPrompt, Parts
 
 from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Command, RefusedError
-from router import booking_id
-from router.book import Bookings, Work
-from router.engine_load import Observed
-from router.load import LoadTable
-from router.others_book import NOBODY
-from router.peer_bookings import HEARTBEAT_SECONDS, PeerBookings
-from router.report_relay import MOST_REPORTS
-from router.told_bookings import EXPIRE_SECONDS, Told
+from router.load.bookings import Bookings, Work
+from router.load.engine_metrics import Observed
+from router.load.other_routers import NOBODY
+from router.load.table import LoadTable
+from router.peers import booking_id
+from router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
+from router.peers.received import EXPIRE_SECONDS, Told
+from router.peers.report_relay import MOST_REPORTS
 from scorer.candidate import Load
 from scorer.policies.warmpath import Warmpath
 from tests.examples import examples

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from router.config import Pick
+from router.config.schema import Pick
 from scorer.policy import make_policy, policy_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pick.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 
-from router.answer_pick import MOST_TOLD
+from router.api.pick import MOST_TOLD
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 THREE = QUIET + pod("a") + pod("b") + pod("c")

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 
-from router.engine_load import Observed
-from router.pods import Pod
-from router.weigh import NoPodError
+from router.load.engine_metrics import Observed
+from router.pick.weigh import NoPodError
+from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 from tests.examples import examples
 

@@ -19,11 +19,11 @@ from indexer.follow.subscribe import Subscriber
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.trust import Level
-from router.config import Probe
-from router.credentials import engine_credentials
-from router.engine_load import Observed
-from router.pods import Pod, Status
-from router.probe import LOOKS, MOST_BYTES, Prober
+from router.config.credentials import engine_credentials
+from router.config.schema import Probe
+from router.load.engine_metrics import Observed
+from router.pods.probe import LOOKS, MOST_BYTES, Prober
+from router.pods.table import Pod, Status
 from tests.indexer.engine_model import EngineModel
 from tests.servers.certificates import Authority
 from tests.simworker.local_worker import LocalWorker

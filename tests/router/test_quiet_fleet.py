@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from picker_parts import KeyedPrompt, Parts, first
 
-from router.pick import Picker
+from router.pick.picker import Picker
 from scorer.prefill import PrefillModel
 
 BLOCKS = 100

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from bench.cluster import Process, Worker, WorkerSettings
-from router import record, verify
+from router.commands.verify import command as verify
+from router.commands.verify import record
 
 SETTINGS = WorkerSettings(blocks=60, block_size=4, speed=1000.0, vocab_size=2048)
 

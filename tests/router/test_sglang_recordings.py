@@ -21,11 +21,11 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
-from router.namespaces import limit_known, set_apart
-from router.pods import Pod, Status
-from router.prompt import ReadPrompt
-from router.score import Scorer
-from router.token_prompt import TokenPrompt
+from router.pick.scorer import Scorer
+from router.pods.namespaces import limit_known, set_apart
+from router.pods.table import Pod, Status
+from router.prompt.reader import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 
 RECORDINGS = Path(__file__).parent / "sglang"

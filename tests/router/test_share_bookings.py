@@ -17,12 +17,13 @@ from pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, un
 from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Redis, Reply
 from indexer.shared.redis.connect import RedisSettings, connect
-from router import booking_id, share_bookings
-from router.book import Bookings, Work
-from router.load import LoadTable
+from router.load.bookings import Bookings, Work
+from router.load.table import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.peer_bookings import PeerBookings
-from router.share_bookings import sharing
+from router.peers import booking_id
+from router.peers import run as share_bookings
+from router.peers.exchange import PeerBookings
+from router.peers.run import sharing
 from scorer.policies.warmpath import Warmpath
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer

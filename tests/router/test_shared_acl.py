@@ -12,7 +12,7 @@ from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Call, Command, RefusedError, Script
 from indexer.shared.redis.connect import RedisSettings, connect
 from publisher.assemble import publishing
-from router.index_command import main
+from router.commands.index.command import main
 from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_sentinel import RedisSentinel
@@ -73,8 +73,8 @@ def test_the_rule_names_just_the_commands_that_the_code_does(redis_server: Redis
     files = [
         *(ROOT / "indexer" / "shared").rglob("*.py"),
         *(ROOT / "indexer" / "shared").rglob("*.lua"),
-        *(ROOT / "router").glob("index_*.py"),
-        *(ROOT / "router").glob("*bookings.py"),
+        *(ROOT / "router" / "commands" / "index").glob("*.py"),
+        *(ROOT / "router" / "peers").glob("*.py"),
     ]
     text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     known = {entry[0].decode().upper() for entry in redis_server.raw("COMMAND")}

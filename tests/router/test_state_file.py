@@ -17,12 +17,13 @@ import pytest
 
 from bench.cluster import MODEL, Process, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
-from router import check_config, serve, state_file
+from router import serve, state_file
 from router.assemble import running
-from router.config import Config
+from router.commands import check_config
+from router.config.read import parse
+from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))

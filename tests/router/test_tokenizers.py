@@ -19,11 +19,11 @@ from fake_hub import COMMIT, REPO, FakeHub, sha256
 from bench.cluster import Process, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
 from prefixstore.tokenizers.tokenizer import FolderTokenizer
-from router import check_config
 from router.assemble import running
+from router.commands import check_config
+from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.read_config import parse
 
 TEXT = "You are a patient assistant that explains prefix caching, step by step."
 CHAT = {"messages": [{"role": "user", "content": TEXT}]}

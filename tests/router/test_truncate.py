@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from indexer.keys.token import pack_tokens, unpack_tokens
-from router.body import BadPromptError, parse_completions
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.body import BadPromptError, parse_completions
 from tests.router.service_stand import IDS, Stand, standing
 
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step."

@@ -14,10 +14,10 @@ from indexer.engines.event import Stored
 from indexer.index.contract import Index
 from indexer.keys.key import Keyspace, chain
 from indexer.trust import Level
-from router import predict, recording
-from router.predict import Conditions, verify
-from router.recording import Frame, Life, read_recording
-from router.verify import main
+from router.commands.verify import predict, recording
+from router.commands.verify.command import main
+from router.commands.verify.predict import Conditions, verify
+from router.commands.verify.recording import Frame, Life, read_recording
 from tests.recordings import KV_CACHE_MANAGER, VLLM_TRACE
 
 Lines = list[dict[str, Any]]

@@ -5,9 +5,9 @@ from picker_parts import KeyedPrompt, Parts, SizedPrompt, first
 
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
-from router.engine_load import Observed
-from router.options import Option
-from router.pods import Pod, Status
+from router.load.engine_metrics import Observed
+from router.pick.options import Option
+from router.pods.table import Pod, Status
 from scorer.policy import UnknownPolicyError
 
 

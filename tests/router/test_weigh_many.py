@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router import weigh
-from router.engine_load import Observed
-from router.options import Option
-from router.others_book import rank_told
-from router.told_bookings import Told
-from router.weigh import Choice
+from router.load.engine_metrics import Observed
+from router.load.other_routers import rank_told
+from router.peers.received import Told
+from router.pick import weigh
+from router.pick.options import Option
+from router.pick.weigh import Choice
 from tests.examples import examples
 from tests.router.picker_parts import KeyedPrompt, Parts
 

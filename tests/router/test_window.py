@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
-from router.decisions import Decisions
-from router.pods import Pod
-from router.token_prompt import TokenPrompt
-from router.weigh import Ask, NoPodError
-from router.window import Chosen, GroupWindow
+from router.diagnosis.decisions import Decisions
+from router.pick.group_window import Chosen, GroupWindow
+from router.pick.weigh import Ask, NoPodError
+from router.pods.table import Pod
+from router.prompt.token_prompt import TokenPrompt
 from scorer.policy import UnknownPolicyError
 from tests.router.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.body import BadPromptError
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.token_ids import listed_ids
-from router.wire import (
+from router.api.score_codec import (
     match_part,
     parse_request,
     score_entry,
@@ -19,6 +15,10 @@ from router.wire import (
     stream_reply,
     varint,
 )
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.prompt.body import BadPromptError
+from router.prompt.token_ids import listed_ids
 from scorer.match import TIERS, Match, Span
 
 IDS = st.lists(st.integers(0, (1 << 32) - 1), max_size=50)

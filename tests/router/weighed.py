@@ -5,11 +5,11 @@ from itertools import count
 
 from indexer.engines.cache_groups import Group, Layout
 from indexer.trust import Level, Trust
-from router.options import FewOptions, Option
-from router.placed import Placed, Predicted
-from router.pods import Pod
-from router.rank_book import Booking, Work
-from router.weigh import Choice, Traits
+from router.load.rank_bookings import Booking, Work
+from router.pick.options import FewOptions, Option
+from router.pick.pending import Placed, Predicted
+from router.pick.weigh import Choice, Traits
+from router.pods.table import Pod
 from scorer.candidate import Candidate, Load
 from scorer.match import Match, Span
 

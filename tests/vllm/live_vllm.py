@@ -23,11 +23,11 @@ import pytest
 
 from bench.held_ports import HeldPorts
 from router.assemble import running
+from router.commands.verify.predict import verify
+from router.commands.verify.recording import read_recording
+from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from router.predict import verify
-from router.read_config import parse
-from router.recording import read_recording
 
 FOLDER = Path(os.environ["WARMPATH_VLLM_FOLDER"])
 """Holds the virtual environment `v`, and the models `tiny-llama` and `tiny-lora`."""

@@ -38,7 +38,7 @@ COPY_BYTES = 64 << 20
 FRESH_SECONDS = 0.05
 SLACK_SECONDS = 0.25
 """How much older a part may be when the answer is made: it may have waited for siblings of its prompt
-(`router.window`), or for its turn."""
+(`router.pick.group_window`), or for its turn."""
 POLL_SECONDS = 0.25
 """Pause between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0

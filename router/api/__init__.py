@@ -1,0 +1,1 @@
+"""The gRPC edge: services, Score's bytes, answers as messages; decisions are made below."""

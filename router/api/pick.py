@@ -1,0 +1,334 @@
+"""Answers to what concerns picks: Pick, Report, Explain, ListDecisions, Diagnose. No sockets."""
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Literal
+
+from google.protobuf.message import DecodeError
+
+from indexer.ingest import Ingest
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.decisions import Decisions
+from router.diagnosis.diagnose import diagnose
+from router.load.engine_metrics import MOST_REQUESTS, Observed
+from router.load.table import LoadTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.peers import booking_id
+from router.peers.exchange import PeerBookings
+from router.pick.candidate_message import candidate_message, candidate_messages, source_message
+from router.pick.eligible import eligible
+from router.pick.group_window import Chosen, GroupWindow
+from router.pick.picker import Picker
+from router.pick.underway import Underway
+from router.pick.weigh import Ask, Choice, Traits
+from router.pods.namespaces import set_apart
+from router.pods.table import PodTable
+from router.prompt.body import BadPromptError
+from router.prompt.bounds import check_name
+from router.prompt.deadline import TimeLeft
+from router.prompt.reader import PromptReader
+from router.prompt.token_prompt import TokenPrompt
+from scorer.policy import UnknownPolicyError
+
+log = logging.getLogger(__name__)
+
+ENDS: dict[int, Literal["finished", "failed"]] = {
+    pb.ReportRequest.FINISHED: "finished",
+    pb.ReportRequest.FAILED: "failed",
+}
+
+EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value}
+
+FORMS: dict[str, Literal["ids", "text", "chat"]] = {"chat_body": "chat", "text": "text"}
+"""What a prompt's form counts as; a completions body may hold ids as well as a text."""
+
+MOST_SESSION_BYTES = 256
+
+MOST_TOLD = 64
+"""Candidates in an answer to Pick, the pick among them: to tell of all costs more than to weigh them,
+and nobody tries so many fall-backs."""
+
+
+class PickAnswerer:
+    """Answers with messages. `clock` is the ingest's; `wall_offset` brings it to the Unix epoch.
+
+    Reports of bookings of `peers`, routers that share theirs, are handed on to them.
+    """
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        pods: PodTable,
+        ingest: Ingest,
+        *,
+        picker: Picker,
+        window: GroupWindow,
+        loads: LoadTable,
+        decisions: Decisions,
+        attribution: Attribution,
+        clock: Callable[[], float],
+        wall_offset: float,
+        peers: PeerBookings | None = None,
+    ) -> None:
+        self._peers = peers
+        self._reader = reader
+        self._pods = pods
+        self._picker = picker
+        self._loads = loads
+        self._decisions = decisions
+        self._attribution = attribution
+        self._ingest = ingest
+        self._window = window
+        self._underway = Underway()
+        self._clock = clock
+        self._wall_offset = wall_offset
+
+    @asynccontextmanager
+    async def pick(
+        self, request: pb.PickRequest, timeout: float, patience: float = math.inf
+    ) -> AsyncIterator[pb.PickResponse]:
+        """Answer Pick and book the work. Raises NoPodError where there is none to choose from.
+
+        The caller writes the answer in the context. Where that ends in an error, cancelled for one, the
+        pick is withdrawn. Text is tokenised for at most `timeout` seconds; looking things up ends by
+        `patience`. What cannot be tokenised counts by its length. Raises PickEndedError where the end of
+        the pick is reported before it is made, or another pick takes its name.
+        """
+        name = request.booking_id
+        _check_name(name)
+        if booking_id.router_of(name):
+            raise BadPromptError("booking_id", "has the form of the router's own names")
+        self._observe(request.loads)
+        with self._underway.pick(name):
+            ask = await self._ask(request, timeout, patience)
+            ask = replace(ask, shadow=request.shadow, booking_id=name)
+            placed, choice = await self._choose(ask)
+        try:
+            yield self._response(ask, placed.booking_id, choice)
+        except BaseException:
+            self._picker.withdraw(placed, self._clock())
+            raise
+        self._picker.settle(placed, self._clock())
+
+    async def _choose(self, ask: Ask) -> Chosen:
+        try:
+            if ask.unread:
+                # Nobody knows whether another is the same.
+                return self._picker.reserve(ask, self._clock())
+            return await self._window.choose(ask)
+        except UnknownPolicyError as error:
+            raise BadPromptError("policy", str(error)) from error
+
+    def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
+        told, decode = choice.options[:MOST_TOLD], choice.decode[:MOST_TOLD]
+        response = pb.PickResponse(
+            booking_id=name,
+            prompt_tokens=choice.prompt_tokens,
+            reckoned_tokens=ask.unread,
+            reckoned_because=ask.unread_because,
+            candidates=[candidate_message(one, self._wall_offset) for one in told],
+            decode_candidates=[candidate_message(one, self._wall_offset) for one in decode],
+            candidates_left_out=len(choice.options) - len(told),
+            decode_candidates_left_out=len(choice.decode) - len(decode),
+        )
+        if choice.source is not None:
+            response.source.CopyFrom(source_message(choice.source))
+        return response
+
+    async def explain(
+        self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
+    ) -> pb.ExplainResponse:
+        """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
+        self._observe(request.loads)
+        ask = await self._ask(request, timeout, patience)
+        now = self._clock()
+        try:
+            choice = self._picker.weigh(ask, now)
+        except UnknownPolicyError as error:
+            raise BadPromptError("policy", str(error)) from error
+        response = pb.ExplainResponse(
+            prompt_tokens=choice.prompt_tokens,
+            policy=choice.policy,
+            utilisation=choice.utilisation,
+            reason=choice.reason,
+            reckoned_tokens=ask.unread,
+            reckoned_because=ask.unread_because,
+        )
+        for told, options in (
+            (response.candidates, choice.options),
+            (response.decode_candidates, choice.decode),
+        ):
+            told.extend(
+                await candidate_messages(
+                    options,
+                    self._wall_offset,
+                    lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
+                )
+            )
+        if choice.source is not None:
+            response.source.CopyFrom(source_message(choice.source))
+        return response
+
+    def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        """Answer Report."""
+        if not request.booking_id:
+            raise BadPromptError("booking_id", "is missing")
+        _check_name(request.booking_id)
+        self._observe(request.loads)
+        self._check_report(request)
+        now = self._clock()
+        known = self._reported(request, now)
+        if not known:
+            known = self._hand_on(request, now)
+        elif request.event in ENDS and not booking_id.router_of(request.booking_id):
+            # An earlier pick of the name, whose answer nobody read, may be booked at another router.
+            released = pb.ReportRequest(
+                booking_id=request.booking_id, event=pb.ReportRequest.FAILED
+            )
+            self._hand_on(released, now)
+        return pb.ReportResponse(known=known)
+
+    def handed_on(self, report: bytes) -> None:
+        """Take note of a report that another router was given: of a booking of ours, late, maybe again.
+
+        What is wrong with it, that router has said, unless the two do not know the same pods.
+        """
+        try:
+            request = pb.ReportRequest.FromString(report)
+            self._check_report(request)
+        except (DecodeError, BadPromptError) as error:
+            log.warning("a report that another router handed on is passed over: %s", error)
+            return
+        if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
+            self._picker.late(request.booking_id)
+        self._reported(request, self._clock())
+
+    def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
+        """Hand on a report of no booking of ours; False where nobody has it."""
+        if self._peers is None:
+            return False
+        report = pb.ReportRequest(booking_id=request.booking_id, event=request.event)
+        if request.event == pb.ReportRequest.STARTED:
+            report.pod, report.rank = request.pod, request.rank
+        for name in ("cached_tokens", "prompt_tokens", "output_tokens"):
+            if request.HasField(name):
+                setattr(report, name, getattr(request, name))
+        return self._peers.hand_on(report.booking_id, report.SerializeToString(), now)
+
+    def _reported(self, request: pb.ReportRequest, now: float) -> bool:
+        name, event = request.booking_id, request.event
+        placed = self._picker.get(name)
+        if placed is not None:
+            # Who reports it has the answer, though to write it may not have ended yet.
+            self._picker.settle(placed, now)
+        if event == pb.ReportRequest.STARTED:
+            where = (request.pod, request.rank) if request.pod else None
+            return self._picker.started(name, now, where)
+        if request.HasField("cached_tokens"):
+            tokens = request.prompt_tokens if request.HasField("prompt_tokens") else None
+            self._picker.told(name, request.cached_tokens, tokens)
+        if event == pb.ReportRequest.FIRST_TOKEN:
+            return self._picker.first_token(name, now)
+        was_underway = self._underway.end(name)
+        ended = self._picker.ended(name, ENDS[event], now, output_tokens=request.output_tokens)
+        return ended or was_underway
+
+    def _check_report(self, request: pb.ReportRequest) -> None:
+        if request.event not in EVENTS:
+            problem = f"is {request.event}, which is none" if request.event else "is missing"
+            raise BadPromptError("event", f"{problem}; give {', '.join(EVENTS.values())}")
+        # Of our own count it may be more: an engine's template may make more tokens than ours, and of
+        # a long text only the beginning may have been tokenised in time.
+        cached, most = request.cached_tokens, request.prompt_tokens
+        if request.HasField("prompt_tokens") and cached > most:
+            raise BadPromptError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
+        if request.event == pb.ReportRequest.STARTED and request.pod:
+            self._check_rank(request.pod, request.rank)
+
+    def _check_rank(self, pod_id: str, number: int) -> None:
+        pod = next((pod for pod in self._pods if pod.id == pod_id), None)
+        if pod is None:
+            raise BadPromptError("pod", f"is {pod_id!r}; the router knows no such pod")
+        if number >= len(pod.ranks):
+            raise BadPromptError(
+                "rank", f"is {number}; those of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
+            )
+
+    def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
+        """Answer ListDecisions."""
+        listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
+        return pb.ListDecisionsResponse(decisions=listed)
+
+    def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
+        """Answer Diagnose."""
+        return diagnose(
+            request.model,
+            self._pods,
+            self._attribution,
+            self._loads,
+            troubles=self._reader.troubles(),
+            now=self._clock(),
+        )
+
+    async def _ask(
+        self,
+        request: pb.PickRequest | pb.ExplainRequest,
+        timeout: float,
+        patience: float,
+    ) -> Ask:
+        left = TimeLeft(patience)
+        check_name("session_id", request.session_id, MOST_SESSION_BYTES)
+        read = await self._reader.read(request.prompt, timeout, may_reckon=True)
+        serving = self._pods.serving(read.prompt.model)
+        wanted = set(request.pods)
+        named = [pod for pod in serving if pod.id in wanted] if wanted else serving
+        prompt = set_apart(read, named)
+        ask = Ask(
+            prompt,
+            eligible(self._pods, prompt.model, request.pods, prompt.lora),
+            policy=request.policy,
+            session=request.session_id,
+            disaggregated=request.disaggregated,
+            traits=_traits(request.prompt, prompt),
+            unread=read.unread,
+            unread_because=read.unread_because,
+        )
+        await self._picker.refresh(ask, left.seconds())
+        return ask
+
+    def _observe(self, loads: Sequence[pb.PodLoad]) -> None:
+        """Take note of what a gateway says of loads; of pods that are not known it is passed over."""
+        now = self._clock()
+        for position, one in enumerate(loads):
+            _check_load(one, f"loads[{position}]")
+        for one in loads:
+            if self._ingest.rank(one.pod, one.rank) is not None:
+                seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
+                self._loads.observe(one.pod, one.rank, seen, "gateway")
+
+
+def _check_name(name: str) -> None:
+    if problem := booking_id.problem_of(name):
+        raise BadPromptError("booking_id", problem)
+
+
+def _check_load(one: pb.PodLoad, field: str) -> None:
+    if not 0 <= one.kv_usage <= 1:
+        raise BadPromptError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
+    if not 0 <= one.age < math.inf:
+        raise BadPromptError(f"{field}.age", f"is {one.age} s, not 0 or more")
+    if one.running + one.waiting > MOST_REQUESTS:
+        raise BadPromptError(field, f"has more than {MOST_REQUESTS} requests")
+
+
+def _traits(message: pb.Prompt, prompt: TokenPrompt) -> Traits:
+    given: Sequence[str] = [name for name in FORMS if message.HasField(name)]  # type: ignore[arg-type]
+    return Traits(
+        form=FORMS[given[0]] if given else "ids",
+        has_adapter=bool(prompt.lora),
+        has_salt=bool(prompt.cache_salt),
+        has_items=bool(prompt.items),
+    )

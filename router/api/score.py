@@ -1,0 +1,191 @@
+"""Answers to the router's questions, without gRPC's sockets: messages in, messages out."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from indexer.rank import Rank
+from indexer.trust import Trust
+from router.api.score_codec import match_part, score_entry, score_rest
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.pick.candidate_message import trust_message
+from router.pick.scorer import Scorer
+from router.pods.namespaces import set_apart
+from router.pods.table import Pod, PodTable
+from router.prompt.body import BadPromptError
+from router.prompt.bounds import check_name
+from router.prompt.deadline import TimeLeft
+from router.prompt.reader import PromptReader
+from router.prompt.trace import Trace
+from scorer.match import Match
+from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
+
+MOST_FORGOTTEN = 256
+"""Ranks that are gone, and of which something is kept nevertheless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An answer to Score."""
+
+    response: bytes
+    """A ScoreResponse."""
+    prompt_tokens: int
+    most: int
+    """The most leading tokens that any rank holds."""
+
+
+class Entry(NamedTuple):
+    """What a rank's scores have in common, until its trust changes or its pod's readiness."""
+
+    trust: Trust
+    ready: bool
+    fixed: bytes
+    """A PodScore without what depends on the prompt."""
+    unmatched: bytes
+    """The whole entry of a ScoreResponse, where the rank holds nothing of the prompt."""
+
+
+class Answerer:
+    """Answers Score and ListPods.
+
+    `clock` is a monotonic one; `wall_offset` brings the ingest's times to the Unix epoch, both in
+    seconds.
+    """
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        scorer: Scorer,
+        pods: PodTable,
+        *,
+        clock: Callable[[], float],
+        wall_offset: float,
+    ) -> None:
+        self._reader = reader
+        self._scorer = scorer
+        self._pods = pods
+        self._clock = clock
+        self._wall_offset = wall_offset
+        self._entries: dict[Rank, Entry] = {}
+
+    def waits(self, request: wire.ScoreRequest) -> bool:
+        """Whether answering Score may take longer than it takes to compute."""
+        return self._scorer.remote is not None or self._reader.waits(request.prompt)
+
+    async def score(
+        self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
+    ) -> Scored:
+        """Answer Score; text is tokenised for at most `timeout` seconds, all waits end by `patience`."""
+        left = TimeLeft(patience) if self._scorer.remote else None
+        strategy = _strategy(request.strategy)
+        trace = Trace(self._clock) if request.explain else None
+        read = await self._reader.read(request.prompt, timeout, trace)
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        prompt = set_apart(read, pods)
+        parts = []
+        most = 0
+        ranks = [rank for pod in pods for rank in pod.ranks]
+        if left:
+            await self._scorer.refresh(prompt, ranks, left.seconds())
+            if trace:
+                trace.step("ask the shared index")
+        matches = self._scorer.matches(prompt, ranks, strategy)
+        parts_of: dict[Match, bytes] = {}
+        entries = self._entries
+        if len(entries) > 2 * len(ranks) + MOST_FORGOTTEN:
+            entries.clear()
+        for pod in pods:
+            ready = pod.ready
+            for rank in pod.ranks:
+                trust = rank.trust
+                entry = entries.get(rank)
+                if entry is None or entry.trust is not trust or entry.ready is not ready:
+                    entry = entries[rank] = self._entry(rank, trust, ready=ready)
+                match = matches.get(rank)
+                if match is None:
+                    parts.append(entry.unmatched)
+                    continue
+                part = parts_of.get(match)
+                if part is None:
+                    part = parts_of[match] = match_part(strategy(match), match)
+                    most = max(most, match.matched_tokens)
+                parts.append(score_entry(entry.fixed, part))
+        for pod_id in unknown:
+            check_name("pods", pod_id)
+            said = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+            parts.append(score_entry(pb.PodScore(pod=pod_id, trust=said).SerializeToString()))
+        parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
+        if trace:
+            trace.step("score")
+            # Fields of one message may follow one another as messages of their own.
+            told = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
+            parts.append(told.SerializeToString())
+        return Scored(b"".join(parts), prompt.tokens, most)
+
+    def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
+        score = pb.PodScore(
+            pod=rank.pod,
+            rank=rank.number,
+            trust=trust_message(trust, self._wall_offset),
+            ready=ready,
+        )
+        fixed = score.SerializeToString()
+        return Entry(trust, ready, fixed, score_entry(fixed))
+
+    def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
+        """Answer ListPods."""
+        return pb.ListPodsResponse(
+            pods=[
+                pb.Pod(
+                    id=pod.id,
+                    address=pod.address,
+                    model=pod.model,
+                    ready=pod.ready,
+                    status=pod.status.reason,
+                    served_models=pod.status.models,
+                    role=pod.role,
+                    ranks=[self._rank(rank) for rank in pod.ranks],
+                )
+                for pod in self._pods
+                if not request.model or pod.model == request.model
+            ]
+        )
+
+    def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
+        """Return the pods of a model, those named where any are, and the names of no such pod."""
+        serving = self._pods.serving(model)
+        if not names:
+            return serving, []
+        by_id = {pod.id: pod for pod in serving}
+        wanted = dict.fromkeys(names)
+        return (
+            [by_id[name] for name in wanted if name in by_id],
+            [name for name in wanted if name not in by_id],
+        )
+
+    def _rank(self, rank: Rank) -> pb.Rank:
+        message = pb.Rank(
+            rank=rank.number,
+            trust=trust_message(rank.trust, self._wall_offset),
+            block_size=rank.layout.block_size,
+            tiers=[
+                pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()
+            ],
+            events=pb.EventCounts(**rank.counts()),
+            copies=rank.copies(),
+            capacity=rank.capacity,
+        )
+        if rank.sequence is not None:
+            message.sequence = rank.sequence
+        return message
+
+
+def _strategy(name: str) -> Strategy:
+    strategy = STRATEGIES.get(name or DEFAULT)
+    if strategy is None:
+        known: Iterable[str] = STRATEGIES
+        raise BadPromptError("strategy", f"is {name!r}; known: {', '.join(known)}")
+    return strategy

@@ -1,0 +1,101 @@
+"""Score's messages in bytes, without an object for each token id or pod.
+
+A request is read by a schema that leaves the list of ids packed (`proto/warmpath/wire`); a reply is
+written by hand, since most of it is the same each time. What is written is what protobuf would write:
+`tests/router/test_wire.py` compares them.
+"""
+
+import struct
+from functools import cache
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from router.api.entries import check_entries
+from router.api.malformed import malformed
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.prompt.body import BadPromptError
+from scorer.match import Match
+
+Parsed = TypeVar("Parsed", bound=Message)
+
+SCORE_TAG = b"\x19"
+"""PodScore.score: field 3, 64 bits."""
+MATCHED_TAG = b"\x20"
+"""PodScore.matched_tokens: field 4, varint."""
+TIERS_TAG = b"\x2a"
+"""PodScore.tiers: field 5, bytes."""
+BELIEVED_TAG = b"\x40"
+"""PodScore.believed_tokens: field 8, varint."""
+SCORES_TAG = b"\x0a"
+"""ScoreResponse.scores: field 1, bytes."""
+
+
+def parse(kind: type[Parsed], raw: bytes) -> Parsed:
+    """Parse a request. Raises BadPromptError where it is none, or a list in it is too long."""
+    check_entries(raw, kind.DESCRIPTOR)
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise BadPromptError(*malformed(raw, kind.DESCRIPTOR)) from error
+
+
+def parse_request(raw: bytes) -> wire.ScoreRequest:
+    """Parse a request to score. Raises BadPromptError where it is none."""
+    return parse(wire.ScoreRequest, raw)
+
+
+def varint(number: int) -> bytes:
+    """Return an unsigned number as protobuf writes it."""
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    parts = bytearray()
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+_DOUBLE = struct.Struct("<cd")
+
+
+def match_part(score: float, match: Match) -> bytes:
+    """Return the part of a PodScore that depends on the prompt."""
+    parts = []
+    if score:
+        parts.append(_DOUBLE.pack(SCORE_TAG, score))
+    if match.matched_tokens:
+        parts += (MATCHED_TAG, varint(match.matched_tokens))
+    for tier, tokens in match.tokens_by_tier.items():
+        one = _tier_field(tier) + varint(tokens)
+        parts += (TIERS_TAG, varint(len(one)), one)
+    if match.believed_tokens:
+        parts += (BELIEVED_TAG, varint(match.believed_tokens))
+    return b"".join(parts)
+
+
+def score_entry(fixed: bytes, part: bytes = b"") -> bytes:
+    """Return a ScoreResponse's entry of a PodScore in two parts."""
+    return SCORES_TAG + varint(len(fixed) + len(part)) + fixed + part
+
+
+def score_rest(prompt_tokens: int, covered_chars: int, request_id: int) -> bytes:
+    """Return the fields of a ScoreResponse behind its scores."""
+    fields = ((b"\x10", prompt_tokens), (b"\x18", covered_chars), (b"\x20", request_id))
+    return b"".join(tag + varint(value) for tag, value in fields if value)
+
+
+@cache
+def _tier_field(tier: str) -> bytes:
+    """Return the beginning of a TierTokens: its name, and the tag of the tokens."""
+    return pb.TierTokens(tier=tier).SerializeToString() + b"\x10"
+
+
+def stream_reply(request_id: int, response: bytes) -> bytes:
+    """Return a ScoreStreamResponse with a response."""
+    named = b"\x08" + varint(request_id) if request_id else b""
+    return named + b"\x12" + varint(len(response)) + response

@@ -1,0 +1,269 @@
+"""The gRPC service: answers at the edge of the network, and our errors as statuses."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from indexer.process.shortened import shortened
+from prefixstore.chats.renderer import (
+    RenderCrashedError,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from prefixstore.pool import PoolClosedError, PoolFullError
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.api.pick import PickAnswerer
+from router.api.score import Answerer
+from router.api.score_codec import parse, parse_request, stream_reply
+from router.drain import Drain, EndingError
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.pick.underway import PickEndedError
+from router.pick.weigh import NoPodError
+from router.prompt.body import BadPromptError, NoTokenizerError
+from router.prompt.models import UnknownModelError
+
+Reply = TypeVar("Reply")
+
+STATUSES: dict[type[Exception], grpc.StatusCode] = {
+    BadPromptError: grpc.StatusCode.INVALID_ARGUMENT,
+    NoTokenizerError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownModelError: grpc.StatusCode.NOT_FOUND,
+    NoPodError: grpc.StatusCode.UNAVAILABLE,
+    PickEndedError: grpc.StatusCode.ABORTED,
+    EndingError: grpc.StatusCode.UNAVAILABLE,
+    PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    PoolClosedError: grpc.StatusCode.UNAVAILABLE,
+    TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    RendererFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RendererClosedError: grpc.StatusCode.UNAVAILABLE,
+    # Nothing is known of a chat that is not rendered, not even a beginning as of a long text.
+    RenderTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    RenderCrashedError: grpc.StatusCode.UNAVAILABLE,
+}
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
+
+STREAM_WIDTH = 64
+"""Requests of one stream that are worked on at once."""
+
+MOST_SAID = 400
+"""Characters of an error that a caller is told. It may quote what the caller sent, and gRPC lets all
+trailing metadata have 8 KiB, of which one character may take 12 bytes."""
+
+REPLY_SECONDS = 0.01
+"""What is left of the caller's deadline for everything but waiting for others."""
+
+
+class Meter(Protocol):
+    """What the service measures."""
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """Take note of one answer."""
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        """Take note of one scored prompt and the most that any pod holds of it."""
+
+
+class RouterService:
+    """Serves `warmpath.v1.Router`.
+
+    `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not. `drain`
+    says when no more calls are taken.
+    """
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        picks: PickAnswerer,
+        meter: Meter,
+        drain: Drain,
+        *,
+        tokenize_seconds: float,
+    ) -> None:
+        self._answerer = answerer
+        self._picks = picks
+        self._meter = meter
+        self._drain = drain
+        self._tokenize_seconds = tokenize_seconds
+
+    async def Score(  # noqa: N802  the contract's name
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> bytes:
+        """Answer Score; both messages are bytes (`router.api.score_codec`)."""
+
+        async def answer() -> bytes:
+            parsed = parse_request(request)
+            # A deadline bounds waiting, and ids need none.
+            waits = self._answerer.waits(parsed)
+            if not waits:
+                return await self._score(parsed, 0.0)
+            left = _left(context)
+            return await self._score(parsed, min(self._tokenize_seconds, left), left)
+
+        return await self._answer("Score", answer, context)
+
+    async def ScoreStream(  # noqa: N802  the contract's name
+        self,
+        request_iterator: AsyncIterator[bytes],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        """Answer a stream of Scores as each is done; all messages are bytes."""
+        width = asyncio.Semaphore(STREAM_WIDTH)
+        writing = asyncio.Lock()
+
+        async def write(message: bytes) -> None:
+            async with writing:
+                await _write(context, message)
+
+        async def reply_later(request: wire.ScoreRequest) -> None:
+            try:
+                await write(await self._stream_reply(request))
+            finally:
+                width.release()
+
+        ending: EndingError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            try:
+                async for raw in self._drain.each(request_iterator):
+                    try:
+                        request = parse_request(raw)
+                    except BadPromptError as error:
+                        await write(self._refusal(0, error, 0.0))
+                        continue
+                    if self._answerer.waits(request):
+                        await width.acquire()
+                        tasks.create_task(reply_later(request))
+                    else:
+                        await write(await self._stream_reply(request))
+            except EndingError as error:
+                ending = error
+        if ending is not None:
+            await context.abort(STATUSES[EndingError], str(ending))
+
+    async def Pick(  # noqa: N802  the contract's name
+        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Answer Pick; both messages are bytes.
+
+        gRPC says only of messages of a stream whether they could be written. A stream of one is the
+        same on the wire.
+        """
+
+        async def answer() -> None:
+            left = _left(context)
+            timeout = min(self._tokenize_seconds, left)
+            async with self._picks.pick(parse(pb.PickRequest, request), timeout, left) as response:
+                await _write(context, response.SerializeToString())
+
+        await self._answer("Pick", answer, context)
+
+    async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
+        begun = time.perf_counter()
+        try:
+            response = await self._score(request, self._tokenize_seconds)
+        except Exception as error:
+            if type(error) not in STATUSES:
+                raise
+            return self._refusal(request.request_id, error, time.perf_counter() - begun)
+        self._meter.answered("ScoreStream", "OK", time.perf_counter() - begun)
+        return stream_reply(request.request_id, response)
+
+    def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
+        code = STATUSES[type(error)]
+        self._meter.answered("ScoreStream", code.name, seconds)
+        refused = pb.RequestError(code=code.value[0], message=shortened(str(error), MOST_SAID))
+        return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
+
+    def _unary(
+        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a method.
+
+        It is answered from the request, the seconds for the tokenizer, and those for all waiting.
+        """
+        asked = GetMessageClass(SERVICE.methods_by_name[name].input_type)
+
+        async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            async def reply() -> bytes:
+                left = _left(context)
+                told = answer(parse(asked, request), min(self._tokenize_seconds, left), left)
+                return (told if isinstance(told, Message) else await told).SerializeToString()
+
+            return await self._answer(name, reply, context)
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    async def _score(
+        self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
+    ) -> bytes:
+        scored = await self._answerer.score(request, timeout, patience)
+        self._meter.scored(scored.prompt_tokens, scored.most)
+        return scored.response
+
+    async def _answer(
+        self,
+        method: str,
+        answer: Callable[[], Awaitable[Reply]],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> Reply:
+        begun = time.perf_counter()
+        try:
+            with self._drain.answering():
+                reply = await answer()
+        except asyncio.CancelledError:
+            cancelled = grpc.StatusCode.CANCELLED.name
+            self._meter.answered(method, cancelled, time.perf_counter() - begun)
+            raise
+        except Exception as error:
+            code = STATUSES.get(type(error))
+            name = (code or grpc.StatusCode.INTERNAL).name
+            self._meter.answered(method, name, time.perf_counter() - begun)
+            if code is None:
+                raise
+            await context.abort(code, shortened(str(error), MOST_SAID))
+        else:
+            self._meter.answered(method, "OK", time.perf_counter() - begun)
+            return reply
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the handlers of all methods: they take bytes and give bytes."""
+        picks = self._picks
+        methods: dict[str, Any] = {
+            "Score": grpc.unary_unary_rpc_method_handler(self.Score),
+            "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
+            "Pick": grpc.unary_stream_rpc_method_handler(self.Pick),
+            "Report": self._unary("Report", lambda request, *_: picks.report(request)),
+            "Explain": self._unary("Explain", picks.explain),
+            "ListDecisions": self._unary(
+                "ListDecisions", lambda request, *_: picks.list_decisions(request)
+            ),
+            "Diagnose": self._unary("Diagnose", lambda request, *_: picks.diagnose(request)),
+            "ListPods": self._unary(
+                "ListPods", lambda request, *_: self._answerer.list_pods(request)
+            ),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+
+
+async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:
+    """Write a message. Raises CancelledError where the caller has gone."""
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError("the call has ended") from error
+
+
+def _left(context: grpc.aio.ServicerContext[Any, Any]) -> float:
+    """Return how many seconds an answer may wait for others."""
+    # Without a deadline there is none left; the stubs do not say so.
+    left = cast("float | None", context.time_remaining())
+    return math.inf if left is None else max(0.0, left - REPLY_SECONDS)

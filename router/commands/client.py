@@ -1,0 +1,237 @@
+"""`warmpath score` and `warmpath pods`: ask a running router."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+
+from router.commands.explained import explained
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+Reply = TypeVar("Reply", bound=Message)
+
+ROUTER = "127.0.0.1:7400"
+
+
+def score_main(argv: Sequence[str] | None = None) -> int:
+    """Show which pods are warm for a prompt."""
+    parser = router_parser("score", score_main.__doc__)
+    add_prompt(parser)
+    parser.add_argument("--strategy", default="", help="longest-prefix unless told otherwise")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show the text, its tokens, what of them was known, and the time of each step",
+    )
+    args = parser.parse_args(argv)
+    try:
+        prompt = prompt_of(args)
+    except (OSError, ValueError) as error:
+        print(f"warmpath score: {error}", file=sys.stderr)
+        return 2
+    request = pb.ScoreRequest(
+        prompt=prompt, pods=args.pod, strategy=args.strategy, explain=args.explain
+    )
+    return call(args, lambda stub: stub.Score(request, timeout=args.timeout), _scores)
+
+
+def pods_main(argv: Sequence[str] | None = None) -> int:
+    """List the pods that the router knows, and how far its view of each may be believed."""
+    parser = router_parser("pods", pods_main.__doc__)
+    parser.add_argument("--model", default="", help="only the pods of this model")
+    args = parser.parse_args(argv)
+    request = pb.ListPodsRequest(model=args.model)
+    return call(args, lambda stub: stub.ListPods(request, timeout=args.timeout), _pods_table)
+
+
+def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
+    """Return a command's parser with the options of every command that asks a router."""
+    parser = argparse.ArgumentParser(prog=f"warmpath {name}", description=summary)
+    parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
+    parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def seconds(text: str) -> float:
+    """Return an option's number of seconds; argparse refuses the option where it is none."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
+    return value
+
+
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """Add the options that give a prompt and the pods to ask of."""
+    parser.add_argument("prompt", nargs="?", help="the text; - reads it from standard input")
+    parser.add_argument("--file", type=Path, help="read the text from a file")
+    parser.add_argument("--chat-file", type=Path, help="an OpenAI chat body (JSON)")
+    parser.add_argument("--completions-file", type=Path, help="an OpenAI completions body (JSON)")
+    parser.add_argument("--token-ids-file", type=Path, help="token ids, as JSON or in words")
+    parser.add_argument("--model", default="", help="the model's or adapter's name")
+    parser.add_argument("--lora", default="", help="the adapter's name, beside a base model's")
+    parser.add_argument("--cache-salt", default="", help="the cache salt")
+    parser.add_argument("--pod", action="append", default=[], help="only this pod; may be repeated")
+
+
+def prompt_of(args: argparse.Namespace) -> pb.Prompt:
+    """Return the prompt that was given. Raises ValueError where there is not one, and OSError."""
+    prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
+    sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
+    given = [name for name in sources if getattr(args, name) is not None]
+    if len(given) != 1:
+        options = "PROMPT, --file, --chat-file, --completions-file, --token-ids-file"
+        raise ValueError(f"give one of {options}")
+    source = given[0]
+    if source == "prompt":
+        prompt.text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    elif source == "file":
+        prompt.text = _text(args.file, "--file")
+    elif source == "chat_file":
+        prompt.chat_body = args.chat_file.read_bytes()
+    elif source == "completions_file":
+        prompt.completions_body = args.completions_file.read_bytes()
+    else:
+        ids = _token_ids(_text(args.token_ids_file, "--token-ids-file"))
+        if not all(type(token) is int and 0 <= token < 1 << 32 for token in ids):
+            raise ValueError("--token-ids-file: a token id is an integer from 0 to 4294967295")
+        prompt.token_ids.ids.extend(ids)
+    return prompt
+
+
+def _text(path: Path, option: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{option}: {path} is no UTF-8 text: {error}") from error
+
+
+def _token_ids(text: str) -> list[Any]:
+    """Return what a file of token ids lists: a JSON array, or words."""
+    try:
+        if text.lstrip().startswith("["):
+            found = json.loads(text)
+            return found if isinstance(found, list) else [found]
+        return [int(word) for word in text.split()]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--token-ids-file: neither a JSON array nor integers: {error}") from error
+
+
+def call(
+    args: argparse.Namespace,
+    ask: Callable[[router_pb2_grpc.RouterStub], Reply],
+    show: Callable[[Reply], RenderableType],
+) -> int:
+    """Make one call and print its answer; 1 where it fails."""
+    reply = answer(args, ask)
+    if reply is None:
+        return 1
+    if args.json:
+        print(json.dumps(fields_of(reply)))
+    else:
+        print_rich(show(reply))
+    return 0
+
+
+def answer(
+    args: argparse.Namespace, ask: Callable[[router_pb2_grpc.RouterStub], Reply]
+) -> Reply | None:
+    """Make one call; None where it fails, once that is said."""
+    with grpc.insecure_channel(args.router) as channel:
+        try:
+            return ask(router_pb2_grpc.RouterStub(channel))
+        except grpc.RpcError as error:
+            print(f"warmpath: {_problem(error, args.router)}", file=sys.stderr)
+            return None
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return a message as JSON has it, with the contract's own names."""
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def print_rich(shown: RenderableType) -> None:
+    """Print a table or the like."""
+    # A pipe has no width; a table cut to 80 columns would lose what it is read for.
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width).print(shown)
+
+
+def _problem(error: grpc.RpcError, router: str) -> str:
+    code, details = error.code(), error.details()
+    if code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or ""):
+        return f"no router answers at {router}: {details}"
+    return f"{code.name}: {details}"
+
+
+def _scores(response: pb.ScoreResponse) -> RenderableType:
+    if response.HasField("explanation"):
+        return Group(explained(response.explanation), _score_table(response))
+    return _score_table(response)
+
+
+def _score_table(response: pb.ScoreResponse) -> Table:
+    table = Table(title=f"{response.prompt_tokens} tokens", title_justify="left")
+    for name in ("pod", "rank", "score", "matched", "of prompt", "tiers", "trust"):
+        numeric = name in ("rank", "score", "matched", "of prompt")
+        table.add_column(name, justify="right" if numeric else "left")
+    for one in sorted(response.scores, key=lambda one: -one.score):
+        share = one.matched_tokens / response.prompt_tokens if response.prompt_tokens else 0.0
+        table.add_row(
+            one.pod,
+            str(one.rank),
+            f"{one.score:g}",
+            str(one.matched_tokens),
+            f"{share:.0%}",
+            " ".join(f"{tier.tier} {tier.tokens}" for tier in one.tiers) or "-",
+            trust_words(one.trust) + ("" if one.ready else " (not ready)"),
+        )
+    return table
+
+
+def _pods_table(response: pb.ListPodsResponse) -> Table:
+    table = Table(
+        caption=(
+            "ready: an event stream is connected, if it has one, and /health does not say otherwise\n"
+            "holds / of: blocks of the GPU's cache that are taken, every copy counted, and its size"
+        ),
+        caption_justify="left",
+    )
+    columns = (
+        "pod", "address", "model", "ready", "rank", "blocks", "holds / of", "block size", "trust",
+    )  # fmt: skip
+    for name in columns:
+        numeric = name in ("rank", "blocks", "holds / of", "block size")
+        table.add_column(name, justify="right" if numeric else "left")
+    for pod in response.pods:
+        for rank in pod.ranks:
+            blocks = " ".join(f"{tier.tier} {tier.blocks}" for tier in rank.tiers)
+            table.add_row(
+                pod.id,
+                pod.address,
+                pod.model,
+                "yes" if pod.ready else "no",
+                str(rank.rank),
+                blocks or "0",
+                f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
+                str(rank.block_size or "?"),
+                trust_words(rank.trust),
+            )
+    return table
+
+
+def trust_words(trust: pb.Trust) -> str:
+    """Return a level and its reason."""
+    return f"{pb.Trust.Level.Name(trust.level).lower()}: {trust.reason}"

@@ -1,0 +1,160 @@
+"""`warmpath doctor`: what predictions and picks were worth, and what looks wrong."""
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from router.commands.client import answer, fields_of, print_rich, router_parser
+from router.pb.warmpath.v1 import router_pb2 as pb
+from scorer.reason import seconds
+
+WELL, ILL, NO_ANSWER = 0, 1, 2
+"""Exit statuses: nothing looks wrong, something does, the router does not answer."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Say what looks wrong: exit status 0 where nothing does, 1 where something does, 2 unanswered."""
+    parser = router_parser("doctor", main.__doc__)
+    parser.add_argument("--model", default="", help="only the pods of this model")
+    args = parser.parse_args(argv)
+    asked = _asked(args)
+    if asked is None:
+        return NO_ANSWER
+    pods, diagnosis = asked
+    found = [*_absent(pods, args.model), *diagnosis.findings]
+    if args.json:
+        said = pb.DiagnoseResponse()
+        said.CopyFrom(diagnosis)
+        del said.findings[:]
+        said.findings.extend(found)
+        print(json.dumps(fields_of(pods) | fields_of(said)))
+    else:
+        print_rich(_report(pods, diagnosis, found))
+    return ILL if found else WELL
+
+
+def _asked(
+    args: argparse.Namespace,
+) -> tuple[pb.ListPodsResponse, pb.DiagnoseResponse] | None:
+    pods = answer(
+        args,
+        lambda stub: stub.ListPods(pb.ListPodsRequest(model=args.model), timeout=args.timeout),
+    )
+    if pods is None:
+        return None
+    diagnosis = answer(
+        args,
+        lambda stub: stub.Diagnose(pb.DiagnoseRequest(model=args.model), timeout=args.timeout),
+    )
+    return None if diagnosis is None else (pods, diagnosis)
+
+
+def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
+    """Return what the list of pods says by itself."""
+    if not response.pods:
+        return [
+            pb.Finding(
+                model=model, kind="pods", text=f"the router knows no pod{' of it' if model else ''}"
+            )
+        ]
+    return [
+        pb.Finding(pod=pod.id, model=pod.model, kind="ready", text=_unready(pod))
+        for pod in response.pods
+        if not pod.ready
+    ]
+
+
+def _unready(pod: pb.Pod) -> str:
+    """Say what its health and, where they are not exact, its events are."""
+    told = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
+    return "; ".join(dict.fromkeys([f"it is not ready: {pod.status}", *told]))
+
+
+def _report(
+    pods: pb.ListPodsResponse, diagnosis: pb.DiagnoseResponse, found: Sequence[pb.Finding]
+) -> RenderableType:
+    parts: list[RenderableType] = []
+    if diagnosis.attributions:
+        parts.append(_attributions(diagnosis.attributions))
+    parts += [Text(_saved(one)) for one in diagnosis.shadows if one.requests]
+    parts += [Text(sentence) for sentence in _sentences(found)]
+    if not found:
+        reported = sum(one.reported_requests for one in diagnosis.attributions)
+        parts.append(
+            Text(
+                f"Nothing looks wrong. Pods: {len(pods.pods):,}; reports that told what engines "
+                f"found cached: {reported:,}."
+            )
+        )
+    return Group(*parts)
+
+
+def _attributions(rows: Sequence[pb.Attribution]) -> Table:
+    table = Table(
+        caption="available: held by any pod; captured: by the picked one; predicted and delivered: "
+        "of the requests whose report says what the engine found",
+        caption_justify="left",
+    )
+    for name in ("pod", "model"):
+        table.add_column(name)
+    for name in (
+        "requests",
+        "tokens",
+        "available",
+        "captured",
+        "reported",
+        "predicted",
+        "delivered",
+    ):
+        table.add_column(name, justify="right")
+    for one in sorted(rows, key=lambda one: (one.model, one.pod)):
+        table.add_row(
+            Text(one.pod),
+            Text(one.model),
+            f"{one.requests:,}",
+            f"{one.prompt_tokens:,}",
+            _share(one.available_tokens, one.prompt_tokens),
+            _share(one.captured_tokens, one.prompt_tokens),
+            f"{one.reported_requests:,}",
+            _share(one.predicted_tokens, one.reported_prompt_tokens),
+            _share(one.delivered_tokens, one.reported_prompt_tokens),
+        )
+    return table
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+def _saved(one: pb.Shadow) -> str:
+    """Say what following would have saved."""
+    chosen = _share(one.chosen_tokens, one.prompt_tokens)
+    ours = _share(one.warmpath_tokens, one.prompt_tokens)
+    saved = (one.chosen_ttft - one.warmpath_ttft) / one.requests
+    when = f"{seconds(abs(saved))} {'earlier' if saved > 0 else 'later'} on average"
+    if abs(saved) < 0.0005:
+        when = "as soon"
+    return (
+        f"{one.model}, in shadow: of {one.requests:,} requests {one.agreed:,} went where warmpath "
+        f"would have sent them. Where they went {chosen} of their tokens were cached, with "
+        f"warmpath's choice {ours}; the predicted first token comes {when}."
+    )
+
+
+def _sentences(found: Sequence[pb.Finding]) -> list[str]:
+    """Return the findings, those of one kind together: one mistake often shows on every pod."""
+    alike: dict[tuple[str, str], list[pb.Finding]] = {}
+    for one in found:
+        alike.setdefault((one.model, one.kind), []).append(one)
+    sentences = []
+    for (model, kind), ones in alike.items():
+        first = ones[0]
+        whose = " ".join(name for name in (model, first.pod) if name)
+        others = ", ".join(dict.fromkeys(one.pod for one in ones[1:] if one.pod != first.pod))
+        likewise = f" Likewise {others}." if others else ""
+        sentences.append(f"{kind}: {whose}: {first.text}.{likewise}".replace(": : ", ": "))
+    return sentences

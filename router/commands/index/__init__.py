@@ -1,0 +1,1 @@
+"""`warmpath index`: the shared index surveyed, checked, swept and dumped; serving never uses it."""

@@ -1,0 +1,310 @@
+"""What `warmpath index` needs: a connection to the shared index, and what its records say."""
+
+import argparse
+import os
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+
+from indexer.shared.layout.living import Living, Owner, read_owner
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
+from indexer.shared.layout.schema import SchemaError, judge
+from indexer.shared.redis.address import AddressError
+from indexer.shared.redis.command import (
+    Argument,
+    Call,
+    Command,
+    Redis,
+    RefusedError,
+    Reply,
+    UnreachableError,
+)
+from router.commands.client import seconds
+from router.config.credentials import publisher_credentials
+from router.config.read import PREFIX, ConfigError, load
+
+TIMEOUT = 10.0
+NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
+"""What nodes refuse with that cannot answer just now."""
+MOST_NAMED = 3
+"""Of the pods whose records were not read."""
+FILES = ("password_file", "ca", "cert", "key")
+
+
+class AccessError(Exception):
+    """The index cannot be looked into; the message says why."""
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where the index is."""
+    add = parser.add_argument
+    add("--config", type=Path, metavar="ROUTER.toml", help="take all from its [shared-index]")
+    add("--url", default="", help="redis://, redis-cluster:// or redis-sentinel://, or rediss…")
+    add("--prefix", type=_prefix, help="of the deployment's keys; warmpath unless told otherwise")
+    add("--user", default="", help="ACL user")
+    add("--password-file", default="", help="file with the password")
+    add("--ca", default="", help="PEM of the authority that the servers are recognised by")
+    add("--cert", default="", help="PEM of the certificate to show")
+    add("--key", default="", help="PEM of its private key")
+    add("--timeout", type=seconds, default=TIMEOUT, help="seconds that an answer may take")
+
+
+def _prefix(text: str) -> str:
+    if not PREFIX.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not 1 to 64 characters without spaces and braces, or a colon at an end"
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """One pod, as its record and log were read."""
+
+    name: str
+    record: Record | None
+    problem: str
+    """Why the record cannot be read; empty where it can, or is not there."""
+    owner: Owner | None
+    lease: float | None
+    """Seconds left; None where there is no record, or it has no end."""
+    log_length: int
+    is_known: bool = False
+    """Whether it was ever claimed and is not forgotten."""
+
+
+class Access:
+    """The index under one prefix. Every method raises AccessError where Redis does not answer."""
+
+    def __init__(self, redis: Redis, names: Names, url: str, *, timeout: float) -> None:
+        self.redis = redis
+        self.names = names
+        self.url = url
+        self.timeout = timeout
+        self.credentials: grpc.ChannelCredentials | None = None
+        """For publishers; None for plain connections."""
+        self.configured: Sequence[str] = ()
+        """Pods that --config follows through the shared index."""
+        self.silent: list[str] = []
+        """Which nodes do not answer, and why; of what they hold nothing is known."""
+        self._away: set[Argument] = set()
+        """Keys that lie there."""
+
+    async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
+        """Return the replies, none of which is an error."""
+        replies = await self.redis.run(asked, timeout=self.timeout)
+        for reply in replies:
+            if isinstance(reply, RefusedError | UnreachableError):
+                raise AccessError(problem_of(reply, self.url))
+        return replies
+
+    async def look(self, asked: Sequence[Command]) -> list[Reply]:
+        """Return the replies like `ask`; None where the key's node does not answer (`silent`)."""
+        before = frozenset(self._away)
+        there = [one for one in asked if one.words[1] not in before]
+        replies = iter(await self.redis.run(there, timeout=self.timeout))
+        answers = []
+        for one in asked:
+            reply = None if one.words[1] in before else next(replies)
+            if isinstance(reply, RefusedError | UnreachableError):
+                if isinstance(reply, RefusedError) and not str(reply).startswith(NO_NODE):
+                    raise AccessError(problem_of(reply, self.url))
+                self._away.add(one.words[1])
+                if str(reply) not in self.silent:
+                    self.silent.append(str(reply))
+                reply = None
+            answers.append(reply)
+        return answers
+
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets whose nodes answer."""
+        names = self.names
+        return [n for n in range(names.buckets) if names.bucket(n) not in self._away]
+
+    def lacks(self) -> str:
+        """Return what could not be looked at, and why; empty where all could."""
+        if not self.silent:
+            return ""
+        count, most = self.names.buckets - len(self.buckets), self.names.buckets
+        return f"{count} of {most} buckets were not reached: {'; '.join(self.silent)}"
+
+    async def check_schema(self) -> None:
+        """Raise AccessError where nothing answers or lies there, or another version's data."""
+        names = self.names
+        schema, *_ = await self.look(
+            [
+                Command(("HGETALL", names.schema)),
+                *(Command(("EXISTS", names.bucket(n))) for n in range(names.buckets)),
+            ]
+        )
+        if not self.buckets:
+            raise AccessError(f"no Redis answers at {self.url}: {'; '.join(self.silent)}")
+        if schema is None:
+            return
+        if not schema:
+            raise AccessError(
+                f"nothing lies under the prefix {names.prefix!r} at {self.url}: no publisher and "
+                "no router has written there (--prefix, or prefix of [shared-index])"
+            )
+        try:
+            judge(names, schema)
+        except SchemaError as error:
+            raise AccessError(str(error)) from error
+
+    async def pods(self, others: Sequence[str] = ()) -> dict[str, PodSeen]:
+        """Return all pods that are known, and others, by name."""
+        (listed,) = await self.look([Command(("HKEYS", self.names.pods))])
+        known = {name.decode(errors="replace") for name in listed or ()}
+        pods = sorted({*known, *others})
+        seen = {}
+        for start in range(0, len(pods), 64):
+            some = pods[start : start + 64]
+            replies = await self.look([one for pod in some for one in self._ask_pod(pod)])
+            for number, pod in enumerate(some):
+                one = _seen(pod, *replies[3 * number : 3 * number + 3])
+                seen[pod] = replace(one, is_known=pod in known)
+        return seen
+
+    async def pod(self, name: str) -> PodSeen:
+        """Return one pod."""
+        return _seen(name, *await self.look(self._ask_pod(name)))
+
+    def unread(self, pods: Mapping[str, PodSeen]) -> str:
+        """Return what was not read of what says which slots live; empty where all was."""
+        missing = [f"the record of pod {name}" for name, seen in pods.items() if seen.problem]
+        if self.names.pods in self._away:
+            missing.insert(0, "the list of pods")
+        more = f" and of {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        return ", ".join(missing[:MOST_NAMED]) + more
+
+    def empty(self, pods: Mapping[str, PodSeen], written: Collection[str]) -> str:
+        """Return that nobody has written under the prefix; empty where somebody has, or may have.
+
+        `written` are pods that have checkpoints.
+        """
+        is_written = any(seen.is_known or seen.record or seen.problem for seen in pods.values())
+        if self.silent or written or is_written:
+            return ""
+        return (
+            f"nothing under the prefix {self.names.prefix!r} but a schema: "
+            "no publisher has written there"
+        )
+
+    def _ask_pod(self, pod: str) -> list[Command]:
+        record = self.names.record(pod)
+        return [
+            Command(("HGETALL", record)),
+            Command(("PTTL", record)),
+            Command(("XLEN", self.names.log(pod))),
+        ]
+
+
+def _seen(
+    pod: str, fields: Sequence[bytes] | None, lease: int | None, length: int | None
+) -> PodSeen:
+    if fields is None or lease is None or length is None:
+        return PodSeen(pod, None, "the node of its record does not answer", None, None, 0)
+    named = fields_of(fields)
+    left = lease / 1000 if lease >= 0 else None
+    try:
+        record = read_record(named)
+        words = [named.get(name) for name in (b"token", b"claim", b"building")]
+        return PodSeen(pod, record, "", read_owner(pod, words), left, length)
+    except BadRecordError as error:
+        return PodSeen(pod, None, str(error), None, left, length)
+
+
+def living_of(pods: dict[str, PodSeen]) -> Living:
+    """Return which slots stand for something, by the records that were read."""
+    living = Living()
+    for name, seen in pods.items():
+        living.add(name, seen.owner)
+    return living
+
+
+def dead_words(dead: int | None, unread: str) -> str:
+    """Return how many entries wait for the sweep, or why that is not known."""
+    if dead is None:
+        return f"how many entries are dead is not known: {unread} could not be read"
+    return f"{dead:,} dead entries wait for the sweep"
+
+
+def problem_of(error: Exception, url: str) -> str:
+    """Return what Redis' refusal or silence means for who runs the command."""
+    text = str(error)
+    if isinstance(error, UnreachableError):
+        # Where the URL names one server, what went wrong begins with it.
+        text = text.removeprefix(f"{url.partition('://')[2]}: ")
+        return f"no Redis answers at {url}: {text}"
+    if "WRONGPASS" in text or "NOAUTH" in text:
+        return f"{url} refuses user or password (--user, --password-file): {text}"
+    if "NOPERM" in text or "The user executing the script" in text:
+        return f"the user may not do that at {url}: {text}"
+    return f"{url}: {text}"
+
+
+@asynccontextmanager
+async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
+    """Open what the options name. Raises AccessError."""
+    try:
+        # Not everyone who routes has it.
+        from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
+    except ImportError as error:
+        raise AccessError(f"needs warmpath[redis]: {error}") from error
+    where = _where(args)
+    try:
+        redis = await connect(RedisSettings(where.url, where.user, **where.files))
+    except (AddressError, SettingsError) as error:
+        raise AccessError(str(error)) from error
+    try:
+        access = Access(redis, Names(where.prefix), where.url, timeout=args.timeout)
+        access.credentials = where.credentials
+        access.configured = where.pods
+        await access.check_schema()
+        yield access
+    finally:
+        await redis.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    url: str
+    user: str
+    prefix: str
+    files: dict[str, str]
+    credentials: grpc.ChannelCredentials | None = None
+    pods: tuple[str, ...] = ()
+
+
+def _where(args: argparse.Namespace) -> _Where:
+    """Return what the options and the file say; an option counts more."""
+    files = {name: getattr(args, name) for name in FILES}
+    if args.config is None:
+        if not args.url:
+            raise AccessError("where is the index? Give --config ROUTER.toml or --url")
+        return _Where(args.url, args.user, args.prefix or "warmpath", files)
+    folder = args.config.parent
+    try:
+        config = load(args.config)
+        credentials = publisher_credentials(config.watch, folder)
+    except (ConfigError, OSError) as error:
+        raise AccessError(str(error)) from error
+    table = config.shared_index
+    if not table.url and not args.url:
+        raise AccessError(f"{args.config}: [shared-index] has no url, and no --url is given")
+    for name in FILES:
+        if not files[name] and getattr(table, name):
+            files[name] = os.fspath(folder / getattr(table, name))
+    return _Where(
+        args.url or table.url,
+        args.user or table.user,
+        args.prefix or table.prefix,
+        files,
+        credentials,
+        tuple(pod.id for pod in config.pods if not pod.events and not pod.watch),
+    )

@@ -1,0 +1,272 @@
+"""`warmpath index check`: whether the shared index holds what the pods' publishers say they hold.
+
+Publishers move on while the index is read. So each is asked before, and the index is read once it has
+all of that; then each is asked again, and what it held both times or neither is compared with what
+was read (`difference.py`). What seems wrong is read again: it counts where it is wrong each time.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from indexer.shared.layout.record import Claim, SpotOf
+from indexer.shared.replica.scan import Scan
+from router.commands.index.access import Access, PodSeen, dead_words
+from router.commands.index.difference import Compared, Difference, compare, in_both
+from router.commands.index.structure import Structure, check_structure
+from router.commands.index.truth import NOTHING, Keys, NoTruthError, Truth, truth_of
+
+ROUNDS = 3
+PODS_AT_ONCE = 16
+"""Whose keys are held in memory together."""
+POLL = 0.02
+ANEW = "it was claimed anew meanwhile"
+
+
+class NotComparableError(Exception):
+    """A pod cannot be compared; the message says why."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """What came of everything."""
+
+    pods: dict[str, Compared]
+    structure: Structure
+    empty: str = ""
+    """That nobody has written there; empty where somebody has."""
+    not_reached: str = ""
+    """What could not be looked at, and why; empty where all could."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong, as far as it was looked at."""
+        return not self.structure.problems and not any(
+            one.differences for one in self.pods.values()
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a pod, and every one was compared."""
+        return (
+            not self.empty
+            and not self.not_reached
+            and not any(one.problem for one in self.pods.values())
+        )
+
+
+async def check(access: Access) -> Checked:
+    """Compare everything."""
+    structure = await check_structure(access)
+    pods = await access.pods(sorted({*structure.pods, *access.configured}))
+    if lacks := access.lacks():
+        # Which keys lie in the other buckets, a publisher does not say.
+        told = {name: Compared(seen.problem or lacks) for name, seen in pods.items()}
+        return Checked(told, structure, not_reached=lacks)
+    names = list(pods)
+    compared: dict[str, Compared] = {}
+    for start in range(0, len(names), PODS_AT_ONCE):
+        compared |= await _compare_pods(access, names[start : start + PODS_AT_ONCE])
+    return Checked(compared, structure, access.empty(pods, structure.pods), access.lacks())
+
+
+async def _compare_pods(access: Access, names: Iterable[str]) -> dict[str, Compared]:
+    compared: dict[str, Compared] = {}
+    doubtful = list(names)
+    for round_ in range(ROUNDS):
+        for name, one in (await _round(access, doubtful)).items():
+            if round_:
+                one.differences = in_both(compared[name].differences, one.differences)
+            compared[name] = one
+        doubtful = [name for name in doubtful if compared[name].differences]
+        if not doubtful:
+            break
+    return compared
+
+
+async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
+    """Compare pods once."""
+    firsts = await asyncio.gather(*(_first(access, name) for name in names))
+    told = dict(zip(names, firsts, strict=True))
+    claims = {name: first[0] for name, first in told.items() if not isinstance(first, str)}
+    held = await _index(access, claims.values())
+    pods = await access.pods(list(claims))
+    results = {
+        name: Compared(problem=first) for name, first in told.items() if isinstance(first, str)
+    }
+    seconds = await asyncio.gather(*(_second(access, name, claims[name], pods) for name in claims))
+    for name, second in zip(claims, seconds, strict=True):
+        first = told[name]
+        assert not isinstance(first, str)
+        results[name] = (
+            Compared(problem=second) if isinstance(second, str) else compare(first, second, held)
+        )
+    return results
+
+
+async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
+    """Return a pod's claim and its truth, once the index has it; or why not."""
+    try:
+        claim, applied = await _claim(access, name)
+        truth = await truth_of(name, claim, access.credentials, access.timeout)
+    except (NoTruthError, NotComparableError) as error:
+        return str(error)
+    try:
+        async with asyncio.timeout(access.timeout):
+            while True:
+                # With all of the truth applied, it has every place of the truth.
+                now, applied = await _claim(access, name)
+                if now.base != claim.base:
+                    return ANEW
+                if applied >= truth.sequence:
+                    return now, truth
+                await asyncio.sleep(POLL)
+    except NotComparableError as error:
+        return str(error)
+    except TimeoutError:
+        return (
+            f"the index has its changes up to {applied}, and did not reach {truth.sequence} "
+            f"within {access.timeout:g} s"
+        )
+
+
+async def _claim(access: Access, name: str) -> tuple[Claim, int]:
+    """Return the claim of a pod whose index is said to be right, and how far that is.
+
+    Raises NotComparableError.
+    """
+    seen = await access.pod(name)
+    if seen.problem:
+        raise NotComparableError(seen.problem)
+    if seen.record is None:
+        raise NotComparableError(
+            "no publisher holds it: its lease is over, or it was never claimed"
+        )
+    if not seen.record.sound or seen.record.claim is None:
+        raise NotComparableError(f"not sound: {seen.record.reason}")
+    return seen.record.claim, seen.record.applied
+
+
+async def _second(
+    access: Access, name: str, claim: Claim, pods: Mapping[str, PodSeen]
+) -> tuple[Claim, Truth] | str:
+    """Return a pod's claim and truth after the index was read; or why it cannot be compared."""
+    if pods[name].problem:
+        return pods[name].problem
+    record = pods[name].record
+    if record is None or record.claim is None or record.claim.base != claim.base:
+        return ANEW
+    if not record.sound:
+        return f"not sound: {record.reason}"
+    try:
+        truth = await truth_of(name, record.claim, access.credentials, access.timeout)
+    except NoTruthError as error:
+        return str(error)
+    return record.claim, truth
+
+
+async def _index(access: Access, claims: Iterable[Claim]) -> dict[int, Keys]:
+    """Return the keys of each slot of these claims, sorted, with those twice that are there twice."""
+    # Places that come meanwhile are not among those that are judged.
+    wanted = [
+        claim.slot(number)
+        for claim in claims
+        for number, spot in enumerate(claim.places)
+        if spot is not None
+    ]
+    found: dict[int, list[Keys]] = {slot: [] for slot in wanted}
+    scan = Scan(access.names, wanted)
+    while wanted and not scan.is_over:
+        disruptions = access.redis.disruptions
+        replies = await access.ask(scan.asked(disruptions))
+        for keys in scan.take(replies, access.redis.disruptions):
+            for slot, some in keys.items():
+                found[slot] += some
+    return {
+        slot: np.sort(np.concatenate(some)) if some else NOTHING for slot, some in found.items()
+    }
+
+
+def as_json(checked: Checked) -> dict[str, Any]:
+    """Return what was found as JSON has it."""
+    return {
+        "well": checked.is_well,
+        "whole": checked.is_whole,
+        "empty": checked.empty,
+        "not_reached": checked.not_reached,
+        "structure": checked.structure.problems,
+        "dead_entries": checked.structure.dead,
+        "unknown_entries": checked.structure.unknown,
+        "not_read": checked.structure.unread,
+        "pods": [
+            {
+                "pod": name,
+                "problem": one.problem,
+                "sequence": one.sequence,
+                "keys": one.keys,
+                "changed": one.changed,
+                "differences": [
+                    {
+                        "rank": spot.rank,
+                        "tier": spot.tier,
+                        "group": spot.group,
+                        **{kind: _hex(keys) for kind, keys in _kinds(difference)},
+                    }
+                    for spot, difference in one.differences.items()
+                ],
+            }
+            for name, one in checked.pods.items()
+        ],
+    }
+
+
+def _kinds(difference: Difference) -> list[tuple[str, Keys]]:
+    return [
+        ("missing", difference.missing),
+        ("extra", difference.extra),
+        ("twice", difference.twice),
+    ]
+
+
+def _hex(keys: Keys) -> list[str]:
+    return [f"{key:016x}" for key in keys.tolist()]
+
+
+def shown(checked: Checked) -> RenderableType:
+    """Return it in words and tables."""
+    table = Table()
+    for name in ("pod", "compared", "changed meanwhile", "differences"):
+        table.add_column(
+            name, justify="right" if name in {"compared", "changed meanwhile"} else "left"
+        )
+    for name, one in checked.pods.items():
+        if one.problem:
+            table.add_row(Text(name), "-", "-", Text(f"could not be compared: {one.problem}"))
+            continue
+        told = "\n".join(_words(spot, difference) for spot, difference in one.differences.items())
+        table.add_row(Text(name), f"{one.keys:,}", f"{one.changed:,}", Text(told or "none"))
+    structure = checked.structure
+    lines = [Text(problem) for problem in structure.problems]
+    if said := checked.empty or checked.not_reached:
+        lines.append(Text(said))
+    elif not lines:
+        lines = [Text("Every value can be read, and every sound pod's writer has every bucket.")]
+    if structure.dead is None:
+        words = dead_words(None, structure.unread)
+        lines.append(Text(f"{words[0].upper()}{words[1:]}."))
+    elif structure.dead:
+        lines.append(Text(f"{dead_words(structure.dead, '')}; nobody sees them."))
+    return Group(table, *lines)
+
+
+def _words(spot: SpotOf, difference: Difference) -> str:
+    counted = [(kind, keys) for kind, keys in _kinds(difference) if len(keys)]
+    examples = ", ".join(_hex(counted[0][1][:3]))
+    numbers = ", ".join(f"{len(keys):,} {kind}" for kind, keys in counted)
+    return f"rank {spot.rank} {spot.tier} group {spot.group}: {numbers} (such as {examples})"

@@ -1,0 +1,144 @@
+"""`warmpath index`: look into the shared index, compare it with the pods' truth, sweep it, dump it."""
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from indexer.shared.sweep.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
+from router.commands.client import print_rich
+from router.commands.index import check as index_check
+from router.commands.index import stats as index_stats
+from router.commands.index.access import Access, AccessError, add_access, opened, problem_of
+from router.commands.index.dump import dump
+
+WELL, ILL, NO_ANSWER = 0, 1, 2
+"""Exit statuses: done and nothing is wrong; something is; it could not be looked at, or not whole."""
+ASK_AGAIN = 0.2
+"""Seconds between two attempts to have the lease."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look into the shared index in Redis: stats, check, sweep, dump."""
+    args = _parser().parse_args(argv)
+    act: Callable[[argparse.Namespace, Access], Awaitable[int]] = args.act
+    try:
+        return asyncio.run(_run(act, args))
+    except BrokenPipeError:
+        # Who reads has enough (`| head`). What is still buffered would fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WELL
+    except (AccessError, OSError) as error:
+        print(f"warmpath index: {error}", file=sys.stderr)
+        return NO_ANSWER
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="warmpath index", description=main.__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for act, summary, options in (
+        (_stats, "what it holds, on which servers, and how its pods are", ("--json",)),
+        (_check, "compare it with what the pods' publishers say; 1 where they differ", ("--json",)),
+        (_sweep, "remove now what no claim holds any more", ("--wait",)),
+        (_dump, "write all that it holds as lines of JSON", ("--pod", "--out")),
+    ):
+        name = act.__name__.removeprefix("_")
+        command = commands.add_parser(name, help=summary, description=f"{summary}.".capitalize())
+        command.set_defaults(act=act)
+        add_access(command)
+        for option in options:
+            _add(command, option)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, option: str) -> None:
+    more: dict[str, dict[str, Any]] = {
+        "--json": {"action": "store_true", "help": "print one JSON object"},
+        "--wait": {
+            "action": "store_true",
+            "help": "where another one sweeps, wait till it is done",
+        },
+        "--pod": {"default": "", "help": "only what this pod holds"},
+        "--out": {"type": Path, "help": "write into this file; must not be there"},
+    }
+    parser.add_argument(option, **more[option])
+
+
+async def _run(act: Callable[[argparse.Namespace, Access], Awaitable[int]], args: Any) -> int:
+    async with opened(args) as access:
+        return await act(args, access)
+
+
+async def _stats(args: argparse.Namespace, access: Access) -> int:
+    found = await index_stats.stats(access)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        print_rich(index_stats.shown(found))
+    return NO_ANSWER if access.silent else WELL
+
+
+async def _check(args: argparse.Namespace, access: Access) -> int:
+    checked = await index_check.check(access)
+    if args.json:
+        print(json.dumps(index_check.as_json(checked)))
+    else:
+        print_rich(index_check.shown(checked))
+    if not checked.is_well:
+        return ILL
+    return WELL if checked.is_whole else NO_ANSWER
+
+
+async def _sweep(args: argparse.Namespace, access: Access) -> int:
+    owner = f"warmpath index on {socket.gethostname()} {secrets.token_hex(4)}"
+    sweeper = Sweeper(
+        access.redis, access.names, owner=owner, clock=time.monotonic, timeout=access.timeout
+    )
+    try:
+        while holder := await sweeper.sweep(insist=True):
+            if not args.wait:
+                who = holder.removeprefix(AT_REST)
+                print(f"warmpath index: {who} is sweeping now (--wait waits)", file=sys.stderr)
+                return ILL
+            await asyncio.sleep(ASK_AGAIN)
+    except SWEEP_ERRORS as error:
+        problem = problem_of(error, access.url)
+        raise AccessError(f"not swept to the end: {problem}") from error
+    counts = sweeper.counts
+    print(
+        f"{counts.fields:,} fields looked at, dead slots taken out of {counts.purged:,}; "
+        f"{counts.retired:,} checkpoints of pods that are gone deleted, "
+        f"{counts.forgotten:,} pods forgotten"
+    )
+    if counts.doubted:
+        print(f"{counts.doubted:,} buckets were left alone: a pod was claimed anew meanwhile")
+    if counts.odd:
+        print(f"{counts.odd:,} values cannot be read: warmpath index check")
+    return WELL
+
+
+async def _dump(args: argparse.Namespace, access: Access) -> int:
+    if args.out is None:
+        async for line in dump(access, args.pod):
+            print(line)
+        sys.stdout.flush()
+    else:
+        with args.out.open("x", encoding="utf-8") as file:
+            try:
+                async for line in dump(access, args.pod):
+                    file.write(f"{line}\n")
+            except AccessError:
+                if not file.tell():
+                    args.out.unlink()
+                raise
+    if lacks := access.lacks():
+        print(f"warmpath index: {lacks}", file=sys.stderr)
+        return NO_ANSWER
+    return WELL

@@ -1,0 +1,97 @@
+"""What differs between the shared index and what a pod's publisher said before and after it was read.
+
+A key that the pod held both times has to be in the index, and one that it held neither time may not be.
+What came or went in between is not judged.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from indexer.shared.layout.record import Claim, SpotOf
+from router.commands.index.truth import NOTHING, Keys, Truth
+
+
+@dataclass(slots=True)
+class Difference:
+    """What is wrong at one place of a pod."""
+
+    missing: Keys
+    extra: Keys
+    twice: Keys
+    """Held in two segments."""
+
+    def and_also(self, later: "Difference") -> "Difference":
+        """Return what is wrong in both."""
+        return Difference(
+            np.intersect1d(self.missing, later.missing),
+            np.intersect1d(self.extra, later.extra),
+            np.intersect1d(self.twice, later.twice),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(len(self.missing) or len(self.extra) or len(self.twice))
+
+
+@dataclass(slots=True)
+class Compared:
+    """What came of one pod."""
+
+    problem: str = ""
+    """Why it could not be compared; empty where it was."""
+    sequence: int = 0
+    keys: int = 0
+    """(place, key) pairs that were judged."""
+    changed: int = 0
+    """Pairs that came or went meanwhile."""
+    differences: dict[SpotOf, Difference] = field(default_factory=dict)
+
+
+def in_both(
+    before: Mapping[SpotOf, Difference], later: Mapping[SpotOf, Difference]
+) -> dict[SpotOf, Difference]:
+    """Return what is wrong in both of two readings."""
+    both = {spot: before[spot].and_also(later[spot]) for spot in before.keys() & later.keys()}
+    return {spot: difference for spot, difference in both.items() if difference}
+
+
+def compare(
+    before: tuple[Claim, Truth], after: tuple[Claim, Truth], held: Mapping[int, Keys]
+) -> Compared:
+    """Compare the keys that each slot of a claim was found to hold, sorted, with a pod's truths.
+
+    Both are of one claim (`Claim.base`), which may have got and dropped places in between.
+    """
+    claim, first = before
+    now, second = after
+    if first.epoch != second.epoch:
+        return Compared(problem="its publisher was started anew meanwhile")
+    result = Compared(sequence=first.sequence)
+    slots = {spot: claim.slot(n) for n, spot in enumerate(claim.places) if spot is not None}
+    # A rank that was emptied meanwhile has other slots now.
+    stayed = {
+        spot
+        for n, spot in enumerate(claim.places)
+        if spot is not None and now.places[n : n + 1] == [spot]
+    }
+    for spot in sorted(first.held.keys() | slots.keys(), key=str):
+        had, has = first.held.get(spot, NOTHING), second.held.get(spot, NOTHING)
+        must, may = np.intersect1d(had, has), np.union1d(had, has)
+        result.changed += len(may) - len(must)
+        if spot in slots and spot not in stayed:
+            continue
+        found, counts = (
+            np.unique(held[slots[spot]], return_counts=True)
+            if spot in slots
+            else (NOTHING, NOTHING)
+        )
+        result.keys += len(must)
+        difference = Difference(
+            np.setdiff1d(must, found, assume_unique=True),
+            np.setdiff1d(found, may, assume_unique=True),
+            found[counts > 1],
+        )
+        if difference:
+            result.differences[spot] = difference
+    return result

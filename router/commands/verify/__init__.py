@@ -1,0 +1,1 @@
+"""`warmpath record` and `warmpath verify`: recordings of engines, predicted again; no running router."""

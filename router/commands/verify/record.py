@@ -1,0 +1,289 @@
+"""`warmpath record`: record a running engine, for `warmpath verify`.
+
+Stands as a proxy before the engine and listens to its events: what clients ask and what the engine
+answers and publishes goes into one file, in the format of `shared/vllm-cpu/RECIPE.md`. The file holds
+prompts and answers by its nature, so only its owner may read it.
+
+To know what an answer was computed from, it asks the engine for token ids and for a stream's usage, and
+passes on what the engine answers: clients see these fields, and a stream's last chunk without choices.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gzip
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import zmq
+from aiohttp import web
+
+from indexer.follow.endpoint import endpoint_problem
+from indexer.follow.tap import END, Tap
+from router.commands.verify.exchange import Exchange
+
+GENERATING = ("/v1/completions", "/v1/chat/completions")
+START_SECONDS = 10.0
+"""Longest wait for the engine's event sockets."""
+
+HOP_HEADERS = frozenset(
+    {"accept-encoding", "connection", "content-length", "host", "keep-alive", "transfer-encoding"}
+)
+"""Headers of one connection, which a proxy does not pass on; answers are to be readable."""
+
+
+class RecordingFile:
+    """Writes lines, each stamped with the seconds since the start."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file. Raises OSError, also where it is there already."""
+        raw = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._raw = os.fdopen(raw, "wb")
+        self._lines = gzip.GzipFile(fileobj=self._raw, mode="wb", mtime=0)
+        self._begun = time.monotonic()
+        self.counts = {"request": 0, "events": 0}
+
+    def now(self) -> float:
+        """Return the seconds since the start."""
+        return round(time.monotonic() - self._begun, 4)
+
+    def add(self, kind: str, **fields: Any) -> None:
+        """Write one line."""
+        line = {"kind": kind, "t": self.now(), **fields}
+        self._lines.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        if kind in self.counts:
+            self.counts[kind] += 1
+
+    def flush(self) -> None:
+        """Write what is held back, so that a crash costs no more than what comes after."""
+        self._lines.flush()
+        self._raw.flush()
+
+    def close(self) -> None:
+        """Write what is held back and close."""
+        self._lines.close()
+        self._raw.close()
+
+
+class Proxy:
+    """Passes requests on to the engine and records those that generate."""
+
+    def __init__(self, target: str, file: RecordingFile, session: aiohttp.ClientSession) -> None:
+        self._target = target.rstrip("/")
+        self._file = file
+        self._session = session
+        self._number = 0
+
+    def app(self) -> web.Application:
+        """Return the application: every path, as it is."""
+        app = web.Application(client_max_size=256 << 20)
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        return app
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Pass one request on."""
+        raw = await request.read()
+        exchange = None
+        if request.method == "POST" and request.path in GENERATING:
+            self._number += 1
+            exchange = Exchange(self._number, request.path, raw, self._file.now())
+            raw = exchange.sent
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in HOP_HEADERS
+        }
+        try:
+            async with self._session.request(
+                request.method, self._target + request.path_qs, data=raw, headers=headers
+            ) as answer:
+                return await self._pass_back(request, answer, exchange)
+        except aiohttp.ClientError as error:
+            if exchange is not None:
+                self._file.add("request", **exchange.line(502, str(error).encode()))
+            return web.json_response({"error": {"message": f"the engine: {error}"}}, status=502)
+
+    async def _pass_back(
+        self,
+        request: web.Request,
+        answer: aiohttp.ClientResponse,
+        exchange: Exchange | None,
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(status=answer.status)
+        response.content_type = answer.content_type
+        await response.prepare(request)
+        whole = bytearray()
+        try:
+            async for chunk in answer.content.iter_any():
+                whole += chunk
+                await response.write(chunk)
+            await response.write_eof()
+        except ConnectionResetError:
+            # The client has hung up; leaving here hangs up on the engine too.
+            if exchange is not None:
+                self._file.add("aborted", phase="recorded", body=exchange.body)
+            return response
+        if exchange is not None:
+            self._file.add("request", **exchange.line(answer.status, bytes(whole)))
+            self._file.flush()
+        elif request.path == "/reset_prefix_cache":
+            with contextlib.suppress(ValueError):
+                outcome = json.loads(bytes(whole) or b"null")
+                self._file.add("admin", path=request.path, status=answer.status, response=outcome)
+        return response
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Record a running engine's requests and events into a file, until Ctrl-C."""
+    args = _parser().parse_args(argv)
+    host, _, port = args.listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        print(f"warmpath record: --listen: {args.listen!r} is not host:port", file=sys.stderr)
+        return 2
+    if urlsplit(args.target).scheme not in ("http", "https"):
+        print(f"warmpath record: --target: {args.target!r} is not http://…", file=sys.stderr)
+        return 2
+    for option in ("events", "replay"):
+        endpoint = getattr(args, option)
+        if endpoint and (problem := endpoint_problem(endpoint)):
+            print(f"warmpath record: --{option}: {problem}", file=sys.stderr)
+            return 2
+    try:
+        file = RecordingFile(args.out)
+    except OSError as error:
+        print(f"warmpath record: --out: {error}", file=sys.stderr)
+        return 1
+    try:
+        asyncio.run(_record(args, file, host, int(port)))
+    except (OSError, zmq.ZMQError) as error:
+        file.close()
+        # Nothing was asked yet; what was written is only the heading.
+        args.out.unlink()
+        print(f"warmpath record: {error}", file=sys.stderr)
+        return 1
+    file.close()
+    counts = file.counts
+    print(f"{args.out}: {counts['request']} requests, {counts['events']} batches of events")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmpath record",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--target", required=True, help="the engine, http://host:port")
+    add("--events", required=True, help="its event endpoint, tcp://host:port")
+    add("--replay", default="", help="its replay endpoint; what it had before is then known too")
+    add("--topic", default="", help="the topic of its events; all by default")
+    add("--listen", default="127.0.0.1:8199", help="host:port where clients are to send requests")
+    add("--out", type=Path, required=True, help="the file to write, .jsonl.gz; must not be there")
+    return parser
+
+
+async def _record(args: argparse.Namespace, file: RecordingFile, host: str, port: int) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, ended.set)
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        file.add("trace", source="warmpath record", **await _models(args.target, session))
+        runner = web.AppRunner(Proxy(args.target, file, session).app(), access_log=None)
+        tap = Tap(args.events, args.replay, args.topic)
+        try:
+            if not await _ready(_catch_up(args, tap, file), ended):
+                return
+            listening = asyncio.create_task(_listen(tap, file))
+            await runner.setup()
+            try:
+                await web.TCPSite(runner, host.strip("[]"), port).start()
+            except OSError as error:
+                raise OSError(f"--listen: {error}") from error
+            print(
+                f"recording: send requests to http://{host}:{runner.addresses[0][1]}, "
+                "end with Ctrl-C",
+                flush=True,
+            )
+            stopped = asyncio.create_task(ended.wait())
+            await asyncio.wait((stopped, listening), return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        finally:
+            await runner.cleanup()
+            tap.close()
+
+
+async def _ready(work: Coroutine[Any, Any, None], ended: asyncio.Event) -> bool:
+    """Wait for the work or the end, whichever is first; whether it was the work."""
+    working = asyncio.create_task(work)
+    stopped = asyncio.create_task(ended.wait())
+    await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if working.done():
+        working.result()
+        return True
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return False
+
+
+async def _catch_up(args: argparse.Namespace, tap: Tap, file: RecordingFile) -> None:
+    """Connect, and record what the engine published before. Raises OSError where it is silent."""
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await tap.connected()
+    except TimeoutError as error:
+        problem = f"--events: nobody publishes at {args.events} ({START_SECONDS:g} s)"
+        raise OSError(problem) from error
+    if not args.replay:
+        return
+    try:
+        async with asyncio.timeout(START_SECONDS) as patience:
+            async for topic, sequence, payload in tap.replayed(0):
+                _add_frame(file, "replayed", topic, sequence, payload)
+                patience.reschedule(asyncio.get_running_loop().time() + START_SECONDS)
+    except TimeoutError as error:
+        problem = f"--replay: no answer from {args.replay} ({START_SECONDS:g} s)"
+        raise OSError(problem) from error
+    file.add("replay_end", start_seq=0)
+
+
+async def _models(target: str, session: aiohttp.ClientSession) -> dict[str, Any]:
+    """Ask the engine for its base model and adapters. Raises OSError where it does not answer."""
+    try:
+        async with session.get(f"{target.rstrip('/')}/v1/models") as response:
+            models = json.loads(await response.read())["data"]
+        adapters = [str(model["id"]) for model in models if model.get("parent")]
+        bases = [str(model["id"]) for model in models if not model.get("parent")]
+    except (aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OSError(f"--target: {target} does not list its models: {error}") from error
+    return {"model": bases[0] if bases else "", "adapters": adapters}
+
+
+async def _listen(tap: Tap, file: RecordingFile) -> None:
+    async for topic, sequence, payload in tap.live():
+        _add_frame(file, "events", topic, sequence, payload)
+
+
+def _add_frame(
+    file: RecordingFile, kind: str, topic: bytes, sequence: bytes, payload: bytes
+) -> None:
+    assert sequence != END
+    file.add(
+        kind,
+        topic=topic.decode("utf-8", "replace"),
+        seq=int.from_bytes(sequence, "big"),
+        payload_hex=payload.hex(),
+    )

@@ -1,0 +1,1 @@
+"""The TOML file: its schema, reading and checking; nothing here starts a part."""

@@ -1,0 +1,46 @@
+"""What the router shows publishers and engines, and recognises them by."""
+
+import ssl
+from pathlib import Path
+
+import grpc
+
+from indexer.follow.engine_tls import EngineTls
+from router.config.schema import Probe, Watch
+
+
+class CredentialsError(OSError):
+    """Files of [probe] cannot be used; `key` names them there."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"probe.{key}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:
+    """Return what publishers are shown, and recognised by; None for plain connections.
+
+    Files are relative to `folder`. Raises OSError.
+    """
+    if not table.ca:
+        return None
+    cert, key = ((folder / name).read_bytes() if name else None for name in (table.cert, table.key))
+    return grpc.ssl_channel_credentials((folder / table.ca).read_bytes(), key, cert)
+
+
+def engine_credentials(table: Probe, folder: Path) -> EngineTls:
+    """Return what engines that serve HTTPS are shown, and recognised by.
+
+    Files are relative to `folder`. Raises CredentialsError.
+    """
+    key, files = "ca", table.ca
+    try:
+        context = ssl.create_default_context(cafile=folder / table.ca if table.ca else None)
+        if table.cert:
+            key, files = "cert", f"{table.cert} with {table.key}"
+            # OpenSSL asks at the terminal for a password that it is not given.
+            context.load_cert_chain(folder / table.cert, folder / table.key, password="")
+    except OSError as error:
+        raise CredentialsError(key, f"{files} cannot be used: {error}") from error
+    return EngineTls(context, table.server_name or None)

@@ -1,0 +1,1 @@
+"""Evidence of predictions and picks, and findings from it; nothing here changes a pick."""

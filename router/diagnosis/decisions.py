@@ -1,0 +1,151 @@
+"""The last decisions: what was chosen among what, why, and what became of it. No prompt is kept."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from indexer.invariant import BrokenInvariantError
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.candidate_message import Weighed, candidate_message, weighed
+from router.pick.pending import End, Placed
+from router.pick.weigh import Choice
+
+MOST_CANDIDATES = 4
+"""Candidates that are kept of a decision: the pick and the fall-backs that are ever tried."""
+
+ENDS: dict[End, "pb.Decision.State.ValueType"] = {
+    "finished": pb.Decision.FINISHED,
+    "failed": pb.Decision.FAILED,
+    "expired": pb.Decision.EXPIRED,
+}
+
+
+@dataclass(slots=True)
+class Kept:
+    """One decision. Times are seconds of the picker's clock."""
+
+    booking_id: str
+    model: str
+    policy: str
+    prompt_tokens: int
+    at: float
+    candidates: Sequence[Weighed]
+    """As they were then; messages of them are made when they are asked for."""
+    reason: str
+    shadow: bool
+    went: tuple[str, int]
+    state: "pb.Decision.State.ValueType"
+    cached: int | None = None
+    ttft: float | None = None
+
+
+class Decisions:
+    """A ring of the last `most` decisions; a witness of the picker.
+
+    `wall_offset` brings the picker's times to the Unix epoch, in seconds.
+    """
+
+    def __init__(self, most: int = 256, *, wall_offset: float = 0.0) -> None:
+        self._most = most
+        self._wall_offset = wall_offset
+        self._kept: OrderedDict[int, Kept] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        """Keep a decision."""
+        self._keep(placed, choice, pb.Decision.PICKED)
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Keep a decision that came to nothing."""
+        self._keep(placed, choice, pb.Decision.CANCELLED)
+
+    def _keep(self, placed: Placed, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
+        if not self._most:
+            return
+        if len(self._kept) >= self._most:
+            self._kept.popitem(last=False)
+        self._kept[placed.number] = Kept(
+            placed.booking_id,
+            placed.model,
+            choice.policy,
+            choice.prompt_tokens,
+            placed.at,
+            [weighed(one) for one in choice.options[:MOST_CANDIDATES]],
+            choice.reason,
+            shadow=placed.shadow,
+            went=placed.went,
+            state=state,
+        )
+
+    def started(self, placed: Placed, now: float) -> None:
+        """Take note of where it went."""
+        del now
+        kept = self._kept.get(placed.number)
+        if kept is not None:
+            kept.went = placed.went
+            if kept.state == pb.Decision.PICKED:
+                kept.state = pb.Decision.STARTED
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        """Take note of its first token."""
+        kept = self._kept.get(placed.number)
+        if kept is not None:
+            kept.state = pb.Decision.FIRST_TOKEN
+            kept.ttft = now - placed.at
+
+    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        """Take note of what the engine found cached."""
+        del prompt_tokens
+        kept = self._kept.get(placed.number)
+        if kept is not None:
+            kept.cached = cached
+
+    def ended(self, placed: Placed, end: End, now: float) -> None:
+        """Take note of its end."""
+        del now
+        kept = self._kept.get(placed.number)
+        if kept is not None:
+            kept.state = ENDS[end]
+
+    def listed(self, limit: int = 0, model: str = "", pod: str = "") -> list[pb.Decision]:
+        """Return the decisions, newest first: of a model, and those that chose a pod; empty: all.
+
+        At most `limit`; 0: all that are kept.
+        """
+        found: list[pb.Decision] = []
+        for kept in reversed(self._kept.values()):
+            if model and kept.model != model:
+                continue
+            if pod and kept.candidates[0].candidate.pod != pod:
+                continue
+            found.append(self._message(kept))
+            if len(found) == limit:
+                break
+        return found
+
+    def _message(self, kept: Kept) -> pb.Decision:
+        return pb.Decision(
+            booking_id=kept.booking_id,
+            at=kept.at + self._wall_offset,
+            model=kept.model,
+            policy=kept.policy,
+            prompt_tokens=kept.prompt_tokens,
+            candidates=[candidate_message(one, self._wall_offset, ()) for one in kept.candidates],
+            reason=kept.reason,
+            shadow=kept.shadow,
+            state=kept.state,
+            pod=kept.went[0],
+            rank=kept.went[1],
+            cached_tokens=kept.cached,
+            ttft=kept.ttft,
+        )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where more is kept than may be, or a decision chose nothing."""
+        if len(self._kept) > self._most:
+            raise BrokenInvariantError(f"{len(self._kept)} decisions; at most {self._most}")
+        for number, kept in self._kept.items():
+            if not 0 < len(kept.candidates) <= MOST_CANDIDATES:
+                raise BrokenInvariantError(f"decision {number} is not what it should be")

@@ -1,0 +1,121 @@
+"""The answer to Diagnose: what predictions and picks were worth, and what looks wrong."""
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+from types import MappingProxyType
+
+from indexer.follow.rank_ingest import RankIngest
+from indexer.rank import Rank
+from router.diagnosis.attribution import Attribution, Row, ShadowRow
+from router.diagnosis.facts import PodFacts, RankFacts
+from router.diagnosis.findings import findings
+from router.load.table import LoadTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pods.table import Pod
+
+
+def diagnose(
+    model: str,
+    pods: Iterable[Pod],
+    attribution: Attribution,
+    loads: LoadTable,
+    *,
+    troubles: Mapping[str, str] = MappingProxyType({}),
+    now: float,
+) -> pb.DiagnoseResponse:
+    """Diagnose a model's pods; empty: all. `now` is the ingest's clock, seconds.
+
+    `troubles` says by model why its texts or chats cannot be tokenised.
+    """
+    rows = [row for row in attribution.rows() if row.model == model or not model]
+    typical = _typical_factors(rows)
+    response = pb.DiagnoseResponse(
+        attributions=[_attribution(row) for row in rows if row.requests or row.reported_requests],
+        shadows=[_shadow(row) for row in attribution.shadows() if row.model == model or not model],
+    )
+    for name, trouble in troubles.items():
+        if not model or name == model:
+            text = (
+                f"what it is asked cannot be tokenised: {trouble}; Score refuses such prompts "
+                "meanwhile, and Pick goes by their length"
+            )
+            response.findings.add(model=name, kind="tokenizer", text=text)
+    exposed: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if model and pod.model != model:
+            continue
+        if pod.exposed:
+            exposed.setdefault(pod.model, []).append(pod)
+        row = attribution.row(pod.id, pod.model) or Row(pod.id, pod.model)
+        facts = PodFacts(
+            has_events=pod.has_events,
+            is_well=pod.status.healthy is True,
+            ranks=[_facts(rank, loads, now) for rank in pod.ranks],
+            row=row,
+            typical_factor=typical.get(pod.model, 1.0),
+            shared=pod.shared,
+        )
+        for one in findings(facts, now):
+            response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
+    for name, those in exposed.items():
+        text = (
+            f"the events of {len(those)} pods cross the network in plain text (those of pod "
+            f"{those[0].id} from {those[0].exposed}): run `warmpath publish` beside each engine and "
+            "watch it over TLS; or set events.trusted-network, where nobody else is on that network"
+        )
+        response.findings.add(model=name, kind="plain-text", text=text)
+    return response
+
+
+def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:
+    factors: dict[str, list[float]] = {}
+    for row in rows:
+        factors.setdefault(row.model, []).extend(row.evidence.factors.values())
+    return {model: median(of) for model, of in factors.items() if of}
+
+
+def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
+    counts = rank.counts()
+    parts = loads.explain(rank.pod, rank.number, now)
+    return RankFacts(
+        number=rank.number,
+        trust=rank.trust,
+        block_size=rank.layout.block_size,
+        blocks=sum(rank.blocks().values()),
+        # A publisher tells of blocks, not how many came and went.
+        stored=counts.get("stored_blocks", 0),
+        removed=counts.get("removed_blocks", 0),
+        has_load=any(part.is_observed for part in parts),
+        capacity=rank.capacity,
+        drifts=counts.get("drifts", 0),
+        lag_batches=rank.lag_batches if isinstance(rank, RankIngest) else 0,
+    )
+
+
+def _attribution(row: Row) -> pb.Attribution:
+    return pb.Attribution(
+        pod=row.pod,
+        model=row.model,
+        requests=row.requests,
+        prompt_tokens=row.prompt_tokens,
+        available_tokens=row.available_tokens,
+        captured_tokens=row.captured_tokens,
+        reported_requests=row.reported_requests,
+        reported_prompt_tokens=row.reported_prompt_tokens,
+        predicted_tokens=row.predicted_tokens,
+        delivered_tokens=row.delivered_tokens,
+        output_tokens=row.output_tokens,
+    )
+
+
+def _shadow(row: ShadowRow) -> pb.Shadow:
+    return pb.Shadow(
+        model=row.model,
+        requests=row.requests,
+        prompt_tokens=row.prompt_tokens,
+        chosen_tokens=row.chosen_tokens,
+        warmpath_tokens=row.warmpath_tokens,
+        chosen_ttft=row.chosen_ttft,
+        warmpath_ttft=row.warmpath_ttft,
+        agreed=row.agreed,
+    )

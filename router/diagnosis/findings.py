@@ -1,0 +1,148 @@
+"""From what is known of a pod to what looks wrong, and the likely reason. Pure."""
+
+from collections.abc import Iterator
+
+from indexer.shared.records.registry import AWAY, NOBODY
+from indexer.trust import BEHIND, DRIFTED, Level
+from router.diagnosis.evidence import Evidence
+from router.diagnosis.facts import Finding, PodFacts, RankFacts
+from router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
+
+TRUST_SECONDS = 60.0
+"""How long a view may be doubtful: restarts, snapshots and replays take less."""
+LAG_SECONDS = 10.0
+"""How long events may be followed late: a burst is over by then."""
+LEASE_SECONDS = 10.0
+"""How long nobody may hold a pod in the shared index, or the index be away: a publisher that was started
+anew has claimed its pod by then."""
+FAR = 4.0
+"""How far off prefill times are a finding: a factor of two moves choices little
+(`shared/bench/policy-study.md`, "Robustness")."""
+APART = 2.0
+"""How much slower than its model's typical pod one is a finding."""
+
+
+def findings(facts: PodFacts, now: float) -> list[Finding]:
+    """Return what looks wrong of a pod; `now` is the clock of its ranks' trust."""
+    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now))]
+    view += [*_lag(facts, now), *_drift(facts)]
+    return [
+        *view,
+        *_load(facts),
+        *_calibration(facts),
+        *_reports(facts.row.evidence),
+        *mispredictions(facts, is_doubtful=bool(view)),
+    ]
+
+
+def _keyspace(facts: PodFacts) -> Iterator[Finding]:
+    for rank in facts.ranks:
+        if _is_other_keyspace(rank):
+            yield Finding("hash-seed", f"its publisher refuses this router: {rank.trust.reason}")
+            return
+
+
+def _is_other_keyspace(rank: RankFacts) -> bool:
+    """Whether the publisher's keys are others than ours (`publisher.watch_server`)."""
+    return rank.trust.level is not Level.EXACT and "keyspace:" in rank.trust.reason
+
+
+def _shared(facts: PodFacts, now: float) -> list[Finding]:
+    """Return that the shared index is away, or has nothing of a pod that is followed through it."""
+    if not facts.shared:
+        return []
+    for rank in facts.ranks:
+        trust, age = rank.trust, now - rank.trust.since
+        if trust.level is Level.EXACT or age < LEASE_SECONDS or _is_other_keyspace(rank):
+            continue
+        if trust.reason.startswith(NOBODY):
+            text = f"nobody writes it in the shared index at {facts.shared}, for {age:.0f} s"
+            return [Finding("shared-index", f"{text}: start its publisher with that --redis")]
+        if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
+            text = f"rank {rank.number} is {trust.level} for {age:.0f} s: {trust.reason}"
+            return [Finding("shared-index", f"the shared index is {facts.shared}; {text}")]
+    return []
+
+
+def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
+    if not facts.has_events:
+        return
+    for rank in facts.ranks:
+        trust, age = rank.trust, now - rank.trust.since
+        if trust.level is Level.EXACT or age < TRUST_SECONDS or _is_other_keyspace(rank):
+            continue
+        if trust.reason.startswith((BEHIND, DRIFTED)):
+            continue
+        if trust.level is not Level.COLD:
+            text = (
+                f"its events are not complete: rank {rank.number} is {trust.level} for {age:.0f} s"
+            )
+            yield Finding("trust", f"{text}: {trust.reason}")
+        elif facts.row.requests >= ENOUGH:
+            text = f"no events arrive of rank {rank.number}, though {facts.row.requests} requests"
+            yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
+
+
+def _lag(facts: PodFacts, now: float) -> Iterator[Finding]:
+    for rank in facts.ranks:
+        age = now - rank.trust.since
+        if BEHIND in rank.trust.reason and age >= LAG_SECONDS:
+            batches = f" ({rank.lag_batches} batches wait here)" if rank.lag_batches else ""
+            yield Finding(
+                "lag",
+                f"the events of rank {rank.number} are followed late, for {age:.0f} s{batches}, so that "
+                "its view is old: they come faster than they are followed, because of their number or "
+                "their form, or this machine or the network between is too slow",
+            )
+            return
+
+
+def _drift(facts: PodFacts) -> Iterator[Finding]:
+    for rank in facts.ranks:
+        if rank.drifts or rank.trust.reason.startswith(DRIFTED):
+            often = f", {rank.drifts} times since the router started" if rank.drifts > 1 else ""
+            has = f" ({rank.capacity})" if rank.capacity else ""
+            yield Finding(
+                "drift",
+                f"more blocks were announced on rank {rank.number} than its cache has{has}{often}: "
+                "requests with kv_cache_report_mode full have hits announced as stores, so that blocks "
+                "are shown after they are gone; or `blocks` says less than the cache has",
+            )
+            return
+
+
+def _load(facts: PodFacts) -> Iterator[Finding]:
+    if facts.is_well and not any(rank.has_load for rank in facts.ranks):
+        yield Finding(
+            "load",
+            "nobody tells its load: its metrics are not there or have none of the names of its "
+            "engine, and no gateway reports any; only this router's own bookings count",
+        )
+
+
+def _calibration(facts: PodFacts) -> Iterator[Finding]:
+    for number, factor in sorted(facts.row.evidence.factors.items()):
+        if factor >= APART * facts.typical_factor and factor > APART:
+            yield Finding(
+                "calibration",
+                f"prefills on rank {number} take {factor / facts.typical_factor:.1f} times as long "
+                "as on the model's typical pod: it is throttled, shared, or of another kind",
+            )
+            return
+        if not 1 / FAR < factor < FAR:
+            yield Finding(
+                "calibration",
+                f"prefills on rank {number} take {factor:.2g} times as long as the cost model says: "
+                "multiply pick.prefill-base-seconds, pick.prefill-token-seconds and "
+                "pick.prefill-context-seconds by that",
+            )
+            return
+
+
+def _reports(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.ends >= ENOUGH and evidence.expired > MOSTLY * evidence.ended:
+        yield Finding(
+            "reports",
+            f"{evidence.expired / evidence.ended:.0%} of its last requests were never reported as "
+            "finished or failed: they stay booked until booking.expire-seconds have passed",
+        )

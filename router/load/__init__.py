@@ -1,0 +1,1 @@
+"""How busy a rank is: bookings, engines' metrics, and their correction; no choice is made."""

@@ -1,0 +1,377 @@
+"""Bookings: the work of picked requests that their pods have not finished yet.
+
+A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
+any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
+tokens of context until the end. What is never reported stops to count by itself: a first token that
+is overdue is taken for come, and in the end the whole booking expires.
+
+How long it may be overdue depends on what gateways do. Where they report first tokens, one that does
+not come is an engine that hangs, and nothing more is to be sent there. Where many are never reported (a
+gateway does not, or answers do not stream) only the prediction tells when a prefill is over.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from indexer.invariant import BrokenInvariantError
+from router.load.rank_bookings import Booking, RankBook, Work
+from scorer.candidate import IDLE, Load
+
+__all__ = ["Booking", "Bookings", "Work"]
+
+CLOCK_WAS_SET = 1.0
+"""Seconds back from which a clock was set; less is reports that overtook one another."""
+
+MOST_PREFILL = 86400.0
+"""Seconds; no prefill takes a day."""
+
+SILENT_SHARE = 0.05
+"""The share of first tokens, never reported, from which on none is waited for."""
+SILENT_WEIGHT = 0.02
+"""Of the last one in that share."""
+
+
+class Bookings:
+    """All bookings of one router. Times are seconds of the caller's clock.
+
+    The clock may jump. Forwards, time has passed: what is due expires. Backwards, it was set: what is
+    booked keeps its age.
+    """
+
+    def __init__(
+        self,
+        *,
+        expire_after: float,
+        most: int,
+        new_id: Callable[[], str],
+        late_factor: float = 4.0,
+        late_seconds: float = 30.0,
+        head_floor: float = 0.15,
+        expects_first_tokens: bool = True,
+    ) -> None:
+        """Keep at most `most` bookings, each for at most `expire_after` seconds.
+
+        A first token is overdue `late_factor` times the predicted wait and prefill and `late_seconds`
+        after its request went out; where many are never reported, as soon as it is predicted to be
+        there. `expects_first_tokens` says what is so before any is known to be reported or not.
+        `head_floor` is the least share that the first of those that wait on a rank weighs.
+        """
+        self.expired = 0
+        """Bookings that ended without a report."""
+        self.unreported = 0
+        """Requests that did not fail and of which no first token was reported."""
+        self._expire_after = expire_after
+        self._most = most
+        self._new_id = new_id
+        self._late_factor = late_factor
+        self._late_seconds = late_seconds
+        self._head_floor = head_floor
+        self._bookings: OrderedDict[str, Booking] = OrderedDict()
+        self._ranks: dict[tuple[str, int], RankBook] = {}
+        self._due: list[tuple[float, int, str]] = []
+        """A heap of when first tokens are overdue, with entries that hold no longer among them."""
+        self._heard = 0
+        """Of how many first tokens it is known whether they were reported."""
+        self._silent = 0.0 if expects_first_tokens else 1.0
+        """The share that were not, a moving average."""
+        self._picks = 0
+        self._now = -math.inf
+
+    def __len__(self) -> int:
+        return len(self._bookings)
+
+    @property
+    def head_floor(self) -> float:
+        """The least share that the first of those that wait weighs."""
+        return self._head_floor
+
+    def book(self, work: Work, now: float, *, computed: bool = False) -> Booking:
+        """Book work on a rank. Raises ValueError where its figures are impossible.
+
+        With `computed` another rank does its prefill: here it only keeps room.
+        """
+        if not 0 <= work.cached <= work.prompt_tokens:
+            raise ValueError(f"cached is {work.cached}, of {work.prompt_tokens} tokens")
+        if not 0 <= work.prefill <= MOST_PREFILL:
+            raise ValueError(f"prefill is {work.prefill} s, not 0 to {MOST_PREFILL:g} s")
+        now = self.expire(now)
+        if len(self._bookings) >= self._most:
+            self._expire(next(iter(self._bookings.values())), now)
+        self._picks += 1
+        expires = now + self._expire_after
+        booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
+        if computed:
+            booking.first_token_at = now
+        self._bookings[booking.id] = booking
+        self._place(booking, now)
+        self._ranks[work.pod, work.rank].last_pick = booking.number
+        return booking
+
+    def started(
+        self,
+        booking_id: str,
+        now: float,
+        pod: str | None = None,
+        rank: int | None = None,
+        work: Work | None = None,
+    ) -> bool:
+        """Take note that a request went out; False where the booking is not known.
+
+        Where it went elsewhere than was picked, `work` says what it costs there; with `pod` and
+        `rank` alone (rank 0 where only another pod is named) it is taken to cost the same. The last
+        place that is reported holds; the same place again changes nothing.
+        """
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is None:
+            return False
+        old = booking.work
+        if work is None:
+            pod = old.pod if pod is None else pod
+            if rank is None:
+                rank = old.rank if pod == old.pod else 0
+            work = replace(old, pod=pod, rank=rank)
+        is_same = (work.pod, work.rank) == (old.pod, old.rank)
+        if is_same and (booking.dispatched or booking.first_token_at is not None):
+            return True
+        self._ranks[old.pod, old.rank].take(booking)
+        booking.work = old if is_same else work
+        booking.dispatched = True
+        booking.since = now
+        self._place(booking, now)
+        return True
+
+    def first_token(self, booking_id: str, now: float) -> bool:
+        """Release the prefill of a booking; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is None:
+            return False
+        if booking.first_token_at is None:
+            rank = self._ranks[booking.work.pod, booking.work.rank]
+            if booking.id in rank.waiting:
+                booking.prefill_from = max(booking.since, rank.free_since)
+            elif now >= booking.lost_at:
+                # Of one that was given up nobody knows when its turn came.
+                booking.prefill_from = None
+            elif booking.prefill_from is not None:
+                # It was taken for come too early; those before it were, too.
+                booking.prefill_from = max(booking.prefill_from, rank.told_at)
+            booking.first_token_at = rank.told_at = now
+            self._hear(silent=False)
+            self._computed(booking, now)
+        return True
+
+    def finish(self, booking_id: str, now: float) -> bool:
+        """Release all of a booking; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is not None:
+            # Its first token was there, reported or not.
+            if booking.first_token_at is None:
+                self._computed(booking, now)
+                self._miss()
+            self._end(booking, now)
+        return booking is not None
+
+    def fail(self, booking_id: str, now: float) -> bool:
+        """Release all of a booking that came to nothing; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is not None:
+            self._end(booking, now)
+        return booking is not None
+
+    def lose(self, booking_id: str, now: float) -> bool:
+        """Release all of a booking that nobody will report any more; False where it is not known."""
+        now = self.expire(now)
+        booking = self._bookings.get(booking_id)
+        if booking is not None:
+            self._expire(booking, now)
+        return booking is not None
+
+    def get(self, booking_id: str) -> Booking | None:
+        """Return a booking; None where it is not known."""
+        return self._bookings.get(booking_id)
+
+    def load(self, pod: str, rank: int, now: float) -> Load:
+        """Return what is booked on a rank; its queue and KV usage are not known here."""
+        [load] = self.loads([(pod, rank)], now)
+        return load
+
+    def loads(self, ranks: Iterable[tuple[str, int]], now: float) -> list[Load]:
+        """Return what is booked on each of these ranks, in the order given."""
+        now, books, floor = self.expire(now), self._ranks, self._head_floor
+        return [
+            IDLE if (book := books.get(name)) is None else book.load(now, floor) for name in ranks
+        ]
+
+    def waits(self, ranks: Iterable[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
+        """Return each rank's wait and the rest of its load (`RankBook.wait_and_rest`), in this order."""
+        now, books, floor = self.expire(now), self._ranks, self._head_floor
+        return [
+            (0.0, IDLE) if (book := books.get(name)) is None else book.wait_and_rest(now, floor)
+            for name in ranks
+        ]
+
+    def ranks(self) -> Mapping[tuple[str, int], RankBook]:
+        """Return what is booked, by pod and rank, to be read only."""
+        return self._ranks
+
+    @property
+    def picks(self) -> int:
+        """The number of the last pick that was heard of."""
+        return self._picks
+
+    def overtake(self, number: int) -> None:
+        """Give later picks higher numbers than another router's pick has, as Lamport's clocks do."""
+        self._picks = max(self._picks, number)
+
+    def forget(self, pod: str, rank: int) -> None:
+        """End all bookings of a rank that is gone."""
+        book = self._ranks.get((pod, rank))
+        if book is not None:
+            for booking in [*book.in_flight.values()]:
+                self._end(booking, self._now)
+            del self._ranks[pod, rank]
+
+    def expire(self, now: float) -> float:
+        """Release what is past its time; return the time that counts, which never goes back a bit."""
+        if now < self._now:
+            if now >= self._now - CLOCK_WAS_SET:
+                return self._now
+            self._shift(now)
+        self._now = now
+        while self._due and self._due[0][0] <= now:
+            late_at, _, name = heappop(self._due)
+            booking = self._bookings.get(name)
+            if booking is None or booking.late_at != late_at:
+                continue
+            book = self._ranks[booking.work.pod, booking.work.rank]
+            turn = max(booking.since, book.free_since) if book.heads(booking) else None
+            if self._let_go(booking, now):
+                booking.prefill_from = turn
+                if now >= booking.lost_at:
+                    self._hear(silent=True)
+        while self._bookings:
+            booking = next(iter(self._bookings.values()))
+            if booking.expires > now:
+                break
+            self._expire(booking, now)
+        return now
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where ranks and bookings disagree."""
+        placed = 0
+        for name, book in self._ranks.items():
+            book.check()
+            placed += len(book.in_flight)
+            for booking in book.in_flight.values():
+                if (booking.work.pod, booking.work.rank) != name:
+                    raise BrokenInvariantError("a booking lies on another rank than it says")
+                if self._bookings.get(booking.id) is not booking:
+                    raise BrokenInvariantError("a rank has a booking that has ended")
+        if placed != len(self._bookings):
+            raise BrokenInvariantError(f"{len(self._bookings)} bookings, {placed} of them on ranks")
+        due = {(late_at, name) for late_at, _, name in self._due}
+        for book in self._ranks.values():
+            for booking in book.waiting.values():
+                if (booking.late_at, booking.id) not in due:
+                    raise BrokenInvariantError("a booking waits that would do so for ever")
+        if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
+            raise BrokenInvariantError("more is kept than may be")
+
+    def _place(self, booking: Booking, now: float) -> None:
+        name = (booking.work.pod, booking.work.rank)
+        book = self._ranks.get(name)
+        if book is None:
+            if len(self._ranks) >= self._most:
+                # Pods come and go: those that nobody has said are gone are not kept for ever.
+                self._ranks = {name: book for name, book in self._ranks.items() if book.in_flight}
+            book = self._ranks[name] = RankBook()
+        ahead = book.load(now, self._head_floor).wait
+        book.place(booking)
+        if booking.first_token_at is None:
+            seconds = ahead + booking.work.prefill
+            lost_at = now + self._late_factor * seconds + self._late_seconds
+            booking.due_at = min(now + seconds, booking.expires)
+            booking.lost_at = min(lost_at, booking.expires)
+            booking.late_at = booking.due_at if self._is_silent else booking.lost_at
+            heappush(self._due, (booking.late_at, booking.number, booking.id))
+            if len(self._due) > 2 * len(self._bookings) + 64:
+                self._tidy()
+
+    def _hear(self, *, silent: bool) -> None:
+        """Take note of whether a first token was reported."""
+        was_silent = self._is_silent
+        self._heard += 1
+        self._silent += max(SILENT_WEIGHT, 1 / self._heard) * (silent - self._silent)
+        if self._is_silent and not was_silent:
+            for booking in self._bookings.values():
+                booking.late_at = min(booking.late_at, booking.due_at)
+            self._tidy()
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether so many first tokens are not reported that none is waited for."""
+        return self._silent > SILENT_SHARE
+
+    def _miss(self) -> None:
+        """Take note that a request is over and had no first token, as far as was reported."""
+        self.unreported += 1
+        self._hear(silent=True)
+
+    def _expire(self, booking: Booking, now: float) -> None:
+        if booking.first_token_at is None:
+            self._miss()
+        self._end(booking, now)
+        self.expired += 1
+
+    def _computed(self, booking: Booking, now: float) -> None:
+        """Let a booking wait no longer, its prefill done."""
+        book = self._ranks[booking.work.pod, booking.work.rank]
+        book.take_waiting(booking)
+        book.free_since = now
+        book.changed()
+
+    def _let_go(self, booking: Booking, now: float) -> bool:
+        """Let a booking wait no longer, its prefill not done; False where it did not wait."""
+        book = self._ranks[booking.work.pod, booking.work.rank]
+        if book.heads(booking):
+            # The next one's turn comes only now.
+            book.free_since = now
+        return book.take_waiting(booking)
+
+    def _end(self, booking: Booking, now: float) -> None:
+        self._let_go(booking, now)
+        self._ranks[booking.work.pod, booking.work.rank].take(booking)
+        del self._bookings[booking.id]
+
+    def _tidy(self) -> None:
+        self._due = [
+            (booking.late_at, booking.number, booking.id)
+            for book in self._ranks.values()
+            for booking in book.waiting.values()
+        ]
+        heapify(self._due)
+
+    def _shift(self, now: float) -> None:
+        seconds = now - self._now
+        for booking in self._bookings.values():
+            booking.booked_at += seconds
+            # No further than now: a sum of floats may be off by a bit.
+            booking.since = min(booking.since + seconds, now)
+            booking.late_at += seconds
+            booking.due_at += seconds
+            booking.lost_at += seconds
+            booking.expires += seconds
+            if booking.first_token_at is not None:
+                booking.first_token_at += seconds
+            if booking.prefill_from is not None:
+                booking.prefill_from += seconds
+        for book in self._ranks.values():
+            book.shift(seconds)
+        self._tidy()

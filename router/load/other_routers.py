@@ -1,0 +1,181 @@
+"""What other routers have booked on one rank: their sums, as they told them last.
+
+Each router tells sums, not bookings, so that what it tells is as large as the fleet, not as its traffic.
+Two things besides make one queue of all routers': when the first that waits went out, since a rank
+computes one prefill at a time, whoever booked it; and how many have been out for how long, since what
+an engine says of its requests holds for those that had reached it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from router.load.rank_bookings import Head, RankBook
+
+AGES = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds for which bookings are out that are counted apart."""
+
+MICROSECONDS = 1_000_000
+MOST = (1 << 63) - 1
+"""Of any figure; sums are cut to it."""
+
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+
+
+class RankTold(msgspec.Struct, frozen=True, array_like=True):
+    """What one router tells of one rank. Ages are microseconds at the time of telling."""
+
+    pod: str
+    rank: Count
+    nanoseconds: Count
+    """Predicted prefill of those that wait."""
+    waiting: Count
+    in_flight: Count
+    uncached_tokens: Count
+    prompt_tokens: Count
+    context_tokens: Count
+    last_pick: Count
+    settled: Annotated[list[Count], Meta(min_length=len(AGES), max_length=len(AGES))]
+    """Of those in flight, how many went out as long ago as each of `AGES`, at least."""
+    head: tuple[Count, Count] | None
+    """Age and nanoseconds of the first that waits."""
+    free: Count | None
+    """Age of the last prefill that is known to be through."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the figures can be true of any bookings."""
+        return (
+            self.waiting <= self.in_flight
+            and self.uncached_tokens <= self.prompt_tokens <= self.context_tokens
+            and self.settled == sorted(self.settled, reverse=True)
+            and self.settled[0] <= self.in_flight
+            and (self.head is None) == (self.waiting == 0)
+            and (self.head is None or self.head[1] <= self.nanoseconds)
+            and (self.waiting > 0 or self.nanoseconds == self.prompt_tokens == 0)
+        )
+
+
+def rank_told(pod: str, rank: int, book: RankBook, now: float) -> RankTold:
+    """Return what there is to tell of a rank's bookings."""
+    head = book.head()
+    has_been_free = book.free_since > float("-inf")
+    return RankTold(
+        pod,
+        rank,
+        min(book.nanoseconds, MOST),
+        len(book.waiting),
+        len(book.in_flight),
+        book.uncached_tokens,
+        book.prompt_tokens,
+        book.context_tokens,
+        book.last_pick,
+        _settled(book, now),
+        (_age(head.since, now), min(head.nanoseconds, MOST)) if head else None,
+        _age(book.free_since, now) if has_been_free else None,
+    )
+
+
+def _settled(book: RankBook, now: float) -> list[int]:
+    """Return how many are out for each of `AGES`. Only those that are not out for all are looked at."""
+    settled: list[int] = []
+    left = len(book.in_flight)
+    for booking in reversed(book.in_flight.values()):
+        while now - booking.since >= AGES[len(settled)]:
+            settled.append(left)
+            if len(settled) == len(AGES):
+                return settled
+        left -= 1
+    return settled + [0] * (len(AGES) - len(settled))
+
+
+def _age(then: float, now: float) -> int:
+    return min(max(0, round((now - then) * MICROSECONDS)), MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class OthersBook:
+    """What other routers have booked on one rank, together. Times are of the reader's clock."""
+
+    nanoseconds: int = 0
+    waiting: int = 0
+    in_flight: int = 0
+    uncached_tokens: int = 0
+    prompt_tokens: int = 0
+    context_tokens: int = 0
+    last_pick: int = 0
+    settled: tuple[int, ...] = (0,) * len(AGES)
+    told_at: float = float("-inf")
+    """When the last of them told; what others told before has only grown older."""
+    head: Head | None = None
+    free_since: float = float("-inf")
+
+    def out_by(self, time: float) -> int:
+        """Return how many went out by a time and are in flight, or less where it is not known."""
+        age = self.told_at - time
+        if age <= 0:
+            return self.in_flight
+        place = bisect_left(AGES, age)
+        return self.settled[place] if place < len(AGES) else 0
+
+    def without(self, lost: int) -> "OthersBook":
+        """Return what is left where so many are over without a report.
+
+        Those are the oldest, so the ones that run go first, then the first of those that wait. Which
+        these are is not known: a mean each is taken away.
+        """
+        if not lost:
+            return self
+        in_flight = self.in_flight - lost
+        waiting = min(self.waiting, in_flight)
+        running, ran = in_flight - waiting, self.in_flight - self.waiting
+        context = (self.context_tokens - self.prompt_tokens) * running // ran if ran else 0
+        if waiting == self.waiting:
+            return replace(self, in_flight=in_flight, context_tokens=self.prompt_tokens + context)
+        prompt_tokens = self.prompt_tokens * waiting // self.waiting
+        return replace(
+            self,
+            nanoseconds=self.nanoseconds * waiting // self.waiting,
+            waiting=waiting,
+            in_flight=in_flight,
+            uncached_tokens=self.uncached_tokens * waiting // self.waiting,
+            prompt_tokens=prompt_tokens,
+            context_tokens=prompt_tokens + context,
+            head=None,
+        )
+
+
+NOBODY = OthersBook()
+"""What is booked where no other router tells of any."""
+
+
+def together(told: Iterable[tuple[RankTold, float]]) -> OthersBook:
+    """Return the sums of what several routers told of one rank, and when each did."""
+    rows = [*told]
+    if not rows:
+        return NOBODY
+    heads = [
+        Head(at - one.head[0] / MICROSECONDS, one.head[1])
+        for one, at in rows
+        if one.head is not None
+    ]
+    return OthersBook(
+        nanoseconds=sum(one.nanoseconds for one, _ in rows),
+        waiting=sum(one.waiting for one, _ in rows),
+        in_flight=sum(one.in_flight for one, _ in rows),
+        uncached_tokens=sum(one.uncached_tokens for one, _ in rows),
+        prompt_tokens=sum(one.prompt_tokens for one, _ in rows),
+        context_tokens=sum(one.context_tokens for one, _ in rows),
+        last_pick=max(one.last_pick for one, _ in rows),
+        settled=tuple(map(sum, zip(*(one.settled for one, _ in rows), strict=True))),
+        told_at=max(at for _, at in rows),
+        head=min(heads, default=None),
+        free_since=max(
+            (at - one.free / MICROSECONDS for one, at in rows if one.free is not None),
+            default=float("-inf"),
+        ),
+    )

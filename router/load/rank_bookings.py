@@ -1,0 +1,258 @@
+"""What is booked on one rank: bookings in the order in which they went out, and their sums."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from indexer.invariant import BrokenInvariantError
+from scorer.candidate import IDLE, Load
+
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one request costs a rank."""
+
+    model: str
+    pod: str
+    rank: int
+    prompt_tokens: int
+    cached: int
+    """Leading tokens that are predicted to be found cached."""
+    prefill: float
+    """Predicted seconds that computing the rest takes there."""
+    factor: float = 1.0
+    """What the prefill model's seconds were multiplied by to get them (`router.pick.calibration`)."""
+
+    @property
+    def uncached(self) -> int:
+        """Tokens to compute."""
+        return self.prompt_tokens - self.cached
+
+    @property
+    def nanoseconds(self) -> int:
+        """The prefill as an integer: sums of integers do not drift."""
+        return round(self.prefill * NANOSECONDS)
+
+
+@dataclass(slots=True, eq=False)
+class Booking:
+    """One picked request."""
+
+    id: str
+    number: int
+    """The number of its pick."""
+    work: Work
+    booked_at: float
+    expires: float
+    since: float
+    """When it went to its rank: as reported; until then, when it was booked."""
+    late_at: float
+    """When its first token is taken for come though no report says so."""
+    due_at: float = float("-inf")
+    """When that is predicted."""
+    lost_at: float = float("-inf")
+    """When it is so late that the report must be lost."""
+    dispatched: bool = False
+    """Whether a gateway has said that it went out."""
+    first_token_at: float | None = None
+    """When that was reported; None: it was not."""
+    prefill_from: float | None = None
+    """When its prefill can have begun, once its first token was reported or taken for come; None: nobody
+    knows."""
+    timed: bool = False
+    """Whether its prefill's time was taken (`router.pick.calibration`)."""
+    actual_cached: int | None = None
+    """Tokens that the engine found cached, once that is reported."""
+
+    def reported(self, cached: int) -> int | None:
+        """Return what the engine found cached, once a booking; then None."""
+        if self.actual_cached is not None:
+            return None
+        self.actual_cached = cached
+        return cached
+
+
+class Head(NamedTuple):
+    """The first of those that wait: what the rank computes."""
+
+    since: float
+    """When it went to its rank."""
+    nanoseconds: int
+    """Of its prefill."""
+
+
+def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
+    """Return the seconds until a new prefill would start.
+
+    `nanoseconds` are those of all that wait, `head` is the first of them that was booked: what it has
+    had already, since the rank was free for it, counts no more, but `floor` of it always does, since
+    predictions are not exact (`wait_s` in `shared/bench/policies.py`).
+    """
+    if head is None:
+        return nanoseconds / NANOSECONDS
+    whole = head.nanoseconds
+    had = max(0.0, now - max(free_since, head.since))
+    left = max(whole - had * NANOSECONDS, floor * whole)
+    return (nanoseconds - whole + left) / NANOSECONDS
+
+
+class RankBook:
+    """The bookings of one rank."""
+
+    __slots__ = (
+        "_head",
+        "_load",
+        "_rest",
+        "context_tokens",
+        "free_since",
+        "in_flight",
+        "last_pick",
+        "nanoseconds",
+        "prompt_tokens",
+        "told_at",
+        "uncached_tokens",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.in_flight: OrderedDict[str, Booking] = OrderedDict()
+        """By id, in the order of `since`."""
+        self.waiting: OrderedDict[str, Booking] = OrderedDict()
+        """Those of them whose first token is still to come, in the same order."""
+        self.free_since = float("-inf")
+        """When the rank was last taken to be through with a prefill."""
+        self.told_at = float("-inf")
+        """When a first token was last reported of it."""
+        self.last_pick = 0
+        self.version = 0
+        """Grows with every change but the passing of time."""
+        self.nanoseconds = 0
+        self.uncached_tokens = 0
+        self.prompt_tokens = 0
+        self.context_tokens = 0
+        self._load: Load | None = None
+        self._rest: Load | None = None
+        self._head: Head | None = None
+
+    def place(self, booking: Booking) -> None:
+        """Add a booking as the last; it waits unless its first token is there."""
+        work = booking.work
+        self.in_flight[booking.id] = booking
+        self.context_tokens += work.prompt_tokens
+        if booking.first_token_at is None:
+            self.waiting[booking.id] = booking
+            self._weigh(work, 1)
+        self.changed()
+
+    def take(self, booking: Booking) -> None:
+        """Take a booking away."""
+        self.take_waiting(booking)
+        del self.in_flight[booking.id]
+        self.context_tokens -= booking.work.prompt_tokens
+        self.changed()
+
+    def take_waiting(self, booking: Booking) -> bool:
+        """Let a booking wait no longer; False where it did not."""
+        if self.waiting.pop(booking.id, None) is None:
+            return False
+        self._weigh(booking.work, -1)
+        self.changed()
+        return True
+
+    def changed(self) -> None:
+        """Take note that loads of before are not those of now."""
+        self.version += 1
+        self._load = self._rest = self._head = None
+
+    def heads(self, booking: Booking) -> bool:
+        """Whether a booking is the first of those that wait."""
+        return bool(self.waiting) and next(iter(self.waiting.values())) is booking
+
+    def shift(self, seconds: float) -> None:
+        """Move what is remembered of the past by so much."""
+        self.free_since += seconds
+        self.told_at += seconds
+        self.changed()
+
+    def head(self, skip: int = 0) -> Head | None:
+        """Return the first of those that wait, or of those after the first `skip`."""
+        if skip == 0 and self._head is not None:
+            return self._head
+        booking = next(islice(self.waiting.values(), skip, None), None)
+        if booking is None:
+            return None
+        head = Head(booking.since, booking.work.nanoseconds)
+        if skip == 0:
+            self._head = head
+        return head
+
+    def load(self, now: float, floor: float) -> Load:
+        """Return the rank's load."""
+        if self._load is not None:
+            return self._load
+        if not self.in_flight and not self.last_pick:
+            return IDLE
+        head = self.head()
+        load = self._load_with(wait(self.nanoseconds, head, self.free_since, now, floor))
+        if head is None:
+            # Only a head depends on the time.
+            self._load = load
+        return load
+
+    def wait_and_rest(self, now: float, floor: float) -> tuple[float, Load]:
+        """Return the load's wait, and a load that is the rank's in everything else.
+
+        That one is kept for as long as nothing changes but the time.
+        """
+        rest = self._rest
+        if rest is None:
+            if not self.in_flight and not self.last_pick:
+                return 0.0, IDLE
+            rest = self._rest = self._load_with(self.nanoseconds / NANOSECONDS)
+        if not self.waiting:
+            return rest[0], rest
+        return wait(self.nanoseconds, self.head(), self.free_since, now, floor), rest
+
+    def _load_with(self, seconds: float) -> Load:
+        return Load(
+            wait=seconds,
+            waiting=len(self.waiting),
+            in_flight=len(self.in_flight),
+            waiting_uncached_tokens=self.uncached_tokens,
+            waiting_prompt_tokens=self.prompt_tokens,
+            context_tokens=self.context_tokens,
+            last_pick=self.last_pick,
+        )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the sums or the order are wrong."""
+        works = [booking.work for booking in self.waiting.values()]
+        sums = (
+            sum(work.nanoseconds for work in works),
+            sum(work.uncached for work in works),
+            sum(work.prompt_tokens for work in works),
+            sum(booking.work.prompt_tokens for booking in self.in_flight.values()),
+        )
+        kept = (self.nanoseconds, self.uncached_tokens, self.prompt_tokens, self.context_tokens)
+        if sums != kept:
+            raise BrokenInvariantError(f"the sums are {kept}; those of the bookings are {sums}")
+        for bookings in (self.in_flight, self.waiting):
+            times = [booking.since for booking in bookings.values()]
+            if times != sorted(times):
+                raise BrokenInvariantError("bookings are not in the order in which they went out")
+        if any(self.in_flight.get(name) is not one for name, one in self.waiting.items()):
+            raise BrokenInvariantError("a booking waits that is not in flight")
+        first = next(iter(self.waiting.values()), None)
+        if self._head is not None and (first is None or self._head.since != first.since):
+            raise BrokenInvariantError("the head that is kept is not the first that waits")
+        if any(booking.first_token_at is not None for booking in self.waiting.values()):
+            raise BrokenInvariantError("a booking waits that has its first token")
+
+    def _weigh(self, work: Work, sign: int) -> None:
+        self.nanoseconds += sign * work.nanoseconds
+        self.uncached_tokens += sign * work.uncached
+        self.prompt_tokens += sign * work.prompt_tokens

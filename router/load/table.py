@@ -1,0 +1,214 @@
+"""A rank's load: bookings, our own and other routers', corrected by what its engine said last.
+
+What we booked after an observation is known to us alone, so bookings are the base. Where routers
+share theirs, what the others have told is added, once. A fresh observation, an engine's or a gateway's,
+corrects them for what was booked before it:
+
+- it counts more requests than we had there and were told of: the surplus is somebody else's, a router's
+  that shares nothing for one;
+- it counts fewer: the oldest are over, and their reports were lost.
+
+A request takes a moment to reach its engine, so the youngest bookings before an observation (`slack`)
+may or may not be among those it counts: they are taken for neither surplus nor lost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from indexer.invariant import BrokenInvariantError
+from router.load.bookings import Bookings
+from router.load.correction import Correction, Seen, Source, correct, seen_beside
+from router.load.engine_metrics import Observed
+from router.load.other_routers import NOBODY, OthersBook
+from router.load.rank_bookings import RankBook, wait
+from scorer.candidate import Load
+
+NOTHING = RankBook()
+"""What is booked where nothing is."""
+
+
+class Others(Protocol):
+    """Other routers' bookings (`router.peers.received`)."""
+
+    def anywhere(self, now: float) -> bool:
+        """Whether any are known."""
+
+    def on(self, pod: str, rank: int, now: float) -> OthersBook:
+        """Return those on a rank; the same object for as long as nothing else was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One figure that a load is made of."""
+
+    name: str
+    value: float
+    source: Literal["bookings", "routers", "engine", "gateway"]
+    age: float
+    """Seconds since it was said; bookings are of now."""
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether somebody saw it on the rank itself."""
+        return self.source in {"engine", "gateway"}
+
+
+class LoadTable:
+    """The load of every rank. Its methods and the bookings' are for one thread."""
+
+    def __init__(
+        self,
+        bookings: Bookings,
+        stale_seconds: float,
+        slack_seconds: float = 1.0,
+        others: Others | None = None,
+    ) -> None:
+        """Believe observations for `stale_seconds`; `slack_seconds` is the longest way to an engine."""
+        self._bookings = bookings
+        self._others = others
+        self._stale = stale_seconds
+        self._slack = slack_seconds
+        self._seen: dict[tuple[str, int], Seen] = {}
+        self._corrections: dict[tuple[str, int], Correction] = {}
+
+    def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
+        """Take note of what was seen of a rank, unless something later was."""
+        name = (pod, rank)
+        kept = self._seen.get(name)
+        if kept is None or observed.at >= kept.observed.at:
+            self._seen[name] = seen_beside(self._book(name), observed, source)
+
+    def heard(self, now: float) -> None:
+        """Take note that other routers have told anew: what they booked explains what was seen."""
+        for name in [*self._seen]:
+            self._fresh(name, self._told(name, now), now)
+
+    def forget(self, pod: str, rank: int) -> None:
+        """Drop what was seen of a rank that is gone."""
+        self._seen.pop((pod, rank), None)
+        self._corrections.pop((pod, rank), None)
+
+    def load(self, pod: str, rank: int, now: float) -> Load:
+        """Return a rank's load."""
+        [load] = self.loads([(pod, rank)], now)
+        return load
+
+    def loads(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Load]:
+        """Return the load of each of these ranks, in the order given."""
+        booked = self._bookings.loads(ranks, now)
+        if not self._seen and (self._others is None or not self._others.anywhere(now)):
+            return booked
+        return [self._corrected(*each, now) for each in zip(ranks, booked, strict=True)]
+
+    def waits(self, ranks: Sequence[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
+        """Return each rank's wait, and a load that is the rank's in everything else, in the order given.
+
+        So less is made anew than by `loads`.
+        """
+        if not self._seen and (self._others is None or not self._others.anywhere(now)):
+            return self._bookings.waits(ranks, now)
+        self._bookings.expire(now)
+        found = [self._found(name, now) for name in ranks]
+        uncorrected = [name for name, one in zip(ranks, found, strict=True) if one is None]
+        booked = iter(self._bookings.waits(uncorrected, now))
+        return [next(booked) if one is None else (self._wait(one, now), one.load) for one in found]
+
+    def _found(self, name: tuple[str, int], now: float) -> Correction | None:
+        """Return what corrects a rank's bookings; None where nothing does."""
+        others = self._told(name, now)
+        seen = self._fresh(name, others, now)
+        if seen is None and others is NOBODY:
+            return None
+        return self._correction(name, others, seen)
+
+    def _wait(self, found: Correction, now: float) -> float:
+        if found.head is None:
+            return found.load.wait
+        floor = self._bookings.head_floor
+        return wait(found.nanoseconds, found.head, found.free_since, now, floor)
+
+    def _corrected(self, name: tuple[str, int], booked: Load, now: float) -> Load:
+        correction = self._found(name, now)
+        if correction is None:
+            return booked
+        load = correction.load
+        if correction.head is None:
+            return load
+        return Load(
+            self._wait(correction, now),
+            load.waiting,
+            load.in_flight,
+            load.waiting_uncached_tokens,
+            load.waiting_prompt_tokens,
+            load.context_tokens,
+            load.queue,
+            load.kv_usage,
+            load.last_pick,
+        )
+
+    def explain(self, pod: str, rank: int, now: float) -> list[Part]:
+        """Return what a rank's load is made of, who said so and how long ago."""
+        booked = self._bookings.load(pod, rank, now)
+        parts = [
+            Part("booked wait", booked.wait, "bookings", 0.0),
+            Part("booked waiting", booked.waiting, "bookings", 0.0),
+            Part("booked in flight", booked.in_flight, "bookings", 0.0),
+        ]
+        others = self._told((pod, rank), now)
+        if others is not NOBODY:
+            age = max(0.0, now - others.told_at)
+            parts.append(Part("routers waiting", others.waiting, "routers", age))
+            parts.append(Part("routers in flight", others.in_flight, "routers", age))
+        seen = self._fresh((pod, rank), others, now)
+        if seen is not None:
+            lost = self._correction((pod, rank), others, seen).lost
+            age = max(0.0, now - seen.observed.at)
+            for name, value in (
+                ("running", seen.observed.running),
+                ("queue", seen.observed.waiting),
+                ("kv usage", seen.observed.kv_usage),
+                ("others in flight", seen.others),
+                ("others waiting", seen.others_waiting),
+                ("reports lost", lost),
+            ):
+                parts.append(Part(name, value, seen.source, age))
+        return parts
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a kept correction is not what it would be if made anew."""
+        for name, kept in self._corrections.items():
+            book = self._book(name)
+            is_current = kept.is_of(book, kept.others, self._seen.get(name))
+            if is_current and kept != correct(book, kept.others, kept.seen, self._slack):
+                raise BrokenInvariantError(f"the correction of {name} is out of date")
+
+    def _book(self, name: tuple[str, int]) -> RankBook:
+        return self._bookings.ranks().get(name, NOTHING)
+
+    def _told(self, name: tuple[str, int], now: float) -> OthersBook:
+        return NOBODY if self._others is None else self._others.on(*name, now)
+
+    def _fresh(self, name: tuple[str, int], others: OthersBook, now: float) -> Seen | None:
+        seen = self._seen.get(name)
+        if seen is None:
+            return None
+        age = now - seen.observed.at
+        if age < -self._slack:
+            # The clock was set back since: nobody knows how old this is.
+            self.forget(*name)
+            return None
+        if age > self._stale:
+            return None
+        if others is not NOBODY:
+            seen = self._seen[name] = seen.explained_by(others)
+        return seen
+
+    def _correction(
+        self, name: tuple[str, int], others: OthersBook, seen: Seen | None
+    ) -> Correction:
+        book = self._book(name)
+        kept = self._corrections.get(name)
+        if kept is None or not kept.is_of(book, others, seen):
+            kept = self._corrections[name] = correct(book, others, seen, self._slack)
+        return kept

@@ -1,0 +1,1 @@
+"""Bookings shared between routers through Redis; the bookings themselves are `load`."""

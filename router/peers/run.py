@@ -1,0 +1,69 @@
+"""Has a router share its bookings, for as long as it runs. Picks never wait for any of this."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+
+from indexer.process.tasks import Work, cancel, kept
+from indexer.shared.redis.command import Redis
+from router.load.table import LoadTable
+from router.peers.exchange import PeerBookings
+
+log = logging.getLogger(__name__)
+
+INTERVALS = (0.05, 0.1)
+"""Seconds between two rounds, drawn anew each time, so that routers do not keep step."""
+TIMEOUT_SECONDS = 0.5
+"""Of a round; the next one asks again for what was not answered."""
+
+
+@asynccontextmanager
+async def sharing(
+    bookings: PeerBookings,
+    loads: LoadTable,
+    redis: Redis,
+    *,
+    reported: Callable[[bytes], None],
+    rng: Random,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[None]:
+    """Share bookings while the context is open; `reported` takes reports that others hand on.
+
+    All of it, and whoever picks, belongs to one event loop.
+    """
+    share = partial(_share, bookings, loads, redis, reported=reported, rng=rng, clock=clock)
+    task = kept(Work("sharing bookings with other routers", share))
+    try:
+        yield
+    finally:
+        await cancel([task])
+        await redis.run(bookings.leave(), timeout=TIMEOUT_SECONDS)
+
+
+async def _share(
+    bookings: PeerBookings,
+    loads: LoadTable,
+    redis: Redis,
+    *,
+    reported: Callable[[bytes], None],
+    rng: Random,
+    clock: Callable[[], float],
+) -> None:
+    was_connected = True
+    while True:
+        replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
+        for report in bookings.answer(replies, clock()):
+            reported(report)
+        loads.heard(clock())
+        if bookings.is_connected != was_connected:
+            was_connected = bookings.is_connected
+            if was_connected:
+                log.info("bookings are shared with other routers again")
+            else:
+                problem = next(one for one in replies if isinstance(one, Exception))
+                log.warning("bookings are not shared with other routers: %s", problem)
+        await asyncio.sleep(rng.uniform(*INTERVALS))

@@ -1,0 +1,1 @@
+"""Matching, weighing, choosing and assigning; the policies are `scorer.policies`."""

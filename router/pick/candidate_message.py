@@ -1,0 +1,137 @@
+"""From a weighed option to the contract's Candidate, bare as Pick gives it or with its details."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from indexer.trust import Level, Trust
+from router.load.table import Part
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.options import Option
+from scorer.candidate import Candidate
+from scorer.match import TIERS, Match
+
+LEVELS = {
+    Level.COLD: pb.Trust.COLD,
+    Level.EXACT: pb.Trust.EXACT,
+    Level.DEGRADED: pb.Trust.DEGRADED,
+    Level.STALE: pb.Trust.STALE,
+}
+
+AT_ONCE = 128
+"""Candidates that are told without a pause: about a millisecond's work."""
+
+
+class Weighed(NamedTuple):
+    """What there is to tell of an option; unlike it, this holds on to no pod and no rank."""
+
+    address: str
+    match: Match
+    trust: Trust
+    candidate: Candidate
+    cost: float
+    terms: tuple[tuple[str, float], ...]
+    calibration: float
+    serves: bool
+
+
+def weighed(option: Option) -> Weighed:
+    """Return what there is to tell of an option."""
+    return Weighed(
+        option.pod.address,
+        option.match,
+        option.trust,
+        option.candidate,
+        option.cost,
+        option.terms,
+        option.calibration,
+        option.pod.serves,
+    )
+
+
+async def candidate_messages(
+    options: Sequence[Option],
+    wall_offset: float,
+    parts_of: Callable[[Option], Sequence[Part]] | None = None,
+) -> list[pb.Candidate]:
+    """Return candidates; where they are many, others have their turn in between.
+
+    They have their details where `parts_of` says what their loads are made of.
+    """
+    told: list[pb.Candidate] = []
+    for at in range(0, len(options), AT_ONCE):
+        if at:
+            await asyncio.sleep(0)
+        told.extend(
+            candidate_message(one, wall_offset, parts_of(one) if parts_of else None)
+            for one in options[at : at + AT_ONCE]
+        )
+    return told
+
+
+def candidate_message(
+    option: Option | Weighed, wall_offset: float, parts: Sequence[Part] | None = None
+) -> pb.Candidate:
+    """Return a candidate; `wall_offset` brings the ingest's times to the Unix epoch, in seconds.
+
+    With the parts of its load (`LoadTable.explain`; none of them may be known) it has its details.
+    """
+    one = option if isinstance(option, Weighed) else weighed(option)
+    match, candidate = one.match, one.candidate
+    load = candidate.load
+    return pb.Candidate(
+        pod=candidate.pod,
+        rank=candidate.rank,
+        address=one.address,
+        matched_tokens=match.matched_tokens,
+        believed_tokens=match.believed_tokens,
+        outstanding_tokens=load.waiting_uncached_tokens,
+        cost=one.cost,
+        predicted_ttft=load.wait + candidate.prefill,
+        trust=trust_message(one.trust, wall_offset),
+        ready=one.serves,
+        details=None if parts is None else _details(one, parts),
+    )
+
+
+def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
+    match, candidate = option.match, option.candidate
+    load = candidate.load
+    seen = next((part for part in parts if part.is_observed), None)
+    return pb.CandidateDetails(
+        tiers=[
+            pb.TierTokens(tier=tier, tokens=match.tokens_by_tier[tier])
+            for tier in TIERS
+            if tier in match.tokens_by_tier
+        ],
+        arriving_tokens=match.arriving_tokens,
+        assumed_tokens=match.assumed_tokens,
+        counted_tokens=candidate.cached,
+        wait_seconds=load.wait,
+        prefill_seconds=candidate.prefill,
+        waiting=load.waiting,
+        in_flight=load.in_flight,
+        context_tokens=load.context_tokens,
+        queue=load.queue,
+        kv_usage=load.kv_usage,
+        load_source=seen.source if seen else "bookings" if parts else "",
+        load_age=seen.age if seen else None,
+        calibration=option.calibration,
+        is_session=candidate.is_session,
+        terms=[pb.Term(name=name, value=value) for name, value in option.terms],
+    )
+
+
+def source_message(option: Option) -> pb.Source:
+    """Return the best other holder of a prefix (`Choice.source`)."""
+    return pb.Source(
+        pod=option.candidate.pod,
+        rank=option.candidate.rank,
+        address=option.pod.address,
+        matched_tokens=option.match.known_tokens,
+    )
+
+
+def trust_message(trust: Trust, wall_offset: float) -> pb.Trust:
+    """Return a rank's trust, its time since the Unix epoch."""
+    return pb.Trust(level=LEVELS[trust.level], reason=trust.reason, since=trust.since + wall_offset)

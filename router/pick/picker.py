@@ -1,0 +1,348 @@
+"""The pick: weighs the ranks that could take a request, takes the best, and follows what becomes of it.
+
+    ask ─► weigh ─► choice ─► assign (booking, arriving blocks) ─► settle ─► witnesses
+                                ▲                             └─► withdraw ─┘
+             reports: started, first token, end
+
+No sockets and no clock of its own: the router and `warmpath simulate` run this same code.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from indexer.believed.beliefs import Believed
+from indexer.invariant import BrokenInvariantError
+from indexer.trust import Level
+from router.load.bookings import Bookings
+from router.load.table import LoadTable
+from router.pick.assign import Assigner
+from router.pick.calibration import Calibration
+from router.pick.options import Option
+from router.pick.pending import End, Placed, Predicted, Witness
+from router.pick.scorer import Scorer
+from router.pick.sessions import Sessions
+from router.pick.weigh import Ask, Choice, Weigher
+from router.pods.table import Pod
+from scorer.policy import DEFAULT
+from scorer.prefill import PrefillModel
+
+MOST_FALLBACKS = 8
+"""Candidates of a pick that are remembered, for a request that goes elsewhere than to the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PickSettings:
+    """What the picker is configured with. Seconds."""
+
+    policy: str = DEFAULT
+    options: Mapping[str, float] = field(default_factory=dict)
+    """Of the policy."""
+    prefill: PrefillModel = field(default_factory=PrefillModel)
+    assumed_seconds: float = 600.0
+    """How long what was sent to a rank without events is believed to be there."""
+    assumed_blocks: int = 32_768
+    """Blocks of a rank without events that are believed to be there, where its size is not known."""
+    confirm_seconds: float = 5.0
+    """How long after a first token events may need to tell of the prompt's blocks. While a request
+    runs its blocks stay, so this may be generous."""
+    arriving_seconds: float = 60.0
+    """How long past its predicted first token a prompt is believed to be on its way."""
+    expire_seconds: float = 600.0
+    """When a pick that is never reported is over."""
+    most: int = 100_000
+    """Picks that are not over; past it the oldest is. In shadow on many ranks they are fewer."""
+
+
+class Picker:
+    """Weighs, chooses, assigns, follows. `now` is the ingest's clock, seconds, in every call."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        loads: LoadTable,
+        bookings: Bookings,
+        believed: Believed,
+        sessions: Sessions,
+        calibration: Calibration,
+        settings: PickSettings,
+        new_id: Callable[[], str],
+        rng: Random,
+        witnesses: Sequence[Witness] = (),
+    ) -> None:
+        self._scorer = scorer
+        self._loads = loads
+        self._sessions = sessions
+        self._calibration = calibration
+        self._settings = settings
+        self._new_id = new_id
+        self._witnesses = witnesses
+        self._weigher = Weigher(
+            scorer,
+            loads,
+            sessions,
+            calibration,
+            policy=settings.policy,
+            options=settings.options,
+            prefill=settings.prefill,
+            assumed_seconds=settings.assumed_seconds,
+            rng=rng,
+        )
+        self._assigner = Assigner(
+            bookings,
+            believed,
+            form=scorer.form,
+            has_told=scorer.has_told,
+            prefill=settings.prefill,
+            arriving_seconds=settings.arriving_seconds,
+            confirm_seconds=settings.confirm_seconds,
+        )
+        self._placed: OrderedDict[str, Placed] = OrderedDict()
+        self._picks = 0
+        self._expectations = 0
+        """What was predicted of how many candidates, over all picks that are not over."""
+        self.withdrawn = 0
+        """Picks whose callers went away before their answers could be written."""
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    def get(self, booking_id: str) -> Placed | None:
+        """Return a pick that is not over; None where it is not known."""
+        return self._placed.get(booking_id)
+
+    def weigh(self, ask: Ask, now: float) -> Choice:
+        """Return what `choose` would choose; nothing is booked or remembered.
+
+        Raises NoPodError, and UnknownPolicyError for `ask.policy`.
+        """
+        return self._weigher.weigh(ask, now)
+
+    async def refresh(self, ask: Ask, timeout: float) -> None:
+        """Have at hand what the shared index says of a request's prompt (`Scorer.refresh`)."""
+        if self._scorer.remote is not None:
+            ranks = [rank for pod in ask.pods for rank in pod.ranks]
+            await self._scorer.refresh(ask.prompt, ranks, timeout)
+
+    def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
+        """Choose for a request that goes out; return what reports call it. Raises as `weigh`."""
+        placed, choice = self.reserve(ask, now)
+        self.settle(placed, now)
+        return placed.booking_id, choice
+
+    def reserve(self, ask: Ask, now: float) -> tuple[Placed, Choice]:
+        """Choose for a caller that has no answer yet. Raises as `weigh`.
+
+        Unless in shadow it is booked, and its blocks are believed to arrive, so that the next pick sees
+        it. Once it is known whether the answer went out, `settle` or `withdraw` it. What an earlier pick
+        of the same name booked is released.
+        """
+        self.expire(now)
+        self._release(ask.booking_id, now)
+        choice = self._weigher.weigh(ask, now)
+        self._weigher.see(ask.prompt.model, choice.busy, now)
+        best = choice.options[0]
+        where = best.pod.id, best.rank.number
+        kept = choice.options[: None if ask.shadow else MOST_FALLBACKS]
+        self._picks += 1
+        placed = Placed(
+            self._picks,
+            ask.booking_id or self._new_id(),
+            ask.prompt.model,
+            ask.traits,
+            choice.prompt_tokens,
+            at=now,
+            picked=where,
+            available=_held(choice.options.warmest(), choice),
+            predicted={
+                (one.pod.id, one.rank.number): _predicted(one, choice, self._room(one))
+                for one in kept
+            },
+            shadow=ask.shadow,
+            went=where,
+            session=ask.session,
+            is_whole=not ask.unread,
+            keys=self._scorer.keys(ask.prompt, [one.rank for one in kept]),
+            choice=choice,
+        )
+        self._keep(placed, now)
+        if not ask.shadow:
+            self._assigner.assign(placed, now, choice.decode[0] if choice.decode else None)
+        return placed, choice
+
+    def settle(self, placed: Placed, now: float) -> None:
+        """Take note that a pick's answer went out; one that is settled or over is passed over."""
+        if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
+            return
+        choice, placed.choice = placed.choice, None
+        if self._assigner.settle(placed, now):
+            self._sessions.put(placed.session, *placed.went, now)
+        for witness in self._witnesses:
+            witness.picked(placed, choice)
+
+    def withdraw(self, placed: Placed, now: float) -> None:
+        """Take back a pick whose answer reached nobody; one that is settled or over is passed over.
+
+        Nothing is booked or believed for it any more.
+        """
+        if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
+            return
+        self._let_go(placed)
+        self._assigner.ended(placed, "failed", now)
+        self.withdrawn += 1
+        for witness in self._witnesses:
+            witness.withdrawn(placed, placed.choice)
+
+    def _release(self, booking_id: str, now: float) -> None:
+        """Release what a pick has booked whose name another takes; it may be unknown."""
+        if booking_id in self._placed:
+            self.withdraw(self._placed[booking_id], now)
+        if booking_id in self._placed:
+            self._end(self._placed[booking_id], "failed", now)
+
+    def _keep(self, placed: Placed, now: float) -> None:
+        """Remember a pick; where there are too many the oldest is over."""
+        most = self._settings.most
+        # In shadow each keeps as much as the fleet is large.
+        while self._placed and (
+            len(self._placed) >= most
+            or self._expectations + len(placed.predicted) > MOST_FALLBACKS * most
+        ):
+            self._end(next(iter(self._placed.values())), "expired", now)
+        self._placed[placed.booking_id] = placed
+        self._expectations += len(placed.predicted)
+
+    def _room(self, option: Option) -> int:
+        """Return how many blocks are believed to be on a rank at most; 0 where events tell."""
+        if option.trust.level is Level.EXACT:
+            return 0
+        return option.pod.blocks or self._settings.assumed_blocks
+
+    # Reports
+
+    def started(self, booking_id: str, now: float, where: tuple[str, int] | None) -> bool:
+        """Take note that a pick went out, and where, if not as picked; False where it is unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is None:
+            return False
+        moved = where is not None and where != placed.went
+        if where is not None:
+            placed.went = where
+        if moved or placed.shadow:
+            self._sessions.put(placed.session, *placed.went, now)
+        self._assigner.started(placed, now, moved=moved)
+        for witness in self._witnesses:
+            witness.started(placed, now)
+        return True
+
+    def first_token(self, booking_id: str, now: float) -> bool:
+        """Take note of a pick's first token; False where it is unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is None:
+            return False
+        if placed.first_token_at is not None:
+            return True
+        placed.first_token_at = now
+        placed.keys = {}
+        self._assigner.first_token(placed, now)
+        for witness in self._witnesses:
+            witness.first_token(placed, now)
+        return True
+
+    def late(self, booking_id: str) -> None:
+        """Take note that the next report of a pick's progress is late; it may be unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is not None:
+            placed.is_untimed = True
+
+    def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
+        """Take note of what an engine found cached of a pick."""
+        placed = self._placed.get(booking_id)
+        if placed is None or placed.has_told:
+            return
+        placed.has_told = True
+        if placed.booking is not None:
+            placed.booking.reported(cached)
+        for witness in self._witnesses:
+            witness.told(placed, cached, prompt_tokens)
+
+    def ended(self, booking_id: str, end: End, now: float, *, output_tokens: int = 0) -> bool:
+        """Take note of a pick's end, and its answer's tokens; False where it is unknown."""
+        placed = self._placed.get(booking_id)
+        if placed is None:
+            return False
+        placed.output_tokens = output_tokens
+        self._end(placed, end, now)
+        return True
+
+    def _let_go(self, placed: Placed) -> None:
+        del self._placed[placed.booking_id]
+        self._expectations -= len(placed.predicted)
+
+    def _end(self, placed: Placed, end: End, now: float) -> None:
+        self.settle(placed, now)
+        self._let_go(placed)
+        # Only now is it known what the engine found cached.
+        is_timed = placed.first_token_at is not None and end == "finished"
+        is_told = is_timed and placed.counts_in_full and not placed.is_untimed
+        if placed.booking is not None and is_told:
+            self._calibration.learn(placed.booking)
+        self._assigner.ended(placed, end, now)
+        for witness in self._witnesses:
+            witness.ended(placed, end, now)
+
+    # Time
+
+    def expire(self, now: float) -> None:
+        """End picks of which nothing was reported for too long."""
+        while self._placed:
+            oldest = next(iter(self._placed.values()))
+            if abs(now - oldest.at) < self._settings.expire_seconds:
+                break
+            self._end(oldest, "expired", now)
+        self._assigner.expire(now)
+
+    def engine_ended(self, pod: Pod) -> None:
+        """Take note that a pod's engine has ended: what was sent there before is not there now."""
+        for rank in pod.ranks:
+            self._assigner.emptied(pod.id, rank.number)
+
+    def forget(self, pod: Pod) -> None:
+        """Take note that a pod is gone: nothing is booked on it or believed of it any more."""
+        for rank in pod.ranks:
+            self._loads.forget(pod.id, rank.number)
+            self._assigner.forget(pod.id, rank.number)
+            self._calibration.forget(pod.id, rank.number)
+        for placed in self._placed.values():
+            if placed.went[0] == pod.id:
+                placed.is_untimed = True
+        self._sessions.forget(pod.id)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where a booking is no pick's, or too much is kept."""
+        kept = self._placed.values()
+        self._assigner.check(kept)
+        if self._expectations != sum(len(placed.predicted) for placed in kept):
+            raise BrokenInvariantError("the predictions that are kept do not add up")
+        if len(kept) > self._settings.most:
+            raise BrokenInvariantError(f"{len(kept)} picks, of at most {self._settings.most}")
+
+
+def _held(option: Option, choice: Choice) -> int:
+    """Return the tokens that a request would find cached; the last one never is."""
+    return min(option.match.matched_tokens, max(0, choice.prompt_tokens - 1))
+
+
+def _predicted(option: Option, choice: Choice, room: int) -> Predicted:
+    candidate, held = option.candidate, _held(option, choice)
+    return Predicted(
+        held,
+        candidate.cached,
+        candidate.load.wait,
+        candidate.prefill,
+        option.calibration,
+        room,
+        max(0, held - option.match.known_tokens),
+    )

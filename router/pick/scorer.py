@@ -1,0 +1,354 @@
+"""From a prompt's tokens to what every rank holds of it, and to scores."""
+
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from indexer.believed.beliefs import Believed
+from indexer.engines.cache_groups import Layout
+from indexer.ingest import Ingest
+from indexer.keys.key import Chain
+from indexer.keys.word import WORD_BYTES
+from indexer.packed_keys import packed_keys
+from indexer.rank import Rank
+from indexer.shared.records.remote_rank import RemoteRank
+from indexer.trust import Level
+from scorer.match import Match, Span, match_of, spans_of
+from scorer.reuse import Window, reusable
+from scorer.strategies.by_name import LEADING, Strategy
+
+log = logging.getLogger(__name__)
+
+NOTHING = Match((), 0)
+
+UNMATCHED = "it cannot be matched with prompts: a bug of ours"
+
+MOST_LIVES = 100_000
+"""Ranks of which the life is remembered, those that are gone among them."""
+
+ASSUMED_BLOCK_SIZE = 64
+"""Tokens a block, where no event has told: what was sent to a rank is remembered in these."""
+
+Form = tuple[int, bool]
+"""A block's tokens, and whether it names the token after it too (`Layout.form`)."""
+
+UNKNOWN: Form = (0, False)
+
+Held = tuple[int, int, int, str]
+"""A cache group, blocks of it (first, past the last) and the tier that holds them."""
+
+Stretches = list[tuple[int, int, str]]
+"""Blocks (first, past the last) and the tier that holds them."""
+
+
+class Prompt(Protocol):
+    """What can be scored (`router.prompt.token_prompt`)."""
+
+    @property
+    def model(self) -> str:
+        """The base model's name."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        """Return the blocks that a request could find cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankScore:
+    """What one rank holds of a prompt, and what a strategy makes of it."""
+
+    rank: Rank
+    score: float
+    match: Match
+
+    @property
+    def matched_tokens(self) -> int:
+        """The leading tokens that a request would find cached."""
+        return self.match.matched_tokens
+
+
+class Scorer:
+    """Scores prompts over one ingest's index, and over what is believed besides.
+
+    `shared_tiers` names, by model, the tiers that all of its pods read alike: what one holds there,
+    each holds. `assumed_block_size` is for models of which no event has told a block size yet.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        hash_seed: str,
+        *,
+        believed: Believed | None = None,
+        shared_tiers: Mapping[str, Collection[str]] = MappingProxyType({}),
+        assumed_block_size: int = ASSUMED_BLOCK_SIZE,
+    ) -> None:
+        self.remote = ingest.remote
+        """Where `refresh` looks things up; None where it has nothing to wait for."""
+        self._ingest = ingest
+        self._hash_seed = hash_seed
+        self._believed = believed
+        self._shared_tiers = shared_tiers
+        self._assumed_form: Form = (assumed_block_size, False)
+        self._usual_form: dict[str, Form] = {}
+        self._lives: dict[tuple[str, int], int] = {}
+        """Of the ranks about which something may be believed."""
+
+    def score(
+        self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
+    ) -> Iterator[RankScore]:
+        """Yield each rank's score, in the order given."""
+        matches = self.matches(prompt, ranks, strategy)
+        for rank in ranks:
+            match = matches.get(rank, NOTHING)
+            yield RankScore(rank, strategy(match), match)
+
+    def matches(
+        self,
+        prompt: Prompt,
+        ranks: Sequence[Rank],
+        strategy: Strategy,
+        *,
+        stale_since: float = math.inf,
+    ) -> dict[Rank, Match]:
+        """Return what each rank that holds anything of the prompt could reuse of it.
+
+        Only as much is looked up as the strategy needs. Keys are computed once for each block size
+        among the ranks. A rank whose stream is gone since before `stale_since` (the ingest's clock)
+        is known to hold nothing: what it held says nothing of what it holds.
+        """
+        self._forget_old_lives(ranks)
+        if self.remote is not None:
+            self.remote.begin()
+        # Caches that need only a window may be held where the prompt's beginning is not.
+        leading = strategy in LEADING
+        of_form: dict[Form, list[Rank]] = {}
+        for rank in ranks:
+            layout = rank.layout
+            leading = leading and layout.has_prefix
+            form = layout.form
+            of_form.setdefault(form if form[0] else UNKNOWN, []).append(rank)
+        shared = self._shared_tiers.get(prompt.model, ())
+        unknown = of_form.pop(UNKNOWN, [])
+        if of_form:
+            self._usual_form[prompt.model] = max(of_form, key=lambda form: len(of_form[form]))
+        if unknown and self._believed:
+            of_form.setdefault(self._form(prompt.model, UNKNOWN), []).extend(unknown)
+        matches: dict[Rank, Match] = {}
+        for form, alike in of_form.items():
+            sought = self._sought(prompt, form)
+            held = self._held(sought, leading=leading)
+            if shared:
+                _share(held, alike, shared)
+            matches |= self._matches_of(sought, held, alike, stale_since)
+        return matches
+
+    def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
+        """Return the keys of the blocks that a prompt would have on these ranks, packed, by form."""
+        forms = {self._form(prompt.model, rank.layout.form) for rank in ranks}
+        return {
+            (size, lookahead): packed_keys(prompt.chain(size, self._hash_seed, lookahead=lookahead))
+            for size, lookahead in forms
+        }
+
+    def has_told(self, pod: str, rank: int, keys: bytes) -> bool:
+        """Whether a rank's events have told that it holds all blocks of a prompt, by packed keys.
+
+        Engines store a prompt's blocks in order, so the last one of each cache tells of those before it.
+        False of ranks that lie in Redis: what is held there is not known at once.
+        """
+        known = self._ingest.rank(pod, rank)
+        if known is None or isinstance(known, RemoteRank) or known.trust.level is not Level.EXACT:
+            return False
+        ends = known.layout.ends(len(keys) // WORD_BYTES)
+        return bool(ends) and all(
+            groups <= self._holding(pod, rank, keys[(end - 1) * WORD_BYTES : end * WORD_BYTES])
+            for end, groups in ends.items()
+        )
+
+    def _holding(self, pod: str, rank: int, key: bytes) -> set[int]:
+        """Return the groups of a rank's cache in which it holds a block, by its packed key."""
+        chain = Chain(0, b"", 1, 1, (), key)
+        return {
+            place.group
+            for place, _, _ in self._ingest.match(chain)
+            if (place.pod, place.rank) == (pod, rank)
+        }
+
+    def form(self, model: str, pod: str, rank: int) -> Form:
+        """Return in which form a rank has prompts' blocks, or is assumed to."""
+        known = self._ingest.rank(pod, rank)
+        return self._form(model, known.layout.form if known else UNKNOWN)
+
+    def _form(self, model: str, form: Form) -> Form:
+        """Return a form, or what is assumed where it is not known: that of most of the model's ranks."""
+        return form if form[0] else self._usual_form.get(model, self._assumed_form)
+
+    def held_tokens(self, model: str, rank: Rank) -> int:
+        """Return how many tokens a model's rank is known or assumed to hold altogether."""
+        blocks = sum(rank.blocks().values())
+        if self._believed is not None and rank.trust.level is not Level.EXACT:
+            blocks = max(blocks, self._believed.count(rank.pod, rank.number))
+        return blocks * self._form(model, rank.layout.form)[0]
+
+    async def refresh(self, prompt: Prompt, ranks: Sequence[Rank], timeout: float) -> None:
+        """Have at hand what the shared index says of a prompt, within `timeout` seconds.
+
+        It does not fail: what could not be read in time shows in the trust of those ranks that are read
+        from there, from the next `matches` on and until the caller waits for anything.
+        """
+        if self.remote is None:
+            return
+        known = [rank for rank in ranks if isinstance(rank, RemoteRank) and rank.layout.block_size]
+        if known:
+            await self.remote.refresh(self.keys(prompt, known).values(), timeout)
+
+    def _sought(self, prompt: Prompt, form: Form) -> Chain:
+        chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
+        # With two look-ups the keys are better made once.
+        return replace(chain, made=packed_keys(chain)) if self._believed else chain
+
+    def _held(self, sought: Chain, *, leading: bool) -> dict[Rank, list[Held]]:
+        held: dict[Rank, list[Held]] = {}
+        for place, start, stop in self._ingest.match(sought, leading=leading):
+            holder = self._ingest.rank(place.pod, place.rank)
+            if holder is not None:
+                held.setdefault(holder, []).append((place.group, start, stop, place.tier))
+        return held
+
+    def _matches_of(
+        self,
+        sought: Chain,
+        held: Mapping[Rank, list[Held]],
+        ranks: Sequence[Rank],
+        stale_since: float,
+    ) -> dict[Rank, Match]:
+        """Return the matches of ranks that have one form."""
+        beliefs = self._beliefs(sought)
+        wanted = set(ranks)
+        matches: dict[Rank, Match] = {}
+        # Pods mostly hold the same blocks, and then have one match.
+        alike: dict[Held, Match] = {}
+        for rank, pieces in held.items():
+            if rank not in wanted:
+                continue
+            trust = rank.trust
+            if trust.level is Level.STALE and trust.since < stale_since:
+                continue
+            layout = rank.layout
+            is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
+            match = alike.get(pieces[0]) if is_simple else None
+            if match is None:
+                try:
+                    match = _match(pieces, layout, sought.blocks)
+                except Exception:
+                    # What one pod says of itself must not cost the answer about the others.
+                    if UNMATCHED not in rank.trust.reason:
+                        log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
+                    rank.limit(UNMATCHED, UNMATCHED)
+                    continue
+                if is_simple:
+                    alike[pieces[0]] = match
+            matches[rank] = match
+        size = sought.block_size
+        for name, (arriving, sent) in beliefs.items():
+            holder = self._ingest.rank(*name)
+            if holder is None or holder not in wanted:
+                continue
+            # What was sent there before its events came is known better now.
+            assumed = 0 if holder.trust.level is Level.EXACT else sent
+            if arriving or assumed:
+                matches[holder] = Match(
+                    matches.get(holder, NOTHING).spans,
+                    size,
+                    arriving_tokens=arriving * size,
+                    assumed_tokens=assumed * size,
+                )
+        return matches
+
+    def _forget_old_lives(self, ranks: Sequence[Rank]) -> None:
+        """Believe nothing of ranks whose caches have begun anew: what was sent there before is gone."""
+        if self._believed is None:
+            return
+        if len(self._lives) > MOST_LIVES:
+            self._lives.clear()
+        names, lives = [(rank.pod, rank.number) for rank in ranks], self._lives
+        for name, life in zip(names, self._ingest.lives(names), strict=True):
+            if lives.get(name) != life:
+                if name in lives:
+                    self._believed.forget(*name)
+                lives[name] = life
+
+    def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return how many leading blocks are believed to be on each rank: arriving, assumed."""
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        if self._believed:
+            for belief, start, stop in self._believed.match(sought, leading=True):
+                if not start:
+                    arriving, assumed = found.get((belief.pod, belief.rank), (0, 0))
+                    if belief.kind == "arriving":
+                        arriving = stop
+                    else:
+                        assumed = stop
+                    found[belief.pod, belief.rank] = arriving, assumed
+        return found
+
+
+def _share(held: dict[Rank, list[Held]], ranks: Sequence[Rank], tiers: Collection[str]) -> None:
+    """Let each rank hold what any rank holds in tiers that all of them read."""
+    pool = {piece for pieces in held.values() for piece in pieces if piece[3] in tiers}
+    for rank in ranks if pool else ():
+        own = held.setdefault(rank, [])
+        own.extend(pool.difference(own))
+
+
+def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
+    """Return what of a prompt's `blocks` counts, given what a rank holds of them."""
+    stretches: dict[int, Stretches] = {}
+    for number, start, stop, tier in held:
+        stretches.setdefault(number, []).append((start, stop, tier))
+    groups = layout.groups
+    if layout.only is not None:
+        return match_of(stretches.get(layout.only, []), layout.block_size)
+    size, full = layout.block_size, layout.prefix
+    spans = {number: spans_of(of) for number, of in stretches.items()}
+    shown = spans.get(full[0], ()) if full else (Span(0, blocks, "gpu"),)
+    prefix = min((_leading(spans.get(number, ())) for number in full), default=blocks)
+    windows = [
+        Window(
+            _joined(spans.get(number, ())),
+            step=max(1, group.block_size // size),
+            needed=math.ceil(group.needed * min(1.0, group.block_size / size)),
+        )
+        for number, group in groups.items()
+        if group.needed
+    ]
+    align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
+    most = reusable(prefix, windows, align)
+    kept = [Span(start, min(stop, most), tier) for start, stop, tier in shown if start < most]
+    return Match(tuple(kept), size)
+
+
+def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Return the blocks of spans, (first, past the last), of which no two touch."""
+    found: list[tuple[int, int]] = []
+    for start, stop, _ in spans:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop)
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _leading(spans: Sequence[Span]) -> int:
+    """Return how many blocks are held from the first on."""
+    joined = _joined(spans)
+    return joined[0][1] if joined and joined[0][0] == 0 else 0

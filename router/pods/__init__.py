@@ -1,0 +1,1 @@
+"""Pods: their table, discovery, following and probing; how busy they are is `load`."""

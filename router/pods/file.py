@@ -1,0 +1,57 @@
+"""Pods listed in a file of their own, which is read again whenever it changes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+from router.config import read as read_config
+from router.config import schema as config
+from router.pods.discover import Found
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+MOST_BYTES = 16 << 20
+"""Of the file: fifty thousand pods."""
+
+
+class FileSource:
+    """Reads [[pods]] from a file; a file that cannot be read changes nothing."""
+
+    def __init__(
+        self, path: Path, models: Sequence[config.Model], *, look_seconds: float = LOOK_SECONDS
+    ) -> None:
+        self.name = str(path)
+        self._path = path
+        self._models = models
+        self._look_seconds = look_seconds
+
+    async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
+        """Yield all pods by id, now and whenever the file has changed."""
+        before: bytes | None = None
+        problem = ""
+        while True:
+            try:
+                raw = await asyncio.to_thread(_read, self._path)
+                if raw != before:
+                    before = raw
+                    pods = read_config.parse_pods(raw, self.name, self._models)
+                    if not pods:
+                        log.warning("pods-file: %s: lists no pods", self.name)
+                    yield {pod.id: Found(pod) for pod in pods}
+                problem = ""
+            except (OSError, read_config.ConfigError) as error:
+                if str(error) != problem:
+                    problem = str(error)
+                    log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
+            await asyncio.sleep(self._look_seconds)
+
+
+def _read(path: Path) -> bytes:
+    """Return a file. Raises OSError where it cannot be read or is too long to list pods."""
+    with path.open("rb") as file:
+        raw = file.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise OSError(f"{path} has more than {MOST_BYTES} bytes")
+    return raw

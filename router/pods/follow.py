@@ -1,0 +1,193 @@
+"""Following pods: what runs for each, from when it is known until it goes."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import grpc
+import zmq.asyncio
+
+from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.endpoint import EXPOSED, is_exposed
+from indexer.follow.engine_tls import EngineTls
+from indexer.follow.rank_ingest import RankIngest, SavedRank
+from indexer.ingest import Ingest
+from indexer.keys.key import fingerprint
+from indexer.process.tasks import Work, cancel, kept
+from indexer.rank import Rank
+from indexer.watch.client import Watcher
+from router.config import schema as config
+from router.pods.probe import Prober, Sink
+from router.pods.shared_index import SharedPods
+from router.pods.table import Pod, PodTable
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Follows pods; close it at the end.
+
+    `credentials` are for publishers; None for plain connections. `tls` is for engines with HTTPS.
+    `shared` follows the pods that have neither events nor a publisher's address; where it is None nobody
+    does. `observed` is told of the engines' load, `ended` of pods whose engine has ended (`Prober`) and
+    `gone` of pods that are dropped, in the thread that follows. `saved` is what another process knew of
+    the ranks that engines are followed for directly.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        pods: PodTable,
+        *,
+        hash_seed: str,
+        events: config.Events,
+        probe: config.Probe,
+        credentials: grpc.ChannelCredentials | None,
+        tls: EngineTls,
+        shared: SharedPods | None = None,
+        observed: Sink | None = None,
+        ended: Callable[[Pod], None] | None = None,
+        gone: Callable[[Pod], None] | None = None,
+        saved: Iterable[SavedRank] = (),
+    ) -> None:
+        self._ingest = ingest
+        self._pods = pods
+        self._hash_seed = hash_seed
+        self._credentials = credentials
+        self._shared = shared
+        self._observed = observed
+        self._ended = ended
+        self._gone = gone
+        self._probe = probe
+        self._tls = tls
+        self._patience = Patience(
+            replay_seconds=events.replay_seconds,
+            reconnect_seconds=events.reconnect_seconds,
+            max_frame_bytes=events.max_frame_bytes,
+            tls=tls,
+        )
+        self._trusts_network = events.trusted_network
+        self._saved = {(one.pod, one.rank, one.model): one for one in saved}
+        self._context = zmq.asyncio.Context()
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+
+    def follow(self, spec: config.Pod) -> None:
+        """Begin to follow a pod. Raises ValueError where its id is followed already."""
+        ranks, works, followed = self._followed(spec)
+        has_events = bool(spec.events or spec.watch or self._shared)
+        exposed = spec.events if is_exposed(spec.events) and not self._trusts_network else ""
+        if exposed:
+            log.warning(EXPOSED, spec.id, exposed)
+        pod = Pod(
+            spec.id,
+            spec.address,
+            spec.model,
+            tuple(ranks),
+            role=spec.role,
+            engine=spec.engine,
+            has_events=has_events,
+            blocks=spec.blocks,
+            shared=self._shared.where if self._shared and self._is_shared(spec) else "",
+            followed=tuple(followed),
+            exposed=exposed,
+            first_rank=spec.first_rank,
+            https=spec.https,
+        )
+        self._pods.add(pod)
+        if self._probe.interval_seconds:
+            prober = Prober(
+                pod,
+                interval=self._probe.interval_seconds,
+                timeout=self._probe.timeout_seconds,
+                engine=spec.engine,
+                tls=self._tls if spec.https else None,
+                observed=self._observed,
+                ended=self._ended,
+            )
+            works.append(Work(f"looking at pod {spec.id}", prober.run))
+        self._tasks[spec.id] = [kept(work) for work in works]
+
+    def _is_shared(self, spec: config.Pod) -> bool:
+        """Whether the shared index is what a pod is followed through."""
+        if spec.watch or self._shared is None:
+            return False
+        return not spec.events or self._shared.writing is not None
+
+    def _followed(self, spec: config.Pod) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
+        """Return the ranks, what is to run for them, and who learns of their engine (`Pod.followed`)."""
+        if spec.watch:
+            return *self._watched(spec), ()
+        if spec.events and self._shared is not None and self._shared.writing is not None:
+            engine = _engine(spec)
+            followed, works = self._shared.writing.works(engine, self._context, self._patience)
+            return self._shared.follow(spec), works, followed
+        if spec.events:
+            return *self._direct(spec), ()
+        if self._shared is not None:
+            return self._shared.follow(spec), [], ()
+        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], [], ()
+
+    def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
+        engine = _engine(spec)
+        ranks = [self._ingest.add(source) for source in engine.sources()]
+        for rank in ranks:
+            saved = self._saved.pop((spec.id, rank.number, spec.model), None)
+            if saved is not None:
+                _restore(rank, saved)
+        return [*ranks], connections(engine, ranks, self._context, self._patience)
+
+    def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
+        ranks = [self._ingest.watch(spec.id, number) for number in range(spec.ranks)]
+        watcher = Watcher(
+            ranks,
+            spec.watch,
+            keyspace=fingerprint(spec.model, self._hash_seed),
+            credentials=self._credentials,
+            retry_seconds=self._patience.reconnect_seconds,
+        )
+        return [*ranks], [Work(f"watching pod {spec.id}", watcher.run, watcher.failed)]
+
+    async def drop(self, pod_id: str) -> None:
+        """Follow a pod no longer; it holds nothing from here on."""
+        pod = self._pods.remove(pod_id)
+        await cancel(self._tasks.pop(pod_id))
+        if self._shared is not None:
+            self._shared.drop(pod_id)
+        for rank in pod.ranks:
+            self._ingest.remove(pod_id, rank.number)
+        if self._gone is not None:
+            self._gone(pod)
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        for tasks in self._tasks.values():
+            await cancel(tasks)
+        self._context.destroy(linger=0)
+
+
+def _restore(rank: RankIngest, saved: SavedRank) -> None:
+    """Let a rank go on from what was saved, or begin cold where that cannot be."""
+    try:
+        rank.restore(saved)
+    except Exception as error:  # noqa: BLE001  whatever the file says, the router starts
+        # What it says may be anything, and whose error it is does not matter to the rank.
+        kind = type(error).__name__
+        log.warning(
+            "index.state-file: pod %s rank %d: %s: starting cold", rank.pod, rank.number, kind
+        )
+        rank.state.forget()
+
+
+def _engine(spec: config.Pod) -> Engine:
+    return Engine(
+        pod=spec.id,
+        model=spec.model,
+        engine=spec.engine,
+        events=spec.events,
+        replay=spec.replay,
+        topic=spec.topic,
+        ranks=spec.ranks,
+        first_rank=spec.first_rank,
+        blocks=spec.blocks,
+        block_size=spec.block_size,
+    )

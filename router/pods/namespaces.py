@@ -1,0 +1,96 @@
+"""Namespaces of engines' caches, and those of them that no event tells.
+
+An engine keeps the blocks of a request with an adapter, a salt or SGLang's `extra_key` apart. Where its
+events do not say so, such blocks look like everybody's, and other requests are told that they are
+warm. Nothing in the events shows it for certain, so two other things are evidence: a request with such
+a key that came through this router, and the adapters that an engine itself says it serves. Either
+way the pod's ranks are degraded, and say why. Versions: `shared/engine-events.md`, 2.3, 6.1 and 6.2.
+"""
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from indexer.follow.rank_ingest import NAMESPACES
+from router.pods.table import Pod
+from router.prompt.reader import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
+
+NEVER = (1 << 31,)
+
+TOLD_FROM: dict[str, dict[str, tuple[int, ...]]] = {
+    "sglang": {"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
+    # Whether salts are told depends on its cache manager, which no event names.
+    "trtllm": {"lora": NEVER, "cache_salt": NEVER},
+    "vllm": {"cache_salt": (0, 17)},
+}
+"""By engine and field of a prompt: the first version whose events tell it. vLLM before 0.14 tells
+adapters by a number, which keeps their blocks apart; nothing is overclaimed."""
+
+PRESUMED = {"vllm"}
+"""Engines that are taken for new ones where they do not tell their version."""
+
+ENGINE = "engine"
+"""The subject of limits by what an engine says of itself."""
+
+WORDS = {"extra_key": "extra keys", "lora": "adapters", "cache_salt": "salts"}
+
+
+def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
+    """Return a prompt as these pods keep it apart, and limit the trust in those that do not tell.
+
+    Engines other than SGLang pass its fields over.
+    """
+    prompt = read.prompt
+    if not (read.lora_path or any(getattr(prompt, name) for name in WORDS)):
+        return prompt
+    if not any(pod.engine == "sglang" for pod in pods):
+        if prompt.extra_key:
+            prompt = replace(prompt, extra_key="")
+    elif read.lora_path and not prompt.lora:
+        prompt = replace(prompt, lora=read.lora_path)
+    asked = [name for name in WORDS if getattr(prompt, name)]
+    for pod in pods:
+        if not pod.asked.issuperset(asked):
+            pod.asked = pod.asked.union(asked)
+            limit_asked(pod)
+    return prompt
+
+
+def limit_asked(pod: Pod) -> None:
+    """Limit the trust in a pod that was asked for what its events do not tell."""
+    untold = [word for name, word in WORDS.items() if name in pod.asked and _is_untold(pod, name)]
+    words = " and ".join(untold)
+    reason = (
+        f"requests with {words} come, whose blocks its events do not tell apart" if words else ""
+    )
+    for rank in pod.ranks:
+        rank.limit(reason, NAMESPACES)
+
+
+def limit_known(pod: Pod) -> None:
+    """Limit the trust in a pod by what its engine says of itself."""
+    version = _numbers(pod.status.version)
+    reason = ""
+    if pod.engine == "sglang" and version and version < (0, 5, 7):
+        reason = f"SGLang {pod.status.version} announces the removal of blocks that stay"
+    elif len(pod.status.models) > 1 and version and _is_untold(pod, "lora"):
+        reason = "it serves adapters, whose blocks its events do not tell apart"
+    for rank in pod.ranks:
+        rank.limit(reason, ENGINE)
+    limit_asked(pod)
+
+
+def _is_untold(pod: Pod, name: str) -> bool:
+    first = TOLD_FROM.get(pod.engine, {}).get(name)
+    if first is None:
+        return False
+    version = _numbers(pod.status.version)
+    return version < first if version else first is NEVER or pod.engine not in PRESUMED
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a release; of one still to come those that it will have."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(part) for part in found.groups("0")) if found else ()

@@ -1,0 +1,304 @@
+"""What an engine says of itself over HTTP: whether it is up, what it serves, its cache and its load."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from indexer.follow.engine_tls import EngineTls
+from indexer.follow.poll import problem_of
+from indexer.rank import Rank
+from router.load.engine_metrics import NAMES, Observed, parse
+from router.pods.namespaces import limit_known
+from router.pods.table import Pod, Status
+
+log = logging.getLogger(__name__)
+
+FAILURES = 2
+"""Looks in a row that must fail before a pod that was up is said to be down."""
+
+REFUSES = 503
+"""What /health answers where an engine itself says that it takes no requests: SGLang from SIGTERM on and
+while it starts, vLLM while it drains and when its engine is dead. That counts at once."""
+
+LOOKS = 15
+"""Looks between two questions what a pod serves: adapters are loaded while engines run."""
+
+CAPACITY = re.compile(
+    rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d{1,10})"', re.MULTILINE
+)
+VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
+"""Where an engine says its version."""
+
+STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})?[ \t]+(\S{1,40})", re.MULTILINE)
+"""When the process that serves began, seconds: prometheus_client's, which vLLM and SGLang use."""
+LATER_SECONDS = 0.01
+"""A start that is later by less than this is the same one, rounded."""
+MOST_BYTES = 8 << 20
+"""Of an answer; a page of eight ranks' metrics is about 1 MB."""
+
+Sink = Callable[[str, int, Observed], None]
+"""Takes a pod's id, a rank's number and what was seen of it."""
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """One entry of /v1/models."""
+
+    id: str
+    parent: Any = None
+    """Of an adapter: the model that it is of."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The answer of /v1/models."""
+
+    data: list[ServedModel]
+
+
+class Versioned(msgspec.Struct, frozen=True):
+    """What of an engine's answer tells its version."""
+
+    version: str
+
+
+class Prober:
+    """Looks at one pod every `interval` seconds, for at most `timeout` each time, over one connection.
+
+    With `tls` it asks over HTTPS.
+
+    What the metrics of an `engine` (`router.load.engine_metrics.NAMES`) say of its load goes to
+    `observed`, on the prober's event loop, with the time of the answer by `clock`. `ended` is told when
+    an engine is known to have ended, which is that nobody listens or that it says itself that it takes
+    no requests, and again when it is well after that.
+    """
+
+    def __init__(
+        self,
+        pod: Pod,
+        *,
+        interval: float,
+        timeout: float,
+        engine: str = "vllm",
+        tls: EngineTls | None = None,
+        observed: Sink | None = None,
+        ended: Callable[[Pod], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pod = pod
+        self._interval = interval
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._engine = engine
+        self._tls = tls
+        self._observed = observed
+        self._ended = ended
+        self._clock = clock
+        self._failures = 0
+        self._looks = 0
+        """Since it came up."""
+        self._has_ended = False
+        self._started = 0.0
+        """When the engine's process began, as it says; 0: it has not said."""
+        self._bases: frozenset[str] = frozenset()
+        """The names that it served last and that are no adapters'."""
+        self._was_well = False
+        self._away: list[tuple[Rank, int]] | None = None
+        """Of an engine that was well and has ended: its ranks, and how many restarts of each events had
+        told of by then."""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        one = aiohttp.TCPConnector(limit=1)
+        async with aiohttp.ClientSession(connector=one, timeout=self._timeout) as session:
+            while True:
+                await self.look(session)
+                await asyncio.sleep(self._interval)
+
+    async def look(self, session: aiohttp.ClientSession) -> None:
+        """Look once."""
+        before = self._pod.status
+        status, problem = 0, ""
+        try:
+            status, _ = await self._answer(session, "/health")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            problem = problem_of(error)
+            self._has_ended = self._has_ended or _is_refused(error)
+        else:
+            problem = "" if status == 200 else f"/health answers {status}"
+            self._has_ended = self._has_ended or status == REFUSES
+        self._failures = self._failures + 1 if problem else 0
+        if self._has_ended and self._was_well and self._away is None:
+            self._away = [(rank, _restarts(rank)) for rank in self._ranks]
+        if not problem:
+            self._is_well()
+            page = await self._load(session)
+            is_dated = self._note_start(page)
+            if not is_dated:
+                self._doubt_return()
+            self._was_well, self._away = True, None
+            well = before if before.healthy else self._learn(page)
+            if not before.healthy or not self._looks % LOOKS:
+                well = replace(
+                    well,
+                    models=await self._models(session, is_dated=is_dated) or before.models,
+                    version=await self._version(session) or before.version,
+                )
+            self._looks = self._looks + 1 if before.healthy else 1
+            self._pod.status = replace(well, looked_at=self._clock())
+            limit_known(self._pod)
+        elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
+            self._pod.status = Status(
+                healthy=False,
+                reason=problem,
+                models=before.models,
+                version=before.version,
+                refuses=status == REFUSES,
+            )
+        if self._pod.status.healthy != before.healthy:
+            state = "up" if self._pod.status.healthy else "down"
+            log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
+            if problem and self._has_ended and self._ended is not None:
+                self._ended(self._pod)
+
+    def _is_well(self) -> None:
+        if self._has_ended:
+            self._has_ended = False
+            if self._ended is not None:
+                self._ended(self._pod)
+
+    @property
+    def _ranks(self) -> Sequence[Rank]:
+        """The ranks that are followed of the engine, by us or by somebody who tells us."""
+        return self._pod.followed or self._pod.ranks
+
+    def _note_start(self, metrics: bytes) -> bool:
+        """Take note when the engine began; where that is later than before, it has restarted.
+
+        Return whether that is known of before and of now: then nothing else need be a sign.
+        """
+        starts = [*_starts(metrics)]
+        before, self._started = self._started, max([self._started, *starts])
+        if before and self._started > before + LATER_SECONDS:
+            seconds = self._started - before
+            reason = f"the engine's process began {seconds:.1f} s after the one before"
+            self._restarted(reason)
+        return bool(before and starts)
+
+    def _doubt_return(self) -> None:
+        """Doubt the ranks of an engine that was away, but for those whose events told of a restart."""
+        silent = [rank for rank, count in self._away or () if _restarts(rank) == count]
+        if silent:
+            self._doubt("the engine took no requests, and takes them again", silent)
+
+    def _doubt(self, reason: str, ranks: Sequence[Rank]) -> None:
+        log.info("pod %s: restarted: %s", self._pod.id, reason)
+        for rank in ranks:
+            rank.engine_restarted(reason)
+
+    def _restarted(self, reason: str) -> None:
+        self._looks = 0
+        self._doubt(reason, self._ranks)
+        if self._ended is not None:
+            self._ended(self._pod)
+
+    async def _load(self, session: aiohttp.ClientSession) -> bytes:
+        """Hand on what the engine says of its load; return the page that says it, or else the last."""
+        page = b""
+        for path in NAMES[self._engine].paths:
+            page = await self._get(session, path)
+            seen = parse(
+                self._engine,
+                page,
+                ranks=len(self._pod.ranks),
+                first=self._pod.first_rank,
+                at=self._clock(),
+            )
+            if self._observed is not None:
+                for rank, observed in seen.items():
+                    self._observed(self._pod.id, rank, observed)
+            if seen:
+                break
+        return page
+
+    def _learn(self, metrics: bytes) -> Status:
+        """Learn the size of the cache of an engine that has come up."""
+        found = CAPACITY.search(metrics)
+        if found:
+            for rank in self._ranks:
+                # One is the null block, which is never cached.
+                rank.learn_capacity(int(found[1]) - 1)
+        return Status(healthy=True, reason="/health answers")
+
+    async def _models(self, session: aiohttp.ClientSession, *, is_dated: bool) -> Sequence[str]:
+        try:
+            listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=Listed)
+        except msgspec.MsgspecError:
+            return ()
+        before = self._bases
+        self._bases = frozenset(one.id for one in listed.data if one.parent is None)
+        if before - self._bases and not is_dated:
+            # Adapters come and go while an engine runs; what it was started with does not.
+            self._restarted("it serves a model no longer that it did")
+        return tuple(one.id for one in listed.data)
+
+    async def _version(self, session: aiohttp.ClientSession) -> str:
+        path = VERSIONS[self._engine]
+        try:
+            return msgspec.json.decode(await self._get(session, path), type=Versioned).version
+        except msgspec.MsgspecError:
+            return ""
+
+    async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
+        """Return an answer; empty where there is none."""
+        try:
+            status, answer = await self._answer(session, path)
+        except (aiohttp.ClientError, TimeoutError):
+            return b""
+        return answer if status == 200 else b""
+
+    async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
+        """Return the status and the body of an answer; an empty one where it is past all measure."""
+        url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
+        # A pod speaks for itself: what it says must not have the router ask other hosts.
+        async with session.get(
+            url,
+            allow_redirects=False,
+            ssl=self._tls.context if self._tls else True,
+            server_hostname=self._tls.name if self._tls else None,
+        ) as response:
+            answer = bytearray()
+            async for chunk in response.content.iter_any():
+                answer += chunk
+                if len(answer) > MOST_BYTES:
+                    return response.status, b""
+            return response.status, bytes(answer)
+
+
+def _restarts(rank: Rank) -> int:
+    """Return how many restarts a rank's events have told of."""
+    return rank.counts().get("restarts", 0)
+
+
+def _starts(metrics: bytes) -> Iterator[float]:
+    """Yield when processes began, as far as they say so in numbers."""
+    for found in STARTED.finditer(metrics):
+        with contextlib.suppress(ValueError):
+            started = float(found[1])
+            if math.isfinite(started):
+                yield started
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether nobody listens where an engine did."""
+    return (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and error.os_error.errno == errno.ECONNREFUSED
+    )

@@ -1,0 +1,179 @@
+"""The shared index in a router: how Redis is reached, and pods that are followed through it."""
+
+import logging
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from indexer.ingest import Ingest
+from indexer.keys.key import fingerprint
+from indexer.process.tasks import Work, cancel, kept, watched
+from indexer.rank import Rank
+from indexer.shared.layout.names import Names
+from indexer.shared.layout.schema import tell_of_server
+from indexer.shared.query.index import RemoteIndex
+from indexer.shared.records.registry import Registry
+from indexer.shared.redis.command import Redis
+from indexer.shared.replica.run import Replica
+from indexer.shared.sweep.sweeper import sweep_forever
+from router.config import schema as config
+from router.pods.write_shared import SharedWriting
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def reached(table: config.SharedIndex, folder: Path) -> AsyncIterator[Redis]:
+    """Have connections to Redis while the context is open; they belong to the loop that opened it.
+
+    The index is swept over them where nobody else does. Nothing is connected yet. Raises ValueError
+    where the settings contradict each other.
+    """
+    # The extra is there: `router.config.read` has looked.
+    from indexer.shared.redis.connect import RedisSettings, connect  # noqa: PLC0415
+
+    def path(name: str) -> str:
+        return str(folder / name) if name else ""
+
+    redis = await connect(
+        RedisSettings(
+            url=table.url,
+            user=table.user,
+            password_file=path(table.password_file),
+            ca=path(table.ca),
+            cert=path(table.cert),
+            key=path(table.key),
+        )
+    )
+    owner = f"router on {socket.gethostname()} {secrets.token_hex(4)}"
+    names = Names(table.prefix)
+    sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
+    tasks = [
+        kept(Work("sweeping the shared index", sweep)),
+        watched(tell_of_server(redis), "looking at the Redis server"),
+    ]
+    try:
+        yield redis
+    finally:
+        await cancel(tasks)
+        await redis.close()
+
+
+@asynccontextmanager
+async def copying(
+    table: config.SharedIndex, redis: Redis, settled: Callable[[str], None]
+) -> AsyncIterator[Replica]:
+    """Keep copies of pods current while the context is open."""
+    replica = Replica(
+        redis,
+        Names(table.prefix),
+        poll_seconds=table.poll_seconds,
+        clock=time.monotonic,
+        settled=settled,
+    )
+    task = kept(Work("copying the shared index", replica.run, replica.failed))
+    try:
+        yield replica
+    finally:
+        await cancel([task])
+
+
+@asynccontextmanager
+async def asking(table: config.SharedIndex, redis: Redis) -> AsyncIterator[RemoteIndex]:
+    """Ask Redis for each prompt while the context is open."""
+    names = Names(table.prefix)
+    remote = RemoteIndex(
+        redis,
+        names,
+        Registry(redis, names, time.monotonic),
+        deadline=table.deadline_seconds,
+        stale_after=table.stale_seconds,
+        clock=time.monotonic,
+    )
+    task = kept(Work("asking the shared index", remote.run, remote.failed))
+    try:
+        yield remote
+    finally:
+        await cancel([task])
+        await remote.close()
+
+
+class SharedPods:
+    """Follows pods through the shared index: by `replica`, or where there is none by `Ingest.remote`.
+
+    `writing` has this router write what it follows itself; None where it does not. What was copied is
+    stale after Redis was away for `stale_after` seconds. `where` is the index in words.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        *,
+        hash_seed: str,
+        stale_after: float,
+        where: str,
+        replica: Replica | None = None,
+        writing: SharedWriting | None = None,
+    ) -> None:
+        self.replica = replica
+        self.writing = writing
+        self.where = where
+        self._ingest = ingest
+        self._hash_seed = hash_seed
+        self._stale_after = stale_after
+
+    def follow(self, spec: config.Pod) -> list[Rank]:
+        """Begin to follow a pod. Raises ValueError where its id is followed already."""
+        keyspace = fingerprint(spec.model, self._hash_seed)
+        if self.replica is None:
+            return [
+                self._ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
+                for number in range(spec.ranks)
+            ]
+        ranks = [
+            self._ingest.watch(spec.id, number, stale_after=self._stale_after)
+            for number in range(spec.ranks)
+        ]
+        self.replica.add(spec.id, ranks, keyspace)
+        return [*ranks]
+
+    def drop(self, pod_id: str) -> None:
+        """Follow a pod no longer, if it is one of them; its ranks are the caller's to remove."""
+        if self.replica is not None and pod_id in self.replica:
+            self.replica.remove(pod_id)
+        if self.writing is not None:
+            self.writing.drop(pod_id)
+
+
+@asynccontextmanager
+async def shared_pods(
+    whole: config.Config, folder: Path, ingest: Ingest, settled: Callable[[str], None]
+) -> AsyncIterator[SharedPods]:
+    """Follow pods through the shared index, as is configured, while the context is open."""
+    table, hash_seed = whole.shared_index, whole.index.hash_seed
+    log.info(
+        "shared index at %s, prefix %s, mode %s%s%s",
+        table.url.partition("://")[2], table.prefix, table.mode,
+        ", written to" if table.write else "",
+        ", bookings are shared" if table.share_bookings else "",
+    )  # fmt: skip
+    async with AsyncExitStack() as stack:
+        replica = writing = None
+        if table.mode == "replica" or table.write:
+            redis = await stack.enter_async_context(reached(table, folder))
+            if table.mode == "replica":
+                replica = await stack.enter_async_context(copying(table, redis, settled))
+            if table.write:
+                writing = SharedWriting(redis, table, whole.events, hash_seed=hash_seed)
+        yield SharedPods(
+            ingest,
+            hash_seed=hash_seed,
+            stale_after=table.stale_seconds,
+            where=f"{table.url} under prefix {table.prefix!r}",
+            replica=replica,
+            writing=writing,
+        )

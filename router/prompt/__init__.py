@@ -1,0 +1,1 @@
+"""A request's prompt to tokens and blocks; no pods and no index."""

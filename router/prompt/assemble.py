@@ -1,0 +1,100 @@
+"""The parts that turn texts and chats into tokens, built and closed together."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from prefixstore.chats.chat import ModelTemplate
+from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
+from prefixstore.pool import TokenizerPool
+from prefixstore.store.contract import PrefixStore
+from prefixstore.store.lru import LruStore
+from prefixstore.store.trie import TrieStore
+from prefixstore.tokenizers.cache import TokenizerCache
+from prefixstore.workers import Workers
+from router.config.schema import Config, PrefixStoreTable
+from router.prompt.models import Model, ModelTable
+from router.prompt.preload import preload
+from router.prompt.tokenizer_sources import Sources, TemplateSource
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What reads texts, of every model."""
+
+    models: ModelTable
+    sources: Sources
+    tokenizers: TokenizerCache
+    renderer: ProcessRenderer
+    pool: TokenizerPool
+
+
+@asynccontextmanager
+async def texts(config: Config, folder: Path) -> AsyncIterator[Texts]:
+    """Read texts for as long as the context is open; `folder` is where relative paths begin."""
+    async with AsyncExitStack() as stack:
+        # Outlives the pool, whose last work may still ask an engine.
+        sources = stack.enter_context(Sources(folder, config.tokenizers, time.monotonic))
+        table = config.prefix_store
+        pool = TokenizerPool(
+            partial(_new_store, table),
+            Workers(table.workers, hang_seconds=table.hang_seconds, most_lost=table.workers),
+            max_prompts=config.limits.max_queued_prompts,
+            max_bytes=config.limits.max_queued_bytes,
+        )
+        stack.push_async_callback(pool.close)
+        tokenizers = TokenizerCache(
+            most=config.tokenizers.most,
+            retry_after=config.tokenizers.retry_seconds,
+            clock=time.monotonic,
+        )
+        stack.push_async_callback(tokenizers.close)
+        renderer = _renderer(config)
+        stack.push_async_callback(renderer.close)
+        models = _models(config, sources, tokenizers, renderer)
+        await preload(config, tokenizers, stack)
+        await renderer.start()
+        yield Texts(models, sources, tokenizers, renderer, pool)
+
+
+def _new_store(table: PrefixStoreTable) -> PrefixStore:
+    if table.kind == "trie":
+        return TrieStore(table.max_bytes)
+    return LruStore(table.max_bytes, secrets.token_bytes(16))
+
+
+def _models(
+    config: Config, sources: Sources, tokenizers: TokenizerCache, renderer: ProcessRenderer
+) -> ModelTable:
+    """Return every model; templates are made known as the tokenizers they come with are loaded."""
+    table = ModelTable()
+    loop = asyncio.get_running_loop()
+
+    def register(name: str, template: ModelTemplate) -> None:
+        # From the thread that loads; done before whoever waits for the tokenizer goes on.
+        loop.call_soon_threadsafe(renderer.register, name, template)
+
+    for model in config.models:
+        source = sources.of(model)
+        if source is not None:
+            tokenizers.register(model.name, TemplateSource(source, model, register))
+        known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
+        table.add(known, model.aliases, model.adapters)
+    return table
+
+
+def _renderer(config: Config) -> ProcessRenderer:
+    table = config.templates
+    limits = RenderLimits(
+        seconds=table.render_seconds,
+        max_output_bytes=table.max_output_bytes,
+        max_memory_bytes=table.max_memory_bytes,
+        max_waiting=config.limits.max_queued_prompts,
+        max_waiting_bytes=config.limits.max_queued_bytes,
+    )
+    return ProcessRenderer(workers=table.workers, limits=limits)

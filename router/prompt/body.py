@@ -1,0 +1,251 @@
+"""OpenAI request bodies: what of them decides which cached blocks a request can use.
+
+Bodies are taken as a gateway received them and checked field by field; what does not matter to the
+cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves them
+(`vllm/entrypoints/openai`, 0.32).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from prefixstore.chats.chat import Chat
+from prefixstore.chats.chat_request import chat_of
+from prefixstore.chats.template import TemplateError
+from router.prompt.body_fields import MOST_VALUES, FieldError, decoded, packed_ids, raw_fields
+from router.prompt.truncate import Truncation
+
+CHAT = (
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "system",
+)
+"""What `prefixstore.chats.chat_request` reads."""
+COMMON = (
+    "add_special_tokens",
+    "model",
+    "cache_salt",
+    "extra_key",
+    "lora_path",
+    "prompt_logprobs",
+    "echo",
+    "logprobs",
+    "truncate_prompt_tokens",
+    "truncation_side",
+)
+"""What is read of both kinds of bodies."""
+
+
+class BadPromptError(Exception):
+    """A prompt cannot be taken. `field` names what is wrong, the message says the limit."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+class NoTokenizerError(BadPromptError):
+    """A text or chat for a model of which nothing is configured that could tokenise it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatBody:
+    """A chat request: what the model's template takes, and how its text is tokenised."""
+
+    chat: Chat
+    add_special_tokens: bool
+
+    def request(self) -> dict[str, Any]:
+        """Return the fields that decide the tokens, as vLLM's /tokenize takes them."""
+        chat = self.chat
+        request: dict[str, Any] = {
+            "messages": chat.messages,
+            "add_generation_prompt": chat.add_generation_prompt,
+            "continue_final_message": chat.continue_final_message,
+            "add_special_tokens": self.add_special_tokens,
+        }
+        if chat.tools:
+            request["tools"] = chat.tools
+        kwargs = chat.kwargs
+        if chat.documents:
+            # The engine merges them into these itself, where a chat is completed.
+            kwargs = kwargs | {"documents": chat.documents}
+        if kwargs:
+            request["chat_template_kwargs"] = kwargs
+        return request
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionBody:
+    """A completions request: a text, or token ids, packed."""
+
+    prompt: str | bytes
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request body."""
+
+    content: ChatBody | CompletionBody
+    model: str
+    """Empty where the body names none."""
+    cache_salt: str
+    extra_key: str
+    """SGLang's: it keeps requests with different ones apart."""
+    lora_path: str
+    """The adapter, as SGLang takes it."""
+    reads_cache: bool
+    truncation: Truncation | None = None
+
+
+def reads_cache(body: Mapping[str, Any]) -> bool:
+    """Whether the engine looks its cache up for this request.
+
+    Logprobs of the prompt need every position computed, so vLLM then skips the look-up
+    (`vllm/sampling_params.py`, `skip_reading_prefix_cache`); an echoed completion with logprobs asks
+    for the same.
+    """
+    if body.get("prompt_logprobs") is not None:
+        return False
+    return not (body.get("echo") and body.get("logprobs") is not None)
+
+
+async def parse_chat(raw: bytes, field: str) -> Body:
+    """Parse a chat body. Raises BadPromptError."""
+    body = await _decoded(await _fields(raw, field, CHAT + COMMON), field)
+    try:
+        chat = chat_of(body)
+    except TemplateError as error:
+        raise BadPromptError(f"{field}.{error.field}", error.problem) from error
+    for position, message in enumerate(chat.messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise BadPromptError(f"{field}.messages[{position}]", "is no object with a role")
+    special = _flag(body, "add_special_tokens", default=False, field=field)
+    content = ChatBody(chat, add_special_tokens=special)
+    return _body(body, content, field)
+
+
+async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
+    """Parse a completions body with one prompt, of so many ids at most. Raises BadPromptError."""
+    fields = await _fields(raw, field, ("prompt", *COMMON), MOST_VALUES + most_tokens)
+    try:
+        prompt = await _prompt(fields.pop("prompt", None), most_tokens)
+    except FieldError as error:
+        raise BadPromptError(f"{field}.prompt", error.problem) from error
+    body = await _decoded(fields, field)
+    content = CompletionBody(
+        prompt=prompt,
+        add_special_tokens=_flag(body, "add_special_tokens", default=True, field=field),
+    )
+    return _body(body, content, field)
+
+
+async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
+    """Return a prompt as CompletionBody has it. Raises FieldError."""
+    if raw is None or bytes(raw) == b"null":
+        raise FieldError("is missing")
+    view = memoryview(raw)
+    if view[0] == ord("[") and bytes(view[1:1024]).lstrip()[:1] in (b"[", b'"'):
+        try:
+            (raw,) = msgspec.json.decode(raw, type=tuple[msgspec.Raw])
+        except msgspec.ValidationError as error:
+            raise FieldError("holds several prompts; one request scores one") from error
+        view = memoryview(raw)
+    prompt: Any = None
+    if view[0] == ord("["):
+        prompt = await packed_ids(raw, "", most_tokens)
+    elif view[0] == ord('"'):
+        prompt = await decoded(raw, "")
+    if prompt is None:
+        raise FieldError("is neither a text nor a list of token ids")
+    found: str | bytes = prompt
+    return found
+
+
+def _body(body: dict[str, Any], content: ChatBody | CompletionBody, field: str) -> Body:
+    return Body(
+        content=content,
+        model=_optional(body, "model", str, field) or "",
+        cache_salt=_one_text(body, "cache_salt", field),
+        extra_key=_one_text(body, "extra_key", field),
+        lora_path=_one_text(body, "lora_path", field),
+        reads_cache=reads_cache(body),
+        truncation=_truncation(body, field),
+    )
+
+
+async def _fields(
+    raw: bytes, field: str, names: tuple[str, ...], most: int = MOST_VALUES
+) -> dict[str, msgspec.Raw]:
+    try:
+        return await raw_fields(raw, names, most)
+    except FieldError as error:
+        raise BadPromptError(field, error.problem) from error
+
+
+async def _decoded(fields: Mapping[str, msgspec.Raw], field: str) -> dict[str, Any]:
+    try:
+        return {name: await decoded(raw, name) for name, raw in fields.items()}
+    except FieldError as error:
+        raise BadPromptError(f"{field}.{error.field}", error.problem) from error
+
+
+def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
+    value = body.get(name)
+    if not isinstance(value, kind):
+        problem = "is missing" if value is None else f"is no {_NAMES[kind]}"
+        raise BadPromptError(f"{field}.{name}", problem)
+    return value
+
+
+def _optional(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
+    return None if body.get(name) is None else _typed(body, name, kind, field)
+
+
+SIDES = ("left", "right")
+
+
+def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
+    tokens = body.get("truncate_prompt_tokens")
+    side = body.get("truncation_side")
+    if side is not None and side not in SIDES:
+        raise BadPromptError(f"{field}.truncation_side", "is neither left nor right")
+    if tokens is None:
+        return None
+    field = f"{field}.truncate_prompt_tokens"
+    if type(tokens) is not int:
+        raise BadPromptError(field, "is no integer")
+    if tokens == -1:
+        raise BadPromptError(
+            field, "is -1, the engine's longest prompt, which is not known here; send that number"
+        )
+    if tokens < 1:
+        raise BadPromptError(field, f"is {tokens}; at least one token has to be left")
+    return Truncation(tokens, side)
+
+
+def _one_text(body: dict[str, Any], name: str, field: str) -> str:
+    """Return a text, which SGLang also takes as a list with one for each prompt."""
+    value = body.get(name)
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str | None):
+        raise BadPromptError(f"{field}.{name}", "is neither a string nor a list of one")
+    return value or ""
+
+
+def _flag(body: dict[str, Any], name: str, *, default: bool, field: str) -> bool:
+    value = _optional(body, name, bool, field)
+    return default if value is None else bool(value)
+
+
+_NAMES = {list: "list", dict: "object", str: "string", bool: "boolean"}

@@ -1,0 +1,97 @@
+"""A prompt as the tokens that engines cache, and its blocks: what a request could find of it."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+from indexer.keys.extra import Item, extras_of, next_token
+from indexer.keys.key import Chain, Keyspace, chain
+from indexer.keys.token import TOKEN_BYTES, unpack_tokens
+from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+
+
+class Memo(Protocol):
+    """Where a text's block keys are kept (`prefixstore.store.memo`)."""
+
+    def keys(self, root: int) -> bytes:
+        """Return the leading keys that are known, packed."""
+
+    def keep(self, root: int, block_size: int, keys: bytes) -> None:
+        """Remember a text's leading keys."""
+
+
+class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
+    """A prompt as engines cache it; those are equal that they cache alike.
+
+    `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
+    computes anew whatever it holds (`router.prompt.reader`). `memo` is there for a text.
+    """
+
+    model: str
+    ids: bytes
+    lora: str = ""
+    cache_salt: str = ""
+    extra_key: str = ""
+    items: tuple[Item, ...] = ()
+    reads_cache: bool = True
+    memo: Memo | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
+
+    def __hash__(self) -> int:
+        return hash(self._cached_as)
+
+    @property
+    def _cached_as(self) -> tuple[object, ...]:
+        named = self.model, self.lora, self.cache_salt, self.extra_key
+        return self.ids, named, self.items, self.reads_cache
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return len(self.ids) // TOKEN_BYTES
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        """Return the blocks that a request could find cached.
+
+        The last token is always computed anew, so a block that ends with it does not count
+        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too, which is
+        not the last either: SGLang under EAGLE looks up the pairs of all tokens but the last.
+        """
+        anew = 2 if lookahead else 1
+        blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
+        apart = self.lora, self.cache_salt, self.extra_key
+        alone = bool(self.cache_salt or self.extra_key)
+        # Those that set requests apart come once or twice each.
+        find = _root.__wrapped__ if alone else _root
+        root = find(self.model, block_size, apart, hash_seed)
+        extras: Sequence[bytes | None] = ()
+        if lookahead:
+            ids = unpack_tokens(self.ids)
+            extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
+        elif self.items:
+            extras = extras_of(self.items, block_size, blocks) or ()
+        made = b""
+        if self.memo and blocks and not extras:
+            made = self._made(self.memo, root, block_size)[: blocks * WORD_BYTES]
+        return Chain(root, self.ids, block_size, blocks, extras, made)
+
+    def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
+        """Return the keys of all full blocks, of which only those are computed that are not known."""
+        made = memo.keys(root)
+        done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
+        if done < blocks:
+            parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
+            step = block_size * TOKEN_BYTES
+            made += pack_words(chain(parent, self.ids[done * step : blocks * step], block_size))
+            memo.keep(root, block_size, made)
+        return made
+
+
+@lru_cache(4096)
+def _root(model: str, block_size: int, apart: tuple[str, str, str], hash_seed: str) -> int:
+    lora, cache_salt, extra_key = apart
+    return Keyspace(model, block_size, lora, cache_salt, hash_seed, extra_key).root()

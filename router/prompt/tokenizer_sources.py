@@ -1,0 +1,119 @@
+"""Where a configured model's tokenizer and chat template come from."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from prefixstore.chats.chat import ModelTemplate
+from prefixstore.tokenizers.engine import Engine, EngineStats
+from prefixstore.tokenizers.fallback import FallbackSource, FallbackStats, FallbackTokenizer
+from prefixstore.tokenizers.hub import HubSource
+from prefixstore.tokenizers.pin import Pin
+from prefixstore.tokenizers.remote import RemoteSource
+from prefixstore.tokenizers.source import FolderSource, TokenizerSource
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
+from router.config.schema import Hub, Model, Tokenizers
+
+
+class Sources:
+    """Makes sources. A context manager; leaving it closes the connections to engines.
+
+    Relative paths begin at `folder`; `clock` is monotonic, in seconds.
+    """
+
+    def __init__(self, folder: Path, settings: Tokenizers, clock: Callable[[], float]) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock
+        self._stack = ExitStack()
+        self.engines: dict[str, EngineStats] = {}
+        """By model, as are `fallbacks`."""
+        self.fallbacks: dict[str, FallbackStats] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def of(self, model: Model) -> TokenizerSource | None:
+        """Return a model's source, None where it has no tokenizer."""
+        local = self.local(model)
+        if not model.tokenizer_urls:
+            return local
+        engine = Engine(
+            model.tokenizer_urls,
+            model.name,
+            timeout=self._settings.remote_seconds,
+            skip_for=self._settings.skip_seconds,
+            clock=self._clock,
+            key=self._key(model),
+        )
+        self._stack.callback(engine.close)
+        self.engines[model.name] = engine.stats
+        if local is None:
+            return RemoteSource(engine, vocab_size=model.vocab_size)
+        source = FallbackSource(engine, local, vocab_size=model.vocab_size)
+        self.fallbacks[model.name] = source.stats
+        return source
+
+    def _key(self, model: Model) -> str:
+        """Return the engines' API key. Raises OSError and UnicodeDecodeError."""
+        if not model.tokenizer_key_file:
+            return ""
+        path = self._folder / model.tokenizer_key_file
+        return path.read_text(encoding="ascii").strip()
+
+    def local(self, model: Model) -> TokenizerSource | None:
+        """Return the source that needs no engine, None where there is none."""
+        if model.tokenizer:
+            return FolderSource(self._folder / model.tokenizer)
+        return self._hub(model.hub) if model.hub.repo else None
+
+    def _hub(self, hub: Hub) -> HubSource:
+        return HubSource(
+            Pin(hub.repo, hub.revision, hub.files),
+            cache_folder=self._folder / hub.cache_folder if hub.cache_folder else None,
+            offline=hub.offline,
+            token_file=self._folder / hub.token_file if hub.token_file else None,
+            endpoint=hub.endpoint.rstrip("/") or None,
+            timeout=self._settings.load_seconds,
+        )
+
+
+def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
+    """Return the template that came with a tokenizer, if any.
+
+    It is compiled where it is rendered: a template is a program.
+    """
+    if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
+        return None
+    if not tokenizer.chat_template:
+        return None
+    return ModelTemplate(
+        tokenizer.chat_template, dict(tokenizer.special_tokens), model.placeholders.given()
+    )
+
+
+class TemplateSource:
+    """A source that makes the template known that comes with its tokenizer."""
+
+    def __init__(
+        self,
+        source: TokenizerSource,
+        model: Model,
+        register: Callable[[str, ModelTemplate], None],
+    ) -> None:
+        self.name = source.name
+        self._source = source
+        self._model = model
+        self._register = register
+
+    def load(self) -> Tokenizer:
+        """Load the tokenizer."""
+        tokenizer = self._source.load()
+        template = template_of(tokenizer, self._model)
+        if template is not None:
+            self._register(self._model.name, template)
+        return tokenizer
