@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bench.held_ports import HeldPorts
+from router.commands.local.held_ports import HeldPorts
 from tests.examples import examples
 from tests.recordings import TOKENIZER
 

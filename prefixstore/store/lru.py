@@ -20,7 +20,7 @@ ENTRY_BYTES = 480
 """What one entry costs beside its tokens and keys.
 
 Measured on CPython 3.11 as the growth of the process's memory over a million entries
-(`python -m bench.store_memory`), and somewhat more is reckoned, so that the bound is kept.
+(`python -m bench.speed.store_memory`), and somewhat more is reckoned, so that the bound is kept.
 """
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench import access_log
-from bench.access_log import read_traffic
-from bench.demo import TRACE
+from router.commands.local.demo import TRACE
+from router.commands.simulate import access_log
+from router.commands.simulate.access_log import read_traffic
 
 MOONCAKE = {"timestamp": 3000, "input_length": 700, "output_length": 5, "hash_ids": [1, 2]}
 HASHES = {

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from bench import benchmarks
+from bench import command as benchmarks
 
 pytestmark = pytest.mark.deep
 

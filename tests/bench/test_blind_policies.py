@@ -1,6 +1,6 @@
 """The rules that know nothing of caches do what their names say."""
 
-from bench.policies import LeastLoad, RoundRobin
+from router.commands.local.policies import LeastLoad, RoundRobin
 
 
 async def test_round_robin_goes_round() -> None:

@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 import zmq
 
-from bench.held_ports import HeldPorts
+from router.commands.local.held_ports import HeldPorts
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import demo, shared_fleet, simulate
-from bench.out_folder import LIST, claim
+from router.commands.local import demo
+from router.commands.local import fleet as shared_fleet
+from router.commands.out_folder import LIST, claim
+from router.commands.simulate import command as simulate
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
     "demo": (demo.main, ["--out"], "results.json"),

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from bench import benchmarks, policy_bars
-from bench.study import BEST_PUBLISHED, PUBLISHED
+from bench import command as benchmarks
+from bench.speed import policy_bars
+from router.commands.simulate.study import BEST_PUBLISHED, PUBLISHED
 
 pytestmark = pytest.mark.deep
 

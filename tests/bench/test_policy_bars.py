@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.demo import TRACE
-from bench.simulate_cell import Cell, Figures, run
-from bench.study import BEST_PUBLISHED
-from bench.traffic import KINDS, Generated
+from router.commands.local.demo import TRACE
+from router.commands.simulate.cell import Cell, Figures, run
+from router.commands.simulate.study import BEST_PUBLISHED
+from router.commands.simulate.traffic import KINDS, Generated
 from scorer.policy import DEFAULT
 
 pytestmark = pytest.mark.deep

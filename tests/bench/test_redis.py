@@ -1,11 +1,12 @@
-"""`warmpath bench redis` and `python -m bench.redis_layouts`."""
+"""`warmpath bench redis` and `python -m bench.redis.rejected_layouts`."""
 
 import json
 
 import pytest
 
-from bench import benchmarks, redis_layouts
-from bench.redis_server import NoServerError, RedisServer, find_server
+from bench import command as benchmarks
+from bench.redis import rejected_layouts as redis_layouts
+from router.commands.local.redis_server import NoServerError, RedisServer, find_server
 
 pytestmark = pytest.mark.deep
 

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from bench.access_log import LoggedRequest
-from bench.demo import TRACE
-from bench.simulate import main
-from bench.simulate_cell import Cell, Figures, pooled, run
-from bench.simulate_fleet import FleetSettings, build_fleet
-from bench.study import ALL, BEST_PUBLISHED, OWN, POOLED, PUBLISHED, variant, variants
+from router.commands.local.demo import TRACE
+from router.commands.simulate.access_log import LoggedRequest
+from router.commands.simulate.cell import Cell, Figures, pooled, run
+from router.commands.simulate.command import main
+from router.commands.simulate.fleet import FleetSettings, build_fleet
+from router.commands.simulate.study import (
+    ALL,
+    BEST_PUBLISHED,
+    OWN,
+    POOLED,
+    PUBLISHED,
+    variant,
+    variants,
+)
 from simworker.latency import LatencyModel, StepWork
 from tests.examples import examples
 

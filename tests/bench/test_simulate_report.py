@@ -7,10 +7,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench import report, simulate_report
-from bench import simulate_summary as summary
-from bench.simulate_cell import Figures
-from bench.study import BEST_PUBLISHED
+from router.commands.local import report
+from router.commands.simulate import report as simulate_report
+from router.commands.simulate import summary
+from router.commands.simulate.cell import Figures
+from router.commands.simulate.study import BEST_PUBLISHED
 from scorer.policy import DEFAULT
 
 ROW = Figures(

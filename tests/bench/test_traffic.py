@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bench import traffic
-from bench.access_log import LoggedRequest
-from bench.demo import TRACE
-from bench.simulate import main
-from bench.simulate_cell import Cell, pooled, run
-from bench.traffic import KINDS, Generated
+from router.commands.local.demo import TRACE
+from router.commands.simulate import traffic
+from router.commands.simulate.access_log import LoggedRequest
+from router.commands.simulate.cell import Cell, pooled, run
+from router.commands.simulate.command import main
+from router.commands.simulate.traffic import KINDS, Generated
 from simworker.latency import LatencyModel
 
 BLOCK = 512

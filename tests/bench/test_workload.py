@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.demo import TRACE
-from bench.policy_bars import STUDY_TRACE
-from bench.workload import (
+from bench.speed.policy_bars import STUDY_TRACE
+from router.commands.local.demo import TRACE
+from router.commands.local.workload import (
     RESERVED,
     VOCAB_SIZE,
     TraceRequest,

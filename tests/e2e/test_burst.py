@@ -13,7 +13,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.servers import Python
+from bench.stand.servers import Python
 from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

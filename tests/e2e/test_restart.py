@@ -6,8 +6,8 @@ from pathlib import Path
 import aiohttp
 import grpc.aio
 
-from bench.cluster import MODEL, Cluster, WorkerSettings
 from indexer.keys.token import pack_tokens
+from router.commands.local.cluster import MODEL, Cluster, WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from bench.cluster import MODEL
 from indexer.keys.token import pack_tokens
 from router.assemble import running
+from router.commands.local.cluster import MODEL
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

@@ -10,7 +10,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.held_ports import HeldPorts
+from router.commands.local.held_ports import HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.servers.redis_server import RedisServer

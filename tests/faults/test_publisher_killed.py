@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster import MODEL
 from indexer.keys.key import fingerprint
 from indexer.keys.token import pack_tokens
 from indexer.packed_keys import packed_keys
@@ -17,6 +16,7 @@ from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry, nobody
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.trust import Level
+from router.commands.local.cluster import MODEL
 from router.prompt.token_prompt import TokenPrompt
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from bench.fleet import batches_of, prompt_of
+from bench.stand.made_up_fleet import batches_of, prompt_of
 from indexer.compiled.array_index import STEP, ArrayIndex
 from indexer.engines import vllm
 from indexer.follow.rank_source import RankSource

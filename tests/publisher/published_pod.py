@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bench.cluster import MODEL, Process, Worker, WorkerSettings
+from router.commands.local.cluster import MODEL, Process, Worker, WorkerSettings
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 

@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bench.cluster import MODEL
 from indexer.keys.key import fingerprint
 from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from publisher.__main__ import main
 from router.assemble import Running, running
+from router.commands.local.cluster import MODEL
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

@@ -8,7 +8,6 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.cluster import MODEL
 from indexer.engines.event import Tier
 from indexer.keys.key import Keyspace, chain, fingerprint
 from indexer.keys.segment import SEGMENT
@@ -18,6 +17,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import Record, read_record
 from publisher.__main__ import main
+from router.commands.local.cluster import MODEL
 from tests.indexer.shared.writer_model import read_bucket
 from tests.publisher.published_pod import IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer

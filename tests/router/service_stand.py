@@ -10,9 +10,9 @@ import aiohttp
 import grpc
 import grpc.aio
 
-from bench.cluster import Process, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
 from router.assemble import Running
+from router.commands.local.cluster import Process, Worker, WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import running_router

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import aiohttp
 
-from bench.cluster import MODEL, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
 from publisher.assemble import Settings
 from router.assemble import Running
+from router.commands.local.cluster import MODEL, Worker, WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import running_router

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.cluster import MODEL
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.segment_value import decode, encode, holders, pack
 from indexer.keys.token import pack_tokens
@@ -21,6 +20,7 @@ from indexer.shared.layout.record import read_record
 from indexer.shared.sweep.sweeper import AT_REST
 from router.commands.index.command import main
 from router.commands.index.difference import Difference
+from router.commands.local.cluster import MODEL
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.publisher.published_pod import IDS, SETTINGS, Pod

@@ -14,9 +14,9 @@ import grpc.aio
 import pytest
 from pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
 
-from bench.cluster import Process, Worker, WorkerSettings
 from router.commands import doctor
 from router.commands import pick as ask_pick
+from router.commands.local.cluster import Process, Worker, WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 

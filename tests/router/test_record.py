@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bench.cluster import Process, Worker, WorkerSettings
+from router.commands.local.cluster import Process, Worker, WorkerSettings
 from router.commands.verify import command as verify
 from router.commands.verify import record
 

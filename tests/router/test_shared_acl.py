@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster import Process, Worker
 from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Call, Command, RefusedError, Script
 from indexer.shared.redis.connect import RedisSettings, connect
 from publisher.assemble import publishing
 from router.commands.index.command import main
+from router.commands.local.cluster import Process, Worker
 from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_sentinel import RedisSentinel

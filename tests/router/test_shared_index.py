@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster import Process, Worker
 from indexer.shared.layout.names import Names
 from publisher.assemble import publishing
+from router.commands.local.cluster import Process, Worker
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.shared_stand import (
     IDS,

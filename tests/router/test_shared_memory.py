@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from bench.cluster import Process, Worker
 from indexer.shared.layout.names import Names
 from publisher.assemble import publishing
+from router.commands.local.cluster import Process, Worker
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
 from tests.servers.redis_server import RedisServer

@@ -15,11 +15,11 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.cluster import MODEL, Process, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
 from router import serve, state_file
 from router.assemble import running
 from router.commands import check_config
+from router.commands.local.cluster import MODEL, Process, Worker, WorkerSettings
 from router.config.read import parse
 from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb

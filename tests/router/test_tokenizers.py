@@ -16,11 +16,11 @@ from fake_engine import FakeEngine, tokenized
 from fake_http import Answer, Asked
 from fake_hub import COMMIT, REPO, FakeHub, sha256
 
-from bench.cluster import Process, Worker, WorkerSettings
 from indexer.keys.token import pack_tokens
 from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from router.assemble import running
 from router.commands import check_config
+from router.commands.local.cluster import Process, Worker, WorkerSettings
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

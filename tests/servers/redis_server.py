@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import redis
 
-from bench.held_ports import HeldPorts
-from bench.redis_cluster import BUS
-from bench.redis_server import find_server
+from router.commands.local.held_ports import HeldPorts
+from router.commands.local.redis_cluster import BUS
+from router.commands.local.redis_server import find_server
 from tests.servers.service import Service
 
 Binary = Literal["redis", "valkey"]

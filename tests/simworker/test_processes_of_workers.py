@@ -11,7 +11,7 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
-from bench.held_ports import HeldPorts
+from router.commands.local.held_ports import HeldPorts
 from tests.simworker.local_worker import IDS, SMALL
 
 

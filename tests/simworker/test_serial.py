@@ -24,7 +24,7 @@ from simworker.virtual.trace import pooled_work, read_trace
 from tests.simworker.state_machines import EXAMPLES, LONG
 
 LATENCY = LatencyModel()
-SLICE = Path(__file__).parents[2] / "bench" / "conversation-slice.jsonl.gz"
+SLICE = Path(__file__).parents[2] / "router" / "commands" / "local" / "conversation-slice.jsonl.gz"
 
 
 def engine(blocks: int = 100, **options: float) -> SerialEngine:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.demo import TRACE
+from router.commands.local.demo import TRACE
 from simworker.virtual.simulate import main
 from simworker.virtual.trace import TraceLine, pooled_work, read_trace, repeated, spread
 

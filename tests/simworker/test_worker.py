@@ -12,7 +12,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from bench.cluster import Process, Worker, WorkerSettings
+from router.commands.local.cluster import Process, Worker, WorkerSettings
 
 SETTINGS = WorkerSettings(blocks=100, block_size=4, speed=1000.0, vocab_size=2048)
 IDS = list(range(20, 40))

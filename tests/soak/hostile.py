@@ -27,9 +27,9 @@ import aiohttp
 import grpc.aio
 import zmq.asyncio
 
-from bench.held_ports import HeldPorts
 from indexer.keys.key import fingerprint
 from indexer.keys.token import pack_tokens
+from router.commands.local.held_ports import HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.recordings import TOKENIZER

@@ -21,8 +21,8 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.held_ports import HeldPorts
 from router.assemble import running
+from router.commands.local.held_ports import HeldPorts
 from router.commands.verify.predict import verify
 from router.commands.verify.recording import read_recording
 from router.config.read import parse

@@ -1,0 +1,100 @@
+"""`warmpath bench`: how fast the parts are, as ratios."""
+
+import argparse
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import peer
+from bench.figure import Figure
+from bench.speed import (
+    index,
+    ingest,
+    memory,
+    pick,
+    policy_bars,
+    recover,
+    score,
+    simworker,
+    tokenize,
+)
+
+
+def _redis(*, quick: bool) -> list[Figure]:
+    # redis-py is an extra, and the others do without it.
+    figures: list[Figure] = importlib.import_module("bench.redis.command").measure(quick=quick)
+    return figures
+
+
+BENCHMARKS = {
+    "index": index.measure,
+    "memory": memory.measure,
+    "ingest": ingest.measure,
+    "score": score.measure,
+    "tokenize": tokenize.measure,
+    "recover": recover.measure,
+    "simworker": simworker.measure,
+    "pick": pick.measure,
+    "policy": policy_bars.measure,
+    "redis": _redis,
+}
+
+BY_NAME_ONLY = frozenset({"policy", "redis"})
+"""An hour on two cores, and what needs a server of another's."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure index, ingestion, Score, texts, recovery, workers, picks, Redis; ratios compare."""
+    parser = argparse.ArgumentParser(
+        prog="warmpath bench",
+        description=main.__doc__,
+        epilog="Ratios to the peer are printed where it is installed; `make bench` installs it.",
+    )
+    names = list(BENCHMARKS)
+    usual = [name for name in names if name not in BY_NAME_ONLY]
+    parser.add_argument(
+        "which",
+        nargs="*",
+        help=f"of {', '.join(names)}; all but {', '.join(BY_NAME_ONLY)} by default",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few rounds, small sizes: a first look, no verdict on goals",
+    )
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
+    args = parser.parse_args(argv)
+    unknown = set(args.which) - set(names)
+    if unknown:
+        parser.error(f"which: no benchmark {', '.join(unknown)}; known: {', '.join(names)}")
+    figures = [
+        figure for name in args.which or usual for figure in BENCHMARKS[name](quick=args.quick)
+    ]
+    if args.json:
+        print(json.dumps([asdict(figure) for figure in figures]))
+        return 0
+    table = Table("figure", box=None)
+    for name in ("here", "unit", "ratio", "goal", "", "to"):
+        table.add_column(name, justify="left" if name in ("unit", "to") else "right")
+    for one in figures:
+        goal = "" if one.goal is None else f"{'>=' if one.least else '<='} {one.goal:g}"
+        table.add_row(
+            one.name,
+            f"{one.value:,.1f}" if one.value < 100 else f"{one.value:,.0f}",
+            one.unit,
+            "" if one.ratio is None else f"{one.ratio:.2f} x",
+            goal,
+            {None: "", True: "met", False: "missed"}[one.met],
+            one.baseline,
+        )
+    console = Console(width=150)
+    console.print(table)
+    if args.quick:
+        console.print("Small sizes and few rounds: the goals are meant for a whole run.")
+    if not peer.is_installed():
+        console.print("The peer is not installed: make bench installs it.")
+    return 0

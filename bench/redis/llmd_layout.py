@@ -1,0 +1,89 @@
+"""llm-d's layout of the shared index: a hash per block key with a field per pod.
+
+Written anew from what its public source does: `pkg/kvcache/kvblock/redis.go` and `index.go` of
+llm-d/llm-d-kv-cache at commit 02bff241f63655fc7614c9f1877bb12a58638272. There a key is the block's hash
+in decimal digits, a field is `POD@TIER` with an empty value, `Lookup` is one pipeline of HKEYS over all
+blocks, `Add` one pipeline of HSETs (and of a SET of `engine:HASH` for each block, from the engine's
+name to the key), and `Evict` takes one block at a time: GET of the engine's name, HDEL, and a script
+that deletes the name where the hash is gone. Later versions (llm-d/llm-d-router at 36da54d7) name a pod
+by a JSON object of some 90 bytes, which takes Redis out of its compact encoding; the shorter is used.
+"""
+
+from collections.abc import Sequence
+
+from bench.redis.layout import Changes, Talk
+from indexer.shared.redis.command import Call, Command, Script
+
+PRUNE = Script(
+    "llmd_prune",
+    "if redis.call('HLEN', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) return 1 end return 0",
+)
+
+
+class LlmdLayout:
+    """As little of it as answers the same question, to its favour.
+
+    Blocks that come together are added in one pipeline and removed in one, no engine's names are kept,
+    and a look-up parses no field. With `engines` it writes as llm-d does: a pipeline for each run of
+    blocks that one event tells of, names kept, and blocks removed one by one.
+    """
+
+    def __init__(self, pods: int, *, engines: bool = False) -> None:
+        self._fields = [f"10.0.{pod >> 8}.{pod & 255}@gpu".encode() for pod in range(pods)]
+        self._pods = {field: pod for pod, field in enumerate(self._fields)}
+        self._engines = engines
+
+    def begin(self) -> Talk[None]:
+        """Write nothing."""
+        yield ()
+
+    def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
+        """Return how many leading blocks of a prompt each pod holds that holds the first."""
+        replies = yield [Command(("HKEYS", str(key))) for key in keys]
+        found: dict[int, int] = {}
+        going: set[bytes] = set(replies[0])
+        last = replies[0]
+        for depth, fields in enumerate(replies):
+            if fields == last:
+                continue
+            last = fields
+            still = going.intersection(fields)
+            for field in going - still:
+                found[self._pods[field]] = depth
+            going = still
+            if not going:
+                break
+        for field in going:
+            found[self._pods[field]] = len(keys)
+        return found
+
+    def add(self, pod: int, changes: Changes) -> Talk[None]:
+        """Let a pod hold keys."""
+        field = self._fields[pod]
+        if self._engines:
+            for keys in changes.values():
+                asked = []
+                for key in keys:
+                    asked.append(Command(("SET", _engine(key), str(key))))
+                    asked.append(Command(("HSET", str(key), field, "")))
+                yield asked
+            return
+        yield [Command(("HSET", str(key), field, "")) for keys in changes.values() for key in keys]
+
+    def remove(self, pod: int, changes: Changes) -> Talk[None]:
+        """Let a pod no longer hold keys."""
+        field = self._fields[pod]
+        blocks = [key for keys in changes.values() for key in keys]
+        if self._engines:
+            for key in blocks:
+                name = _engine(key)
+                replies = yield [Command(("GET", name))]
+                yield [Command(("HDEL", replies[0], field))]
+                yield [Call(PRUNE, (replies[0].decode(), name))]
+            return
+        yield [Command(("HDEL", str(key), field)) for key in blocks]
+
+
+def _engine(key: int) -> str:
+    """Return the key of the engines' name for a block; all give the same, which is the least to keep."""
+    return f"engine:{key ^ 0x5555555555555555}"

@@ -1,0 +1,200 @@
+"""Score in a router that copies the shared index, beside one that follows the engines itself."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from bench.figure import Figure
+from bench.stand.look_up import BLOCKS, TOKENS, no_collector
+from bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
+from indexer.embedded import embedded_index
+from indexer.engines import vllm
+from indexer.follow.rank_ingest import ORPHAN_BYTES, RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.ingest import Ingest
+from indexer.keys.key import fingerprint
+from indexer.keys.segment import Segments
+from indexer.keys.token import pack_tokens
+from indexer.process.tasks import cancel
+from indexer.rank import Rank
+from indexer.resolve.rank_state import PureState
+from indexer.resolve.resolver import Resolver
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Redis
+from indexer.shared.redis.connect import RedisSettings, connect
+from indexer.shared.replica.run import Replica
+from indexer.shared.writer.machine import Writer
+from indexer.shared.writer.run import News, random_base, write
+from indexer.trust import Level
+from indexer.watch.journal import Journal
+from indexer.watch.pod_cache import Pending, PodCache
+from router.commands.local.redis_server import RedisServer
+from router.pick.scorer import Scorer
+from router.prompt.token_prompt import TokenPrompt
+from scorer.strategies.longest_prefix import longest_prefix
+
+PODS = 8
+NAMES = Names("bench-replica")
+KEYSPACE = fingerprint(MODEL, "")
+SECONDS = 60.0
+"""Within which a copy is there."""
+PACE = 0.01
+"""Seconds between two prompts that come to be held."""
+
+
+def measure(server: RedisServer, *, quick: bool) -> list[Figure]:
+    """Measure Score of a prompt that all pods hold, at rest and while others come to be held."""
+    return asyncio.run(_measure(server, quick=quick))
+
+
+async def _measure(server: RedisServer, *, quick: bool) -> list[Figure]:
+    prompts, calls = (4, 60) if quick else (50, 3000)
+    async with AsyncExitStack() as stack:
+        redis = await connect(RedisSettings(server.url))
+        stack.push_async_callback(redis.close)
+        publishers = [_Publisher(f"pod-{number}") for number in range(PODS)]
+        direct, followed = new_ingest(embedded_index(1 << 28), PODS)
+        held = [list(batches_of(seed, BLOCKS, events=1, each=BLOCKS)) for seed in range(prompts)]
+        for batches in held:
+            for rank in (*followed, *(publisher.rank for publisher in publishers)):
+                feed(rank, batches)
+        for publisher in publishers:
+            await stack.enter_async_context(_writing(redis, publisher))
+        copied, copies = await stack.enter_async_context(_copying(redis))
+        asked = [
+            TokenPrompt(MODEL, pack_tokens(prompt_of(seed, BLOCKS)[:TOKENS]))
+            for seed in range(prompts)
+        ]
+        routers: dict[str, tuple[Scorer, Sequence[Rank]]] = {
+            "copies": (Scorer(copied, ""), copies),
+            "follows": (Scorer(direct, ""), followed),
+        }
+        await _until_equal(routers, asked)
+        rest = await _times(routers, asked, calls)
+        feeding = asyncio.create_task(_feed(publishers, followed, first=prompts))
+        meanwhile = await _times(routers, asked, calls)
+        await cancel([feeding])
+        await _until_as_many(copies, followed)
+    what = f"Score of {TOKENS:,} ids in process, {PODS} pods, index copied from Redis: p50"
+    return [
+        Figure(
+            name, statistics.median(taken["copies"]), "us", statistics.median(taken["follows"]),
+            "engines followed", goal=1.1,
+        )
+        for name, taken in ((what, rest), (f"{what}, while prompts come", meanwhile))
+    ]  # fmt: skip
+
+
+class _Publisher:
+    """What follows one pod's engine and writes to the shared index."""
+
+    def __init__(self, pod: str) -> None:
+        sink = Pending()
+        resolver = Resolver(MODEL, "", orphan_bytes=ORPHAN_BYTES, segments=Segments())
+        self.rank = RankIngest(
+            RankSource(pod, 0, MODEL, vllm.decode, has_replay=False),
+            PureState(resolver, sink),
+            pending_bytes=1 << 20,
+            stale_after=SECONDS,
+            clock=time.monotonic,
+        )
+        self.rank.connected()
+        self.cache = PodCache(pod, Journal("bench", 1 << 24))
+        self.cache.add(self.rank, resolver, sink)
+        self.news = News()
+        self.writer = Writer(
+            NAMES,
+            self.cache,
+            owner=pod,
+            keyspace=KEYSPACE,
+            model=MODEL,
+            watch="",
+            take_over=True,
+            lease=10.0,
+            bucket_life=86_400.0,
+            random_base=random_base,
+            clock=time.monotonic,
+        )
+
+
+@asynccontextmanager
+async def _writing(redis: Redis, publisher: _Publisher) -> AsyncIterator[None]:
+    task = asyncio.create_task(write(redis, publisher.writer, publisher.news, timeout=5.0))
+    try:
+        yield
+    finally:
+        await cancel([task])
+
+
+@asynccontextmanager
+async def _copying(redis: Redis) -> AsyncIterator[tuple[Ingest, Sequence[Rank]]]:
+    ingest, _ = new_ingest(embedded_index(1 << 28), 0)
+    replica = Replica(redis, NAMES, poll_seconds=0.05, clock=time.monotonic)
+    ranks = []
+    for number in range(PODS):
+        pod = f"pod-{number}"
+        rank = ingest.watch(pod, 0)
+        replica.add(pod, [rank], KEYSPACE)
+        ranks.append(rank)
+    task = asyncio.create_task(replica.run())
+    try:
+        yield ingest, ranks
+    finally:
+        await cancel([task])
+
+
+async def _until_equal(
+    routers: dict[str, tuple[Scorer, Sequence[Rank]]], asked: Sequence[TokenPrompt]
+) -> None:
+    """Wait until both routers answer alike, and the copy is believed."""
+    deadline = time.monotonic() + SECONDS
+    _, copies = routers["copies"]
+    while not all(rank.trust.level is Level.EXACT for rank in copies):
+        assert time.monotonic() < deadline, [rank.trust for rank in copies]
+        await asyncio.sleep(0.01)
+    whole = (TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE
+    for prompt in asked:
+        for scorer, ranks in routers.values():
+            scores = scorer.score(prompt, ranks, longest_prefix)
+            assert [one.matched_tokens for one in scores] == [whole] * PODS
+
+
+async def _until_as_many(copies: Sequence[Rank], followed: Sequence[RankIngest]) -> None:
+    """Wait until the copy has what came meanwhile."""
+    deadline = time.monotonic() + SECONDS
+    while [rank.blocks() for rank in copies] != [rank.blocks() for rank in followed]:
+        assert time.monotonic() < deadline, "the copy does not follow"
+        await asyncio.sleep(0.01)
+
+
+async def _times(
+    routers: dict[str, tuple[Scorer, Sequence[Rank]]], asked: Sequence[TokenPrompt], calls: int
+) -> dict[str, list[float]]:
+    """Return the microseconds of Scores; between any two whatever else is due has its turn."""
+    taken: dict[str, list[float]] = {name: [] for name in routers}
+    with no_collector():
+        for call in range(calls):
+            for name, (scorer, ranks) in routers.items():
+                begun = time.perf_counter()
+                list(scorer.score(asked[call % len(asked)], ranks, longest_prefix))
+                taken[name].append((time.perf_counter() - begun) * 1e6)
+                await asyncio.sleep(0)
+    return taken
+
+
+async def _feed(
+    publishers: Sequence[_Publisher], followed: Sequence[RankIngest], *, first: int
+) -> None:
+    """Let one pod after the other hold further prompts, until cancelled."""
+    seed = first
+    while True:
+        publisher, rank = publishers[seed % PODS], followed[seed % PODS]
+        batches = list(batches_of(seed, BLOCKS, events=1, each=BLOCKS))
+        feed(publisher.rank, batches)
+        feed(rank, batches)
+        if publisher.cache.collect():
+            publisher.news.tell()
+        seed += 1
+        await asyncio.sleep(PACE)

@@ -1,0 +1,80 @@
+"""Engines that only publish events: as many as are asked for, as fast as they can or at a pace.
+
+`python -m bench.stand.flood COUNT` binds so many publishers and says where, in a JSON list. It takes
+orders on standard input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events", "each",
+"pace"}. It makes the messages first and says "made"; at the next line it sends them and says "sent".
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+from bench.stand.made_up_fleet import batches_of
+
+
+def main(count: int) -> None:
+    """Publish what is asked for."""
+    context = zmq.Context()
+    sockets = []
+    for _ in range(count):
+        socket = context.socket(zmq.PUB)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind("tcp://127.0.0.1:*")
+        sockets.append(socket)
+    sequences = [0] * len(sockets)
+    print(
+        json.dumps([socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in sockets]), flush=True
+    )
+    for line in sys.stdin:
+        order = json.loads(line)
+        messages = list(_messages(order, sequences))
+        print("made", flush=True)
+        sys.stdin.readline()
+        _send(sockets, messages, order["pace"])
+        print("sent", flush=True)
+
+
+def _messages(
+    order: dict[str, int], sequences: list[int]
+) -> Iterator[tuple[int, bytes, bytes, int]]:
+    for prompt in range(order["prompts"]):
+        for pod in range(order["pods"]):
+            for payload in batches_of(
+                order["seed"] + prompt,
+                order["blocks"],
+                events=order["events"],
+                each=order["each"],
+                removes=bool(order.get("removes")),
+            ):
+                yield (
+                    pod,
+                    sequences[pod].to_bytes(8, "big"),
+                    payload,
+                    order["events"] * order["each"],
+                )
+                sequences[pod] += 1
+
+
+def _send(
+    sockets: Sequence["zmq.Socket[bytes]"],
+    messages: list[tuple[int, bytes, bytes, int]],
+    pace: int,
+) -> None:
+    """Send everything; at most `pace` blocks a second where that is not 0."""
+    begun = time.perf_counter()
+    done = 0
+    for pod, sequence, payload, blocks in messages:
+        sockets[pod].send_multipart((b"", sequence, payload))
+        done += blocks
+        if pace:
+            ahead = begun + done / pace - time.perf_counter()
+            if ahead > 0.001:
+                time.sleep(ahead)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

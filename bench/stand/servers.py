@@ -1,0 +1,200 @@
+"""Processes that benchmarks measure: publishers of events, the router, the peer's indexer."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+from google.protobuf.message import Message
+
+from bench import peer
+from bench.stand import words
+from bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
+from router.commands.local.held_ports import HeldPorts
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+WAIT_SECONDS = 120.0
+
+
+def until(holds: Callable[[], bool], what: str, pause: float = 0.01) -> None:
+    """Wait for something. Raises TimeoutError."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(pause)
+
+
+class Python:
+    """A child process `python -m …`. A context manager."""
+
+    def __init__(self, *args: str, log: Path) -> None:
+        self._args = args
+        self._log = log
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603  ourselves
+                (sys.executable, "-m", *self._args),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        return self
+
+    def hear(self) -> str:
+        """Return the next line that it prints."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._args[0]} ended; its log: {self._log.read_text()[-2000:]}")
+        return line
+
+    def tell(self, line: str) -> None:
+        """Write a line to it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.terminate()
+        self.process.communicate()
+
+
+class Fleet:
+    """Publishers of events, a router and the peer that both follow them. A context manager."""
+
+    def __init__(self, pods: int, *, apart: bool = False, has_words: bool = False) -> None:
+        self.pods = pods
+        self._has_words = has_words
+        """Whether the router takes texts (`bench.stand.words`)."""
+        self._apart = apart
+        """Whether the peer has publishers of its own, so that one can be asked without the other."""
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-")))
+            self.flood, ours = self._start_flood(stack, folder / "flood.log")
+            self.peer_flood, theirs = self.flood, ours
+            if self._apart and peer.is_installed():
+                self.peer_flood, theirs = self._start_flood(stack, folder / "peer-flood.log")
+            config = folder / "router.toml"
+            if self._has_words:
+                words.save(folder / "words")
+            config.write_text(_config(ours, "words" if self._has_words else ""), encoding="utf-8")
+            serve = Python("router", "serve", "--config", str(config), log=folder / "router.log")
+            self.router = stack.enter_context(serve)
+            self.port = int(self.router.hear().rpartition(":")[2])
+            if peer.is_installed():
+                self.peer_port = stack.enter_context(HeldPorts()).take()
+                command = peer.command(self.peer_port, BLOCK_SIZE, MODEL, theirs)
+                stack.enter_context(Python(*command, log=folder / "peer.log"))
+            channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{self.port}"))
+            self.stub = router_pb2_grpc.RouterStub(channel)
+            until(self._are_connected, "the router connects to the publishers")
+            if peer.is_installed():
+                until(self._peer_answers, "the peer answers")
+                time.sleep(1.0)  # it does not say when its subscriptions are there
+            self._stack = stack.pop_all()
+        return self
+
+    def _start_flood(self, stack: ExitStack, log: Path) -> tuple[Python, list[str]]:
+        """Start a publisher of all pods; return it, and where each of them publishes."""
+        process = stack.enter_context(Python("bench.stand.flood", str(self.pods), log=log))
+        return process, json.loads(process.hear())
+
+    def _are_connected(self) -> bool:
+        return all(pod.ready for pod in self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods)
+
+    def _peer_answers(self) -> bool:
+        try:
+            peer.query(self.peer_port, peer.query_body([1], MODEL))
+        except OSError:
+            return False
+        return True
+
+    def stored(self) -> int:
+        """Return how many blocks the router has seen stored."""
+        pods = self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods
+        return sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
+
+    def peer_holds(self, body: bytes, blocks: int) -> bool:
+        """Whether all of the peer's workers hold so many leading blocks of a query's prompt."""
+        scores = peer.query(self.peer_port, body)
+        held = [ranks["0"] for ranks in scores.values()]
+        return len(held) == self.pods and min(held) >= blocks * BLOCK_SIZE
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+
+def order(flood: Python, **what: int) -> None:
+    """Let a publisher make messages; `release` lets it send them."""
+    flood.tell(json.dumps({"pace": 0, "pods": 1, **what}))
+    assert flood.hear() == "made\n"
+
+
+def release(flood: Python) -> None:
+    """Let a publisher send what it has made."""
+    flood.tell("go")
+
+
+def _config(events: Sequence[str], tokenizer: str) -> str:
+    lines = [
+        "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""',
+        "[probe]", "interval-seconds = 0",
+        "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
+        f'tokenizer = "{tokenizer}"',
+    ]  # fmt: skip
+    for number, endpoint in enumerate(events):
+        lines += [
+            "[[pods]]", f'id = "pod-{number}"', f'model = "{MODEL}"',
+            'address = "127.0.0.1:1"', f'events = "{endpoint}"',
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def framed(message: Message) -> bytes:
+    """Return a message as gRPC sends it: not compressed, its length, and its bytes."""
+    raw = message.SerializeToString()
+    return b"\0" + len(raw).to_bytes(4, "big") + raw
+
+
+def h2load(url: str, body: Path, *options: str) -> tuple[float, float, float]:
+    """Load a server with one C client; return requests a second, and p50 and p99 in microseconds.
+
+    Raises FileNotFoundError where h2load (Debian's nghttp2-client) is missing.
+    """
+    with tempfile.NamedTemporaryFile("r", suffix=".log") as log:
+        ended = subprocess.run(  # noqa: S603
+            ("h2load", *options, "-d", str(body), f"--log-file={log.name}", url),  # noqa: S607
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        taken = sorted(int(line.split()[2]) for line in log.read().splitlines())
+    if ", 0 failed, 0 errored" not in ended.stdout.replace("  ", " "):
+        raise RuntimeError(ended.stdout)
+    found = re.search(r"([\d.]+) req/s", ended.stdout)
+    assert found
+    return float(found[1]), statistics.median(taken), taken[int(len(taken) * 0.99)]

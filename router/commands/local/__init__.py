@@ -1,0 +1,4 @@
+"""`warmpath demo` and `warmpath fleet`: processes on loopback and traffic for them.
+
+Benchmarks are `bench`.
+"""

@@ -1,0 +1,243 @@
+"""A cluster on loopback: simulated workers and a router, each a process of its own."""
+
+import asyncio
+import json
+import shlex
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from router.commands.local.held_ports import HOST, HeldPorts
+from router.config.schema import Pick, Probe
+from scorer.policies.warmpath import Warmpath
+
+MODEL = "demo"
+START_SECONDS = 120.0
+"""A router compiles its index where nobody has before."""
+STOP_SECONDS = 5.0
+LEAST_INTERVAL = 0.2
+"""Seconds between two looks at a worker."""
+
+
+class ClusterError(Exception):
+    """A process did not start, or ended by itself; says where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How the workers are started."""
+
+    blocks: int
+    block_size: int
+    speed: float
+    vocab_size: int
+
+
+class Child:
+    """One child process, with a log of its own. Who starts it sets `_process` and `command`."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name = name
+        self.command = ""
+        """How it was started last, for a shell."""
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    def check(self) -> None:
+        """Raise ClusterError where the process has ended."""
+        if self._process is not None and self._process.returncode is not None:
+            code = self._process.returncode
+            raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
+
+    async def stop(self, within: float = STOP_SECONDS) -> int | None:
+        """Ask it to end, and make it where it does not in time; return its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(within):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        return process.returncode
+
+
+class Process(Child):
+    """A Python module as a child process; its standard error goes to its log."""
+
+    async def start(self, *args: str) -> str:
+        """Start `python -m ARGS` and return the first line it prints."""
+        self.command = shlex.join((sys.executable, "-m", *args))
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", *args,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                # Ctrl-C is ours to pass on, in order.
+                start_new_session=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                line = await self._process.stdout.readline()
+        except TimeoutError as error:
+            raise ClusterError(f"{self.name} did not get ready; its log: {self._log}") from error
+        if not line:
+            raise ClusterError(f"{self.name} ended while starting; its log: {self._log}")
+        return line.decode()
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+
+@dataclass(slots=True)
+class Worker:
+    """One simulated worker and where it listens."""
+
+    id: str
+    process: Process
+    address: str = "127.0.0.1:0"
+    events: str = "tcp://127.0.0.1:*"
+    replay: str = "tcp://127.0.0.1:*"
+
+    async def start(self, settings: WorkerSettings, *options: str) -> None:
+        """Start it, at the ports it had before where it had any."""
+        line = await self.process.start(
+            "simworker",
+            f"--model={MODEL}",
+            f"--listen={self.address}",
+            f"--events-endpoint={self.events}",
+            f"--replay-endpoint={self.replay}",
+            f"--blocks={settings.blocks}",
+            f"--block-size={settings.block_size}",
+            f"--speed={settings.speed}",
+            f"--vocab-size={settings.vocab_size}",
+            "--stream-interval=64",
+            *options,
+        )
+        ready = json.loads(line)
+        self.address, self.events, self.replay = (
+            ready["address"], ready["events"], ready["replay"],
+        )  # fmt: skip
+
+
+class Cluster:
+    """Workers, and a router that follows them. An async context manager."""
+
+    def __init__(self, settings: WorkerSettings, pods: int, logs: Path, *, router: bool) -> None:
+        self.router_address = ""
+        self._settings = settings
+        self._router = Process("the router", logs / "router.log") if router else None
+        names = [f"pod-{number + 1}" for number in range(pods)]
+        # Held, so that a worker that is started again finds them free.
+        self._held = HeldPorts()
+        self.workers = [
+            Worker(
+                name,
+                Process(name, logs / f"{name}.log"),
+                f"{HOST}:{self._held.take()}",
+                f"tcp://{HOST}:{self._held.take()}",
+                f"tcp://{HOST}:{self._held.take()}",
+            )
+            for name in names
+        ]
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.gather(*(worker.start(self._settings) for worker in self.workers))
+            if self._router is not None:
+                await self._start_router(self._router)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def _start_router(self, router: Process) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
+        path = Path(self._folder.name) / "router.toml"
+        path.write_text(self._config(), encoding="utf-8")
+        line = await router.start("router", "serve", "--config", str(path))
+        self.router_address = line.split(" on ")[1].split(",")[0].strip()
+
+    def _config(self) -> str:
+        lines = [
+            "[server]",
+            'listen = "127.0.0.1:0"',
+            'metrics-listen = ""',
+            "[[models]]",
+            f'name = "{MODEL}"',
+            f"vocab-size = {self._settings.vocab_size}",
+            *_scaled(self._settings.speed),
+        ]
+        for worker in self.workers:
+            lines += [
+                "[[pods]]",
+                f'id = "{worker.id}"',
+                f'model = "{MODEL}"',
+                f'address = "{worker.address}"',
+                f'events = "{worker.events}"',
+                f'replay = "{worker.replay}"',
+            ]
+        return "\n".join(lines) + "\n"
+
+    def check(self) -> None:
+        """Raise ClusterError where a process has ended by itself."""
+        for worker in self.workers:
+            worker.process.check()
+        if self._router is not None:
+            self._router.check()
+
+    async def restart(self, worker: Worker) -> None:
+        """Start a worker anew that was killed; its cache is empty."""
+        await worker.process.stop()
+        await worker.start(self._settings)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        processes = [worker.process for worker in self.workers]
+        if self._router is not None:
+            processes.append(self._router)
+        await asyncio.gather(*(process.stop() for process in processes))
+        self._held.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _scaled(speed: float) -> list[str]:
+    """Return the tables whose seconds are the router's, where the workers' run faster."""
+    pick, policy = Pick(), Warmpath()
+    # Looks at engines take this machine's time, not the workers'.
+    interval = max(LEAST_INTERVAL, Probe().interval_seconds / speed)
+    options = {
+        "mu": policy.mu / speed,
+        "session-margin": policy.session_margin / speed,
+    }
+    return [
+        "[probe]",
+        f"interval-seconds = {interval!r}",
+        "[pick]",
+        f"load-stale-seconds = {2.5 * interval!r}",
+        f"prefill-base-seconds = {pick.prefill_base_seconds / speed!r}",
+        f"prefill-token-seconds = {pick.prefill_token_seconds / speed!r}",
+        f"prefill-context-seconds = {pick.prefill_context_seconds / speed!r}",
+        "[pick.options]",
+        *(f"{name} = {value!r}" for name, value in options.items()),
+    ]

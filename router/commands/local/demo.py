@@ -1,0 +1,264 @@
+"""`warmpath demo`: a local cluster, real traffic, and what routing by cache is worth."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc.aio
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
+from router.commands.local.measure import Figures, figures
+from router.commands.local.policies import LeastLoad, Policy, RoundRobin, Warmpath
+from router.commands.local.replay import Prepared, Replayed, prepare, replay
+from router.commands.local.report import write_report
+from router.commands.local.workload import VOCAB_SIZE, build, ceiling, read_trace
+from router.commands.out_folder import claim
+
+TRACE = Path(__file__).parent / "conversation-slice.jsonl.gz"
+POLICIES = ("round-robin", "least-load", "warmpath")
+PAGE, RESULTS = "report.html", "results.json"
+"""What it leaves in its folder, beside logs."""
+HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
+LATE_SECONDS = 0.25
+"""Modelled seconds; where the load generator is later than this the machine was too slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one demo runs."""
+
+    requests: list[Prepared]
+    workers: WorkerSettings
+    pods: int
+    ceiling: float
+    span: float
+    out: Path
+    kill: bool
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a local cluster and show what cache-aware routing is worth on it."""
+    args = _parser().parse_args(argv)
+    # A pipe has no width; 80 columns would cut the table.
+    width = None if sys.stdout.isatty() else 110
+    console = Console(stderr=args.json, width=width)
+    try:
+        setting = _setting(args)
+        results = asyncio.run(_run_all(setting, args.policies.split(","), console))
+    except (ClusterError, OSError, ValueError) as error:
+        print(f"warmpath demo: {error}", file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    _present(setting, results, console)
+    if args.json:
+        print((setting.out / RESULTS).read_text())
+    failed = {name: result for name, result in results.items() if not result.served}
+    for name, result in failed.items():
+        print(f"warmpath demo: {name}: every request failed: {result.problem}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmpath demo",
+        description=main.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--trace", type=Path, default=TRACE, help="a trace in Mooncake's format")
+    add("--requests", type=int, default=0, help="only the first so many; 0: all")
+    add("--pods", type=int, default=4, help="workers")
+    add("--blocks", type=int, default=24000, help="KV cache blocks a worker, of 32 tokens")
+    add("--span", type=float, default=240.0, help="modelled seconds that the arrivals take")
+    add("--speed", type=float, default=12.0, help="modelled seconds a real second")
+    add("--most-output", type=int, default=400, help="answers are cut to so many tokens")
+    add("--policies", default=",".join(POLICIES), help="which to compare")
+    add("--kill-pod", action="store_true", help="kill a worker half-way and start it anew")
+    add("--out", type=Path, default=Path("out/demo"), help="folder of report and logs")
+    add("--json", action="store_true", help="print the results as one JSON object")
+    return parser
+
+
+def _setting(args: argparse.Namespace) -> Setting:
+    unknown = set(args.policies.split(",")) - set(POLICIES)
+    if unknown:
+        raise ValueError(f"--policies: {', '.join(unknown)}; known: {', '.join(POLICIES)}")
+    for name in ("pods", "span", "speed", "most_output"):
+        if getattr(args, name) <= 0:
+            raise ValueError(f"--{name.replace('_', '-')}: above 0")
+    if args.requests < 0:
+        raise ValueError("--requests: 0 or more")
+    trace = read_trace(args.trace)[: args.requests or None]
+    if not trace:
+        raise ValueError(f"{args.trace}: no requests")
+    logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.pods))]
+    claim(args.out, [PAGE, RESULTS, *logs])
+    return Setting(
+        requests=prepare(build(trace, span=args.span, most_output=args.most_output)),
+        workers=WorkerSettings(args.blocks, 32, args.speed, VOCAB_SIZE),
+        pods=args.pods,
+        ceiling=ceiling(trace),
+        span=args.span,
+        out=args.out,
+        kill=args.kill_pod,
+    )
+
+
+async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> dict[str, Replayed]:
+    # `timeout` and supervisors say SIGTERM; what was started is stopped as after Ctrl-C.
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    results = {}
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        for name in names:
+            task = progress.add_task(name, total=len(setting.requests), now="starting")
+
+            def show(result: Replayed, task: object = task) -> None:
+                prompt = sum(one.prompt_tokens for one in result.served)
+                cached = sum(one.cached_tokens for one in result.served)
+                ratio = cached / prompt if prompt else 0.0
+                done = len(result.served) + result.failed
+                progress.update(task, completed=done, now=f"{done} done, hit ratio {ratio:.2f}")  # type: ignore[arg-type]
+
+            results[name] = await _run(setting, name, show)
+    return results
+
+
+async def _run(setting: Setting, name: str, show: Callable[[Replayed], None]) -> Replayed:
+    """Replay the workload under one policy on a fresh cluster."""
+    warm = name == "warmpath"
+    async with Cluster(setting.workers, setting.pods, setting.out, router=warm) as cluster:
+        addresses = [worker.address for worker in cluster.workers]
+        if not warm:
+            policy: Policy = (RoundRobin if name == "round-robin" else LeastLoad)(setting.pods)
+            return await _replay(setting, cluster, policy, addresses, show)
+        async with grpc.aio.insecure_channel(cluster.router_address) as channel:
+            policy = Warmpath(channel, MODEL, [worker.id for worker in cluster.workers])
+            return await _replay(setting, cluster, policy, addresses, show)
+
+
+async def _replay(
+    setting: Setting,
+    cluster: Cluster,
+    policy: Policy,
+    addresses: Sequence[str],
+    show: Callable[[Replayed], None],
+) -> Replayed:
+    killing = asyncio.create_task(_kill_half_way(setting, cluster)) if setting.kill else None
+    speed = setting.workers.speed
+    try:
+        return await replay(setting.requests, policy, addresses, speed=speed, progress=show)
+    finally:
+        if killing is not None:
+            await killing
+        cluster.check()
+
+
+async def _kill_half_way(setting: Setting, cluster: Cluster) -> None:
+    worker = cluster.workers[0]
+    await asyncio.sleep(setting.span / setting.workers.speed / 2)
+    worker.process.kill()
+    await asyncio.sleep(2.0)
+    await cluster.restart(worker)
+
+
+def _present(setting: Setting, results: dict[str, Replayed], console: Console) -> None:
+    summed = {
+        name: figures(
+            result.served,
+            pods=setting.pods,
+            failed=result.failed,
+            late=result.late,
+            choices=result.choices,
+        )
+        for name, result in results.items()
+    }
+    rows = [HEAD, *(_row(name, one) for name, one in summed.items())]
+    rows.append(("ceiling", f"{setting.ceiling:.3f}", "", "", "", "", ""))
+    table = Table()
+    for position, title in enumerate(HEAD):
+        table.add_column(title, justify="right" if position else "left")
+    for row in rows[1:]:
+        table.add_row(*row)
+    conclusion = _conclusion(summed)
+    text = (
+        f"{len(setting.requests)} requests of the public Mooncake conversation trace on "
+        f"{setting.pods} simulated pods; times are modelled seconds (a 70B model on 4 GPUs a pod), "
+        f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts."
+    )
+    report = setting.out / PAGE
+    write_report(
+        report,
+        rows,
+        {name: result.served for name, result in results.items()},
+        pods=setting.pods,
+        conclusion=conclusion,
+        setting=text,
+    )
+    raw = {"ceiling": setting.ceiling, "policies": {k: asdict(v) for k, v in summed.items()}}
+    (setting.out / RESULTS).write_text(json.dumps(raw), encoding="utf-8")
+    console.print(text)
+    console.print(table)
+    console.print(conclusion)
+    for name, one in summed.items():
+        if one.failed:
+            problem = results[name].problem
+            console.print(f"{name}: {one.failed} requests failed, the last one: {problem}")
+        if one.late_p99 > LATE_SECONDS:
+            console.print(
+                f"{name}: this machine was too busy: requests went out up to {one.late_p99:.2f} "
+                "modelled seconds late, so take the times with care (or lower --speed)"
+            )
+    if "warmpath" in summed:
+        one = summed["warmpath"]
+        console.print(
+            f"a choice took {one.choice_p50_ms:.1f} ms (p99 {one.choice_p99_ms:.1f} ms), "
+            "client and busy machine included"
+        )
+    console.print(f"report: {report}")
+
+
+def _row(name: str, one: Figures) -> tuple[str, ...]:
+    return (
+        name,
+        f"{one.hit_ratio:.3f}",
+        f"{one.ttft_p50:.2f} s",
+        f"{one.ttft_p90:.2f} s",
+        f"{one.ttft_p99:.2f} s",
+        f"{one.saved_tokens:,}",
+        f"{one.imbalance:.2f}",
+    )
+
+
+def _conclusion(summed: dict[str, Figures]) -> str:
+    """Say in one sentence how warmpath compares with the best of the others."""
+    others = {name: one for name, one in summed.items() if name != "warmpath"}
+    if "warmpath" not in summed or not others:
+        return "Nothing to compare: run warmpath and another policy."
+    warm = summed["warmpath"]
+    name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
+    parts = []
+    for label, ours, theirs in (
+        ("p50", warm.ttft_p50, best.ttft_p50),
+        ("p90", warm.ttft_p90, best.ttft_p90),
+        ("p99", warm.ttft_p99, best.ttft_p99),
+    ):
+        if ours <= theirs:
+            parts.append(f"{label} {theirs / max(ours, 1e-9):.1f} x faster")
+        else:
+            parts.append(f"{label} {ours / max(theirs, 1e-9):.1f} x SLOWER")
+    return (
+        f"warmpath found {warm.hit_ratio:.0%} of all prompt tokens cached, {name} "
+        f"{best.hit_ratio:.0%}; time to first token: {', '.join(parts)}."
+    )

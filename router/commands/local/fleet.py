@@ -1,0 +1,218 @@
+"""`warmpath fleet`: routers over a shared index, on loopback, without Docker."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from rich.console import Console
+from rich.table import Table
+
+from router.commands.local.cluster import MODEL, ClusterError
+from router.commands.local.demo import TRACE
+from router.commands.local.fleet_processes import SPEED, FleetProcesses, FleetSettings, file_names
+from router.commands.local.policies import Choice, Policy, Warmpath
+from router.commands.local.redis_server import NoServerError
+from router.commands.local.replay import Prepared, Replayed, prepare, replay
+from router.commands.local.workload import build, read_trace
+from router.commands.out_folder import claim
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+
+SPAN = 120.0
+"""Modelled seconds that the arrivals take."""
+KNOWN_SECONDS = 60.0
+"""How long the routers may take to know every pod."""
+PAUSE = 0.1
+TOLD = 5
+"""How often one hears of the traffic while it lasts."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run routers over a shared index: a Redis Cluster, workers with publishers, real traffic.
+
+    Goes on until Ctrl-C, so that it can be tried and broken; with --once it ends after the traffic.
+    """
+    args = _parser().parse_args(argv)
+    for name in ("masters", "pods", "routers", "requests"):
+        if getattr(args, name) < 1:
+            print(f"warmpath fleet: --{name}: 1 or more", file=sys.stderr)
+            return 2
+    once, as_json = args.once, args.json
+    settings = FleetSettings(
+        **{name: value for name, value in vars(args).items() if name not in ("once", "json")}
+    )
+    try:
+        claim(settings.out, file_names(settings))
+        asyncio.run(_run(settings, Console(stderr=as_json), once=once, as_json=as_json))
+    except (ClusterError, NoServerError, OSError, TimeoutError) as error:
+        print(f"warmpath fleet: {error}", file=sys.stderr)
+        return 1
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        return 0
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmpath fleet",
+        description=main.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--masters", type=int, default=3, help="masters of the Redis Cluster")
+    add("--pods", type=int, default=2, help="simulated workers, each with a publisher")
+    add("--routers", type=int, default=3)
+    add("--mode", choices=("replica", "shared"), default="replica", help="how routers read it")
+    add("--server", choices=("valkey", "redis"), default="valkey", help="which server is started")
+    add("--requests", type=int, default=60, help="requests of the traffic")
+    add("--out", type=Path, default=Path("out/fleet"), help="folder of configurations and logs")
+    add("--once", action="store_true", help="end after the traffic")
+    add("--json", action="store_true", help="print the result as one JSON object")
+    return parser
+
+
+class EveryRouter:
+    """Asks the routers in turn."""
+
+    def __init__(self, routers: Sequence[Policy]) -> None:
+        self._routers = routers
+        self._asked: dict[str, Policy] = {}
+        self._turn = 0
+
+    async def choose(self, packed: bytes) -> Choice:
+        """Let the next router pick."""
+        router = self._routers[self._turn % len(self._routers)]
+        self._turn += 1
+        choice = await router.choose(packed)
+        self._asked[choice.booking] = router
+        return choice
+
+    async def first_token(self, choice: Choice) -> None:
+        """Tell the router that picked."""
+        await self._asked[choice.booking].first_token(choice)
+
+    async def finished(self, choice: Choice, cached: int | None) -> None:
+        """Tell the router that picked."""
+        await self._asked.pop(choice.booking).finished(choice, cached)
+
+
+async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json: bool) -> None:
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    tell = partial(console.print, soft_wrap=True)
+    async with FleetProcesses(settings, tell) as fleet, AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(address))
+            for address in fleet.addresses
+        ]
+        stubs = [router_pb2_grpc.RouterStub(channel) for channel in channels]
+        tell("waiting until every router knows every worker")
+        begun = time.monotonic()
+        async with asyncio.timeout(KNOWN_SECONDS):
+            for stub in stubs:
+                while not await _knows_all(stub, settings.pods):
+                    fleet.check()
+                    await asyncio.sleep(PAUSE)
+        known = time.monotonic() - begun
+        requests = _requests(settings.requests)
+        pods = [worker.id for worker in fleet.workers]
+        tell(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
+        result = await replay(
+            requests,
+            EveryRouter([Warmpath(channel, MODEL, pods) for channel in channels]),
+            [worker.address for worker in fleet.workers],
+            speed=SPEED,
+            progress=lambda sofar: _tell_progress(tell, sofar, len(requests)),
+        )
+        fleet.check()
+        prompt = sum(one.prompt_tokens for one in result.served)
+        cached = sum(one.cached_tokens for one in result.served)
+        scores = await _agreed(stubs, requests[-1].packed)
+        told = {
+            "addresses": asdict(fleet.told()),
+            "known_s": round(known, 2),
+            "requests": len(result.served),
+            "failed": result.failed,
+            "token_hit_ratio": round(cached / prompt, 4) if prompt else 0.0,
+            "scores": scores,
+            "routers_agree": all(one == scores[0] for one in scores),
+        }
+        if as_json:
+            print(json.dumps(told), flush=True)
+        _present(told, fleet, console)
+        if not once:
+            _tell_what_to_try(fleet, console)
+            await fleet.tell_of_ends(tell)
+
+
+def _tell_progress(tell: Callable[[str], None], sofar: Replayed, total: int) -> None:
+    """Say at each fifth how many requests are done."""
+    done = len(sofar.served) + sofar.failed
+    if done * TOLD // total != (done - 1) * TOLD // total:
+        tell(f"{done} of {total} requests are done")
+
+
+def _requests(count: int) -> list[Prepared]:
+    return prepare(build(read_trace(TRACE)[:count], span=SPAN, most_output=100))
+
+
+async def _knows_all(stub: Any, pods: int) -> bool:
+    listed = (await stub.ListPods(pb.ListPodsRequest())).pods
+    exact = [pod for pod in listed if all(rank.trust.level == pb.Trust.EXACT for rank in pod.ranks)]
+    return len(exact) == pods
+
+
+async def _agreed(stubs: Sequence[Any], packed: bytes) -> list[dict[str, int]]:
+    """Return each router's matched tokens by pod, once all agree, or after a while."""
+    request = pb.ScoreRequest(prompt=pb.Prompt(model=MODEL, token_ids_packed=packed))
+    scores: list[dict[str, int]] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KNOWN_SECONDS):
+            while not scores or any(one != scores[0] for one in scores):
+                replies = [await stub.Score(request) for stub in stubs]
+                scores = [
+                    {one.pod: one.matched_tokens for one in reply.scores} for reply in replies
+                ]
+    return scores
+
+
+def _present(told: dict[str, Any], fleet: FleetProcesses, console: Console) -> None:
+    scores = told["scores"]
+    table = Table(title="matched tokens of the last prompt, as each router says")
+    table.add_column("router")
+    for worker in fleet.workers:
+        table.add_column(worker.id, justify="right")
+    for process, address, one in zip(fleet.routers, fleet.addresses, scores, strict=True):
+        table.add_row(
+            f"{process.name} ({address})", *(f"{one[worker.id]:,}" for worker in fleet.workers)
+        )
+    console.print(table)
+    console.print(
+        f"{told['requests'] + told['failed']} requests, {told['failed']} failed, "
+        f"through {len(fleet.routers)} routers in turn: "
+        f"{told['token_hit_ratio']:.1%} of the tokens served were cached. "
+        f"Every router knew every pod after {told['known_s']} s."
+    )
+
+
+def _tell_what_to_try(fleet: FleetProcesses, console: Console) -> None:
+    url = f"--url {fleet.redis.url}"
+    for line in (
+        f"look into the index: warmpath index stats {url}",
+        f"compare it with the pods: warmpath index check {url}",
+        f"logs and configurations: {fleet.folder}",
+        "Ctrl-C ends all of it.",
+    ):
+        console.print(line, soft_wrap=True)

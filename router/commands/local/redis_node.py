@@ -1,0 +1,32 @@
+"""One server of a Redis Cluster on loopback, as a child process."""
+
+import asyncio
+import shlex
+from pathlib import Path
+
+from router.commands.local.cluster import Child
+
+
+class RedisNode(Child):
+    """It keeps nothing on disk but where the others are, and its log, both in a folder."""
+
+    def __init__(self, program: Path, port: int, folder: Path) -> None:
+        name = f"redis-{port}"
+        super().__init__(name, folder / f"{name}.log")
+        self._words = (
+            str(program),
+            *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
+            *("--save", "", "--appendonly", "no", "--logfile", self._log.name),
+            *("--cluster-enabled", "yes", "--cluster-config-file", f"{name}.nodes"),
+        )
+        self.command = shlex.join(self._words)
+
+    async def start(self) -> None:
+        """Start it; it may not answer yet."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            # Ctrl-C is ours to pass on, in order.
+            start_new_session=True,
+        )

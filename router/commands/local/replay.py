@@ -1,0 +1,152 @@
+"""Replays a workload against a cluster, open loop: requests go out when they are due."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from router.commands.local.cluster import MODEL
+from router.commands.local.measure import Served
+from router.commands.local.policies import Choice, Policy
+from router.commands.local.workload import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request, encoded before the clock starts."""
+
+    at: float
+    """Modelled seconds from the start."""
+    packed: bytes
+    body: bytes
+    prompt_tokens: int
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay brought."""
+
+    served: list[Served] = field(default_factory=list)
+    failed: int = 0
+    problem: str = ""
+    """Why the last one failed."""
+    late: list[float] = field(default_factory=list)
+    """By how much each request went out late, modelled seconds."""
+    choices: list[float] = field(default_factory=list)
+    """How long each choice took, wall-clock seconds."""
+
+
+def prepare(arrivals: Sequence[Arrival]) -> list[Prepared]:
+    """Encode every request."""
+    return [
+        Prepared(
+            at=arrival.at,
+            packed=arrival.tokens.tobytes(),
+            body=json.dumps(
+                {
+                    "model": MODEL,
+                    "prompt": arrival.tokens.tolist(),
+                    "max_tokens": arrival.max_tokens,
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                },
+                separators=(",", ":"),
+            ).encode(),
+            prompt_tokens=len(arrival.tokens),
+        )
+        for arrival in arrivals
+    ]
+
+
+async def replay(
+    requests: Sequence[Prepared],
+    policy: Policy,
+    addresses: Sequence[str],
+    *,
+    speed: float,
+    progress: Callable[[Replayed], None],
+) -> Replayed:
+    """Send every request when it is due, and wait for all answers."""
+    result = Replayed()
+    timeout = aiohttp.ClientTimeout(total=None)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        begun = time.monotonic()
+
+        async def one(request: Prepared) -> None:
+            due = begun + request.at / speed
+            await asyncio.sleep(due - time.monotonic())
+            result.late.append((time.monotonic() - due) * speed)
+            await _serve(session, request, policy, addresses, due=due, speed=speed, result=result)
+            progress(result)
+
+        async with asyncio.TaskGroup() as tasks:
+            for request in requests:
+                tasks.create_task(one(request))
+    return result
+
+
+async def _serve(
+    session: aiohttp.ClientSession,
+    request: Prepared,
+    policy: Policy,
+    addresses: Sequence[str],
+    *,
+    due: float,
+    speed: float,
+    result: Replayed,
+) -> None:
+    asked = time.monotonic()
+    choice = await policy.choose(request.packed)
+    result.choices.append(time.monotonic() - asked)
+    cached: int | None = None
+    try:
+        first, cached = await _stream(session, addresses[choice.pod], request, policy, choice)
+    except aiohttp.ClientError as error:
+        result.failed += 1
+        result.problem = str(error)
+    finally:
+        await policy.finished(choice, cached)
+    if cached is not None:
+        result.served.append(
+            Served(
+                arrived=request.at,
+                pod=choice.pod,
+                prompt_tokens=request.prompt_tokens,
+                cached_tokens=cached,
+                first_token=(first - due) * speed,
+                finished=(time.monotonic() - due) * speed,
+            )
+        )
+
+
+async def _stream(
+    session: aiohttp.ClientSession,
+    address: str,
+    request: Prepared,
+    policy: Policy,
+    choice: Choice,
+) -> tuple[float, int]:
+    """Send a request; return when its first token came and how many tokens were cached."""
+    first = 0.0
+    usage = b""
+    headers = {"Content-Type": "application/json"}
+    url = f"http://{address}/v1/completions"
+    async with session.post(url, data=request.body, headers=headers) as response:
+        if response.status != 200:
+            raise aiohttp.ClientPayloadError(f"{response.status}: {await response.text()}"[:300])
+        async for line in response.content:
+            if not line.startswith(b"data: {"):
+                continue
+            if not first:
+                first = time.monotonic()
+                await policy.first_token(choice)
+            if b'"usage"' in line:
+                usage = line
+    if not usage:
+        raise aiohttp.ClientPayloadError("the answer ended without its usage")
+    details = json.loads(usage[6:])["usage"]["prompt_tokens_details"]
+    return first, int(details["cached_tokens"])

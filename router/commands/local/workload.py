@@ -1,0 +1,139 @@
+"""A workload: requests with arrival times and token ids, from a trace of block hashes.
+
+The format is Mooncake's (`router/commands/local/TRACES.md`): `timestamp` (ms), `input_length`,
+`output_length`, and `hash_ids`, one id a block of 512 tokens, equal ids for equal prefixes. Token ids
+are made from the block ids, so equal prefixes stay equal prefixes and lengths are the trace's own.
+"""
+
+import gzip
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+TRACE_BLOCK = 512
+VOCAB_SIZE = 32_000
+RESERVED = 16
+"""Ids that no prompt holds, as a model's special tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """One line of a trace."""
+
+    timestamp: float
+    """Arrival, seconds from the trace's start."""
+    input_length: int
+    output_length: int
+    hash_ids: tuple[int, ...]
+
+    @property
+    def conversation(self) -> int:
+        """The first block that is not common to all prompts: what names a conversation."""
+        return self.hash_ids[min(1, len(self.hash_ids) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request of a workload."""
+
+    at: float
+    """Modelled seconds from the start."""
+    tokens: "array[int]"
+    max_tokens: int
+
+
+def read_trace(path: Path) -> list[TraceRequest]:
+    """Read a trace, gzipped or not. Raises OSError and ValueError, the line in the message."""
+    requests = []
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                raw = json.loads(line)
+                requests.append(
+                    TraceRequest(
+                        raw["timestamp"] / 1000,
+                        int(raw["input_length"]),
+                        int(raw["output_length"]),
+                        tuple(raw["hash_ids"]),
+                    )
+                )
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}: line {number}: {error!r}") from error
+    return requests
+
+
+def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[TraceRequest]:
+    """Keep whole conversations, one in so many, chosen by a hash of their name.
+
+    A contiguous stretch of minutes would cut conversations that last an hour, and with them most of
+    the reuse.
+    """
+
+    def chosen(request: TraceRequest) -> bool:
+        name = f"0:{request.conversation}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") % one_in == 0
+
+    return [request for request in requests if chosen(request)]
+
+
+def spread(requests: Sequence[TraceRequest]) -> list[float]:
+    """Return arrival times; requests of one stamp are spread evenly up to the next stamp."""
+    groups = [
+        (stamp, len(list(group))) for stamp, group in groupby(requests, lambda one: one.timestamp)
+    ]
+    times = []
+    for position, (stamp, count) in enumerate(groups):
+        following = groups[position + 1][0] if position + 1 < len(groups) else stamp + 3.0
+        # Stamps are about 3 s apart; a quiet time is no reason to spread further.
+        step = min(following - stamp, 3.0) / count
+        times += [stamp + index * step for index in range(count)]
+    return times
+
+
+def block_tokens(hash_id: int) -> "array[int]":
+    """Return the 512 token ids that stand for a block of the trace."""
+    raw = hashlib.shake_128(hash_id.to_bytes(8, "little")).digest(2 * TRACE_BLOCK)
+    span = VOCAB_SIZE - RESERVED
+    return array("I", [RESERVED + value % span for value in array("H", raw)])
+
+
+def build(requests: Sequence[TraceRequest], *, span: float, most_output: int) -> list[Arrival]:
+    """Return the workload: the trace's own order and lengths, its time scaled to `span` seconds.
+
+    Answers are cut to `most_output` tokens.
+    """
+    times = spread(requests)
+    length = max(times[-1] - times[0], 1e-9)
+    arrivals = []
+    for request, time in zip(requests, times, strict=True):
+        tokens = array("I")
+        for hash_id in request.hash_ids:
+            tokens += block_tokens(hash_id)
+        arrivals.append(
+            Arrival(
+                at=(time - times[0]) / length * span,
+                tokens=tokens[: request.input_length],
+                max_tokens=max(1, min(request.output_length, most_output)),
+            )
+        )
+    return arrivals
+
+
+def ceiling(requests: Iterable[TraceRequest]) -> float:
+    """Return the token hit ratio of one cache that never evicts: no router can do better."""
+    seen: set[int] = set()
+    hits = total = 0
+    for request in requests:
+        known = 0
+        for hash_id in request.hash_ids:
+            if hash_id not in seen:
+                break
+            known += 1
+        hits += min(known * TRACE_BLOCK, request.input_length - 1)
+        total += request.input_length
+        seen.update(request.hash_ids)
+    return hits / total if total else 0.0

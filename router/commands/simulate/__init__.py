@@ -1,0 +1,4 @@
+"""`warmpath simulate`: the router's own decisions on simulated engines and a virtual clock.
+
+No sockets.
+"""

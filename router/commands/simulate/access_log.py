@@ -1,0 +1,320 @@
+"""Traffic to simulate: Mooncake's traces, and users' own access logs.
+
+A file has a JSON object a line, gzipped or not. The formats are described in `docs/simulate.md`; which
+of the two it is, the first line's fields tell. Whatever names a line's blocks becomes chained keys, so
+that equal keys are equal prefixes. No text or token is kept.
+"""
+
+import gzip
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Annotated, Any, TypeVar, cast
+
+import msgspec
+import xxhash
+from msgspec import Meta
+
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import TOKEN_BYTES, pack_tokens
+from indexer.keys.word import pack_words
+from router.commands.simulate import bad_line
+
+MOONCAKE_BLOCK = 512
+"""Tokens."""
+LOG_BLOCK = 16
+"""Tokens, where a log does not say: vLLM's default."""
+CHARACTERS_PER_TOKEN = 4.0
+"""Of a log with texts that does not say how many tokens they were."""
+MOST_LINE_BYTES = 64 << 20
+MOST_BLOCKS = 50_000_000
+"""Of all requests together; a block takes some 100 bytes."""
+
+PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
+"""Of which a line of a log has one."""
+
+GZIP = b"\x1f\x8b"
+
+Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
+Name = int | str
+
+
+class MooncakeLine(msgspec.Struct):
+    """A line of Mooncake's traces (`shared/traces/README.md`)."""
+
+    timestamp: Annotated[float, Meta(ge=0)]
+    """Milliseconds."""
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: list[int]
+
+
+class LogLine(msgspec.Struct):
+    """A line of an access log; further fields are passed over."""
+
+    timestamp: float | str
+    """Seconds, or ISO 8601."""
+    output_tokens: Tokens
+    input_tokens: Tokens | None = None
+    block_size: Annotated[int, Meta(ge=1, le=65_536)] | None = None
+    """Tokens."""
+    prompt_hashes: list[Name] | None = None
+    hash_ids: list[Name] | None = None
+    token_ids: list[Annotated[int, Meta(ge=0, lt=2**32)]] | None = None
+    text: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    session: Name = ""
+    model: str = ""
+
+    @property
+    def names(self) -> list[Name] | None:
+        """The blocks' names, where it has them."""
+        return self.hash_ids if self.prompt_hashes is None else self.prompt_hashes
+
+    @property
+    def words(self) -> str | None:
+        """What was said, where it has that."""
+        if self.messages is not None:
+            return "".join(_spoken(message) for message in self.messages)
+        return self.prompt if self.text is None else self.text
+
+
+def _spoken(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if not isinstance(content, str):
+        content = msgspec.json.encode(content).decode()
+    return f"{message.get('role')}\n{content}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """One request."""
+
+    at: float
+    """Seconds."""
+    prompt_tokens: int
+    output_tokens: int
+    keys: tuple[int, ...]
+    """A 64-bit key a block, that of the last one too if it is not full."""
+    session: str = ""
+    """As logged."""
+    affinity: str = ""
+    """The session, or what seems to name the conversation."""
+
+    @property
+    def packed_keys(self) -> bytes:
+        """The keys as the index takes them."""
+        return pack_words(self.keys)
+
+    @property
+    def block_hashes(self) -> list[bytes]:
+        """The keys as simulated engines take them, in whose events they are integers again."""
+        return [key.to_bytes(8, "big") for key in self.keys]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests in the order of their arrival."""
+
+    requests: Sequence[LoggedRequest]
+    block_size: int
+    """Tokens."""
+    is_approximate: bool = False
+    """Whether texts were cut by characters, of which nobody knows the tokens."""
+
+
+def read_traffic(path: Path, most: int = 0) -> Traffic:
+    """Return the traffic of a file, or its first `most` lines.
+
+    Raises OSError, and ValueError naming the line, the field and the limit.
+    """
+    with _opened(path) as file:
+        first = next(_lines(path, file), None)
+    if first is None:
+        raise ValueError(f"{path} is empty")
+    try:
+        known = msgspec.json.decode(first[1])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}, line {first[0]}: {error}") from error
+    is_mooncake = isinstance(known, dict) and "input_length" in known
+    traffic = _mooncake(path, most) if is_mooncake else _log(path, most)
+    requests = sorted(traffic.requests, key=lambda one: one.at)
+    return replace(traffic, requests=with_affinity(requests))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        is_zipped = file.read(len(GZIP)) == GZIP
+    return cast("IO[bytes]", gzip.open(path, "rb")) if is_zipped else path.open("rb")
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield a file's lines that are not empty, with their numbers."""
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = file.readline(MOST_LINE_BYTES + 1)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        if not line:
+            return
+        if len(line) > MOST_LINE_BYTES:
+            raise ValueError(f"{path}, line {number}: longer than {MOST_LINE_BYTES} bytes")
+        if line.strip():
+            yield number, line
+
+
+LineT = TypeVar("LineT", MooncakeLine, LogLine)
+
+
+def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, LineT]]:
+    """Yield where each line stands, and what it says."""
+    decoder = msgspec.json.Decoder(kind)
+    with _opened(path) as file:
+        for number, line in islice(_lines(path, file), most or None):
+            where = f"{path}, line {number}"
+            try:
+                yield where, decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ValueError(f"{where}: {bad_line.told(line, error)}") from error
+
+
+def _mooncake(path: Path, most: int) -> Traffic:
+    requests = []
+    room = MOST_BLOCKS
+    for where, line in _decoded(path, most, MooncakeLine):
+        tokens = max(1, line.input_length)
+        _check_count(where, "hash_ids", len(line.hash_ids), tokens, MOONCAKE_BLOCK)
+        room = _take_room(where, room, len(line.hash_ids))
+        keys = _chained(0, line.hash_ids)
+        requests.append(
+            LoggedRequest(line.timestamp / 1000, tokens, max(1, line.output_length), keys)
+        )
+    return Traffic(requests, MOONCAKE_BLOCK)
+
+
+def _log(path: Path, most: int) -> Traffic:
+    requests = []
+    room, size = MOST_BLOCKS, 0
+    ratio = 0.0
+    for where, line in _decoded(path, most, LogLine):
+        named = line.names is not None
+        if named and line.block_size is None:
+            raise ValueError(f"{where}: block_size is missing, the tokens that a hash stands for")
+        block_size = line.block_size or LOG_BLOCK
+        size = size or block_size
+        if block_size != size:
+            raise ValueError(f"{where}: block_size is {block_size}, {size} before")
+        if line.words is not None and not ratio:
+            ratio = _characters_per_token(path, most)
+        tokens, keys = _content(where, line, size, ratio)
+        room = _take_room(where, room, len(keys))
+        requests.append(
+            LoggedRequest(
+                _seconds(where, line.timestamp),
+                tokens,
+                max(1, line.output_tokens),
+                keys,
+                session=str(line.session),
+            )
+        )
+    return Traffic(requests, size, is_approximate=ratio > 0)
+
+
+def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ...]]:
+    """Return how many tokens a line's prompt has, and its blocks' keys."""
+    given = [name for name in PROMPT_FIELDS if getattr(line, name) is not None]
+    if len(given) > 1:
+        raise ValueError(f"{where}: {', '.join(given)}: only one of these may be given")
+    root = Keyspace(line.model, size).root()
+    names, words = line.names, line.words
+    if names is not None:
+        if not line.input_tokens:
+            raise ValueError(f"{where}: input_tokens is missing or 0")
+        _check_count(where, given[0], len(names), line.input_tokens, size)
+        return line.input_tokens, _chained(root, names)
+    if line.token_ids:
+        packed = pack_tokens(line.token_ids)
+        keys = chain(root, packed, size)
+        rest = packed[len(keys) * size * TOKEN_BYTES :]
+        if rest:
+            keys.append(xxhash.xxh64_intdigest(rest, keys[-1] if keys else root))
+        return len(line.token_ids), tuple(keys)
+    if words:
+        cut = max(1, round(size * ratio))
+        pieces = [words[start : start + cut] for start in range(0, len(words), cut)]
+        # The last piece is as full as its share of the characters.
+        tokens = (len(pieces) - 1) * size + max(1, round(len(pieces[-1]) / cut * size))
+        return tokens, _chained(root, pieces)
+    wanted = f"{', '.join(PROMPT_FIELDS[:-1])} or {PROMPT_FIELDS[-1]}"
+    raise ValueError(f"{where}: one of {wanted} is needed, and not empty")
+
+
+def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
+    """Return a key for each block, which names all before it too."""
+    keys = []
+    key = root
+    for name in names:
+        key = xxhash.xxh64_intdigest(str(name).encode(errors="surrogatepass"), key)
+        keys.append(key)
+    return tuple(keys)
+
+
+def _characters_per_token(path: Path, most: int) -> float:
+    """Return what the log's texts have, where it says how many tokens each was."""
+    characters = tokens = 0
+    for _, line in _decoded(path, most, LogLine):
+        if line.input_tokens and line.words:
+            characters += len(line.words)
+            tokens += line.input_tokens
+    return characters / tokens if tokens else CHARACTERS_PER_TOKEN
+
+
+def _check_count(where: str, field: str, count: int, tokens: int, size: int) -> None:
+    full, all_of_them = tokens // size, -(-tokens // size)
+    if not full <= count <= all_of_them:
+        raise ValueError(
+            f"{where}: {field}: {count} for {tokens} tokens; in blocks of {size} these are "
+            f"{full} full ones, {all_of_them} in all"
+        )
+
+
+def _take_room(where: str, room: int, blocks: int) -> int:
+    if blocks > room:
+        raise ValueError(f"{where}: more than {MOST_BLOCKS} blocks; take fewer lines (--requests)")
+    return room - blocks
+
+
+def _seconds(where: str, stamp: float | str) -> float:
+    if isinstance(stamp, str):
+        try:
+            when = datetime.fromisoformat(stamp)
+        except ValueError as error:
+            told = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
+            raise ValueError(f"{where}: {told}") from error
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    if not math.isfinite(stamp):
+        raise ValueError(f"{where}: timestamp is {stamp}, not finite")
+    return stamp
+
+
+def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
+    """Guess the sessions that are not logged: the first block that not many have in common.
+
+    A block so frequent is a system prompt, not a session; as in `shared/bench/sim.py`.
+    """
+    frequency = Counter(key for one in requests for key in one.keys)
+    common = max(50, len(requests) * 0.005)
+    found = []
+    for number, one in enumerate(requests):
+        key = next((key for key in one.keys if frequency[key] <= common), None)
+        guess = f"alone/{number}" if key is None else f"block/{key:x}"
+        found.append(replace(one, affinity=one.session or guess))
+    return found

@@ -1,0 +1,142 @@
+"""The simulated fleet: engines of either kind, and what they have done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from router.commands.simulate.access_log import LoggedRequest
+from simworker.engine import Engine, Generation, Load
+from simworker.latency import LatencyModel
+from simworker.serial.block_cache import BlockCache
+from simworker.serial.engine import SerialEngine
+from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.cache.kv_cache_event import CacheEvent
+from simworker.v1.engine import V1Engine
+from simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from simworker.virtual.cluster import LeapingEngine
+
+EngineKind = Literal["serial", "vllm"]
+ENGINE_KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
+
+MAX_NUM_SEQS = 128
+MAX_NUM_BATCHED_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How large a fleet is, and of what engines."""
+
+    engine: EngineKind
+    pods: int
+    blocks: int
+    """Of a pod."""
+    block_size: int
+    """Tokens."""
+    latency: LatencyModel
+    slow_factor: float = 1.0
+    """How many times as long every second pod takes for whatever it does."""
+    is_pooled: bool = False
+    """Whether all read one cache of all pods' size."""
+
+    def latency_of(self, pod: int) -> LatencyModel:
+        """Return how long a pod, by number, takes."""
+        return self.latency.times(self.slow_factor) if pod % 2 else self.latency
+
+    def can_serve(self, one: LoggedRequest) -> bool:
+        """Return whether a request fits into an empty pod."""
+        size = self.block_size
+        return -(-one.prompt_tokens // size) - (-one.output_tokens // size) <= self.blocks
+
+
+class SimulatedEngine(Engine[CacheEvent], LeapingEngine, Protocol):
+    """An engine of a simulated fleet."""
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Seconds in which prompts were computed."""
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where it contradicts itself."""
+
+
+def build_fleet(settings: FleetSettings, longest: int) -> Sequence[SimulatedEngine]:
+    """Return the pods' engines; no prompt and answer take more than `longest` tokens.
+
+    Raises ValueError for what no engine can be.
+    """
+    if settings.engine == "serial":
+        size, pods = settings.block_size, settings.pods
+        caches = [BlockCache(settings.blocks) for _ in range(pods)]
+        if settings.is_pooled:
+            caches = [BlockCache(settings.blocks * pods)] * pods
+        return [
+            SerialEngine(cache, size, settings.latency_of(pod)) for pod, cache in enumerate(caches)
+        ]
+    if settings.is_pooled:
+        raise ValueError("policy pooled: only engine serial can share a cache")
+    return [
+        MeteredEngine(_vllm(settings, settings.latency_of(pod), longest))
+        for pod in range(settings.pods)
+    ]
+
+
+def _vllm(settings: FleetSettings, latency: LatencyModel, longest: int) -> V1Engine:
+    return build_engine(
+        # vLLM's null block comes on top.
+        kv_cache_config(settings.blocks + 1, settings.block_size),
+        SchedulerConfig(
+            max_model_len=longest,
+            max_num_seqs=MAX_NUM_SEQS,
+            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        ),
+        latency,
+    )
+
+
+class MeteredEngine:
+    """A vLLM engine, and the seconds of its steps in which prompts are computed."""
+
+    def __init__(self, engine: V1Engine) -> None:
+        self._engine = engine
+        self.prefill_seconds = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return self._engine.busy
+
+    def submit(self, generation: Generation) -> None:
+        """Take a request. Raises RefusedError where it can never be served."""
+        self._engine.submit(generation)
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; unknown ones are passed over."""
+        self._engine.abort(request_id)
+
+    def begin_step(self, horizon: float = 0.0) -> float:
+        """Schedule a step; return its modelled seconds."""
+        seconds = self._engine.begin_step(horizon)
+        # Steps with prompts are never taken as one, so none of this is cut later.
+        if self._engine.work.prefills:
+            self.prefill_seconds += seconds
+        return seconds
+
+    def cut_step(self, elapsed: float) -> float:
+        """End with the first of the steps begun that ends `elapsed` seconds in, or later."""
+        return self._engine.cut_step(elapsed)
+
+    def end_step(self) -> list[CacheEvent]:
+        """End the step begun; return what happened to the cache."""
+        return self._engine.end_step()
+
+    def load(self) -> Load:
+        """Return the figures that metrics show."""
+        return self._engine.load()
+
+    def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
+        """Forget all cached content; False, and nothing done, while requests hold blocks."""
+        return self._engine.reset_prefix_cache(reset_external=reset_external)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the engine contradicts itself."""
+        self._engine.check()

@@ -1,0 +1,196 @@
+"""The simulation's report: a page of plots and tables."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from router.commands.local import report
+from router.commands.simulate import summary
+from router.commands.simulate.cell import Figures
+from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
+from scorer.policy import DEFAULT
+
+MOST_LINES = 6
+"""Curves that can be told apart in one plot."""
+BEST_FEW = 5
+"""Policies that are named beside their points, and ours and the best published one."""
+
+Cell = Mapping[str, Sequence[Figures]]
+
+
+def write_report(path: Path, rows: Sequence[Figures]) -> Path:
+    """Write the page; return its path."""
+    cells = summary.by_cell(rows)
+    parts = [report.paragraph(_setting(rows))]
+    if len(cells) > 1:
+        standings = summary.standings(cells)
+        parts += [
+            report.heading("All cells"),
+            report.table([summary.STANDING_HEAD, *summary.standing_rows(standings)]),
+        ]
+        if any(one.p90_ratio for one in standings):
+            parts.append(_standing_plot(standings, cells))
+    for place, policies in cells.items():
+        parts += [
+            report.heading(summary.title(place)),
+            report.table([summary.CELL_HEAD, *summary.cell_rows(policies)]),
+            report.plot(
+                "time to first token, seconds: the share of requests that had it by then",
+                lambda axes, policies=policies: _curves(axes, policies),  # type: ignore[misc]
+            ),
+            report.plot(
+                "what is found cached, and how long requests wait",
+                lambda axes, policies=policies: _trade(axes, policies),  # type: ignore[misc]
+                height=4.6,
+            ),
+            report.paragraph(_named_note(policies)),
+            report.plot(
+                "seconds of prefill of each pod",
+                lambda axes, policies=policies: _pods(axes, policies),  # type: ignore[misc]
+            ),
+        ]
+    report.write_page(path, "warmpath simulate", parts)
+    return path
+
+
+_UNREPORTED = {
+    "ends": "First tokens are not reported.",
+    "none": "Neither first tokens nor ends are reported.",
+}
+
+
+def _setting(rows: Sequence[Figures]) -> str:
+    first, settings = rows[0], rows[0].settings
+    seeds = len({row.seed for row in rows})
+    engines = f"by engines of kind {first.engine} with the times of {settings['preset']}"
+    events = f"Cache events reach the router {settings['event_delay']:g} s late"
+    sentences = [
+        f"{first.requests:,} requests of {first.trace}, served {engines}.",
+        f"{events}, and it looks at the engines' metrics every {settings['scrape']:g} s.",
+    ]
+    if settings["no_events_share"]:
+        sentences.append(f"Of {settings['no_events_share']:.0%} of the pods no event ever comes.")
+    if settings["estimate_factor"] != 1:
+        sentences.append(
+            f"The router takes prefill to last {settings['estimate_factor']:g} times as long as "
+            "it does."
+        )
+    if settings["slow_factor"] != 1:
+        sentences.append(f"Every second pod takes {settings['slow_factor']:g} times as long.")
+    if settings["reports"] != "all":
+        sentences.append(_UNREPORTED[settings["reports"]])
+    if settings["raw_bursts"]:
+        sentences.append("Requests of one time stamp come at once.")
+    sentences += [
+        f"Figures are medians over {seeds} seeds."
+        if seeds > 1
+        else f"Ties are broken by seed {first.seed} alone.",
+        summary.ratios_to(rows),
+    ]
+    return " ".join(sentences)
+
+
+def _standing_plot(
+    standings: Sequence[summary.Standing], cells: Mapping[summary.Place, Cell]
+) -> str:
+    ranked = [(one.policy, one.p90_ratio) for one in reversed(standings) if one.p90_ratio]
+
+    def draw(axes: Axes) -> None:
+        for height, (policy, mean) in enumerate(ranked):
+            ratios = [
+                found
+                for cell in cells.values()
+                if policy in cell
+                and (found := summary.ratio(cell, policy, "ttft_p90_s")) is not None
+            ]
+            axes.scatter(ratios, [height] * len(ratios), s=12, color="0.6")
+            axes.scatter([mean], [height], s=45, marker="D", color="C0")
+        axes.set_yticks(range(len(ranked)), [policy for policy, _ in ranked])
+        axes.axvline(1.0, color="0.3", linewidth=1)
+        report.logarithmic(axes, "x")
+
+    title = f"TTFT p90 as a ratio to {BEST_PUBLISHED}: each cell, and the geometric mean"
+    return report.plot(title, draw, height=1.2 + 0.24 * len(ranked))
+
+
+def _chosen(policies: Cell) -> list[str]:
+    """Return the policies to draw: ours, the best published ones of the cell, and the bound."""
+    by_p90 = _by_p90(policies)
+    first = [name for name in (DEFAULT, BEST_PUBLISHED, POOLED, "round-robin") if name in policies]
+    published = [name for name in by_p90 if name in PUBLISHED.values()]
+    return list(dict.fromkeys([*first, *published, *by_p90]))[:MOST_LINES]
+
+
+def _by_p90(policies: Cell) -> list[str]:
+    return sorted(policies, key=lambda policy: summary.median(policies[policy], "ttft_p90_s"))
+
+
+def _colours(policies: Cell) -> dict[str, str]:
+    """Return the colours that the policies drawn have in all plots of a cell."""
+    return {policy: f"C{number}" for number, policy in enumerate(_chosen(policies))}
+
+
+def _curves(axes: Axes, policies: Cell) -> None:
+    for policy in _chosen(policies):
+        curve = policies[policy][0].ttft_curve_s
+        shares = [number / (len(curve) - 1) for number in range(len(curve))]
+        axes.step(curve, shares, where="post", label=policy)
+    report.logarithmic(axes, "x")
+    axes.set_ylabel("share of requests")
+
+
+def _named(policies: Cell) -> list[str]:
+    """Return the policies to name beside their points, the least p90 first."""
+    by_p90 = _by_p90(policies)
+    return [
+        name
+        for place, name in enumerate(by_p90)
+        if place < BEST_FEW or name in (DEFAULT, BEST_PUBLISHED)
+    ]
+
+
+def _named_note(policies: Cell) -> str:
+    named = _named(policies)
+    others = len(policies) - len(named)
+    best = "Better is further down and further to the right; colours are as in the plot above."
+    if not others:
+        return best
+    always = [name for name in (DEFAULT, BEST_PUBLISHED) if name in policies]
+    beside = f", and {' and '.join(always)}" if always else ""
+    return (
+        f"{best} Named are the {BEST_FEW} policies with the least p90{beside}; the table above has "
+        f"the {others} others too."
+    )
+
+
+def _trade(axes: Axes, policies: Cell) -> None:
+    has_ceiling = next(iter(policies.values()))[0].ceiling > 0
+    figure = "hit_share" if has_ceiling else "token_hit_ratio"
+    points = {
+        policy: (summary.median(rows, figure), summary.median(rows, "ttft_p90_s"))
+        for policy, rows in policies.items()
+    }
+    named, colours = _named(policies), _colours(policies)
+    for policy, (share, p90) in points.items():
+        axes.scatter([share], [p90], color=colours.get(policy, "0.6"))
+    for rank, policy in enumerate(named):
+        # In a column beside the plot, where they do not cover each other.
+        axes.annotate(
+            policy,
+            points[policy],
+            xytext=(1.03, 0.04 + 0.12 * rank),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "0.7", "shrinkB": 3, "relpos": (0, 0.5)},
+        )
+    report.logarithmic(axes, "y")
+    axes.set_xlabel("token hit ratio" + (" as a share of the ceiling" if has_ceiling else ""))
+    axes.set_ylabel("TTFT p90, seconds")
+
+
+def _pods(axes: Axes, policies: Cell) -> None:
+    report.pod_bars(
+        axes, {policy: policies[policy][0].pod_prefill_s for policy in _chosen(policies)}
+    )
+    axes.set_xlabel("pod")

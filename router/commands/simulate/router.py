@@ -1,0 +1,299 @@
+"""The router in a simulation: what the service runs, on a virtual clock.
+
+    events of engines ──► WatchedRank ──► index ─┐
+    metrics, once a scrape ──► LoadTable ────────┼──► Picker ──► a pod's number
+    first tokens and ends, at once ──────────────┘
+
+Events come as a publisher beside each engine sends them: keys of blocks, of which it counts copies. All
+decisions are made by the code of `router`, `indexer` and `scorer`, with the settings that
+`warmpath serve` has by itself.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import Literal, get_args
+
+from indexer.believed.beliefs import Believed
+from indexer.engines.event import Tier
+from indexer.index.contract import Index
+from indexer.ingest import Ingest
+from indexer.keys.key import Chain
+from indexer.keys.word import WORD_BYTES, pack_words
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.resolve.holding import Holding
+from indexer.watch.watched_rank import WatchedRank
+from router.commands.simulate.access_log import LoggedRequest
+from router.commands.simulate.fleet import SimulatedEngine
+from router.commands.simulate.study import Variant
+from router.config import schema as config
+from router.load.bookings import Bookings
+from router.load.engine_metrics import Observed
+from router.load.table import LoadTable
+from router.pick.calibration import Calibration
+from router.pick.picker import Picker, PickSettings
+from router.pick.scorer import Scorer
+from router.pick.sessions import Sessions
+from router.pick.weigh import Ask
+from router.pods.table import Pod
+from scorer.prefill import PrefillModel
+from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
+
+MODEL = "simulated"
+SESSION_POLICY = "session-hash"
+TICK = 1.0
+"""Seconds between looks at what time has ended."""
+
+Reports = Literal["all", "ends", "none"]
+"""What a gateway reports: first tokens and ends, ends alone, or nothing."""
+REPORTS: tuple[Reports, ...] = get_args(Reports)
+
+
+class LoggedPrompt:
+    """A prompt of which the blocks' keys are known; what the picker asks for."""
+
+    __slots__ = ("_chain", "model", "tokens")
+
+    def __init__(self, keys: bytes, tokens: int, block_size: int) -> None:
+        self.model = MODEL
+        self.tokens = tokens
+        blocks = len(keys) // WORD_BYTES
+        self._chain = Chain(0, b"", block_size, blocks, (), keys)
+
+    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+        """Return the blocks; there is one block size only."""
+        del block_size, hash_seed, lookahead
+        return self._chain
+
+
+class NothingArrives(Believed):
+    """Beliefs without those of blocks on their way: what a router has that only believes events."""
+
+    def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
+        """Believe nothing."""
+        del keys
+        return super().arrive(pod, rank, b"", expires=expires)
+
+
+class Followed:
+    """One rank's cache as a publisher beside its engine follows it.
+
+    With `is_shared` several engines tell of one cache, each of what it did; a block counts once then.
+    """
+
+    def __init__(self, rank: WatchedRank, block_size: int, *, is_shared: bool = False) -> None:
+        self._rank = rank
+        self._is_shared = is_shared
+        self._held = Holding()
+        self._state = pb.RankState(
+            trust="exact",
+            reason="followed from the engine's start",
+            groups=[pb.Group(number=0, kind="full_attention", block_size=block_size)],
+        )
+        rank.connected()
+        rank.take_state(self._state)
+
+    def take(self, events: Sequence[CacheEvent]) -> None:
+        """Take what an engine tells of its cache."""
+        changes = []
+        for event in events:
+            if isinstance(event, BlockStored):
+                fresh = [key for name in event.block_hashes for key in self._hold(int(name))]
+                changes.append(_added(fresh))
+            elif isinstance(event, BlockRemoved):
+                gone = [key for name in event.block_hashes for key in self._release(int(name))]
+                changes.append(_gone(gone))
+        self.change(changes)
+
+    def _hold(self, name: int) -> Sequence[int]:
+        if self._is_shared and name in self._held.copies:
+            return ()
+        return self._held.hold(name, (name,))
+
+    def _release(self, name: int) -> Sequence[int]:
+        if self._is_shared and name not in self._held.copies:
+            return ()
+        return self._held.release(name, (name,))
+
+    def change(self, changes: Sequence[pb.Change]) -> None:
+        """Tell the router of changes."""
+        self._rank.take_delta(pb.Delta(changes=changes, state=self._state))
+
+
+def _added(keys: Sequence[int]) -> pb.Change:
+    return pb.Change(added=pb.Keys(tier=Tier.GPU, keys=pack_words(keys)))
+
+
+def _gone(keys: Sequence[int]) -> pb.Change:
+    return pb.Change(gone=pb.Keys(tier=Tier.GPU, keys=pack_words(keys)))
+
+
+class Record:
+    """An LRU of what was sent to a pod, told to the router in place of events."""
+
+    def __init__(self, followed: Followed, blocks: int) -> None:
+        self._followed = followed
+        self._blocks = blocks
+        self._sent: OrderedDict[int, None] = OrderedDict()
+
+    def send(self, keys: Sequence[int]) -> None:
+        """Take note that a prompt was sent there."""
+        sent = self._sent
+        fresh = [key for key in keys if key not in sent]
+        for key in reversed(keys):
+            sent[key] = None
+            sent.move_to_end(key)
+        gone = []
+        while len(sent) > self._blocks:
+            gone.append(sent.popitem(last=False)[0])
+        self._followed.change([_added(fresh), _gone(gone)])
+
+
+class SimulatedRouter:
+    """Routes requests to pods by number. Times are seconds of the cluster's clock.
+
+    `eventless` are the pods whose events never come, `scrape` is how often metrics are read, `reports`
+    what is told of requests. A block that ends with its prompt counts where engines count it
+    (`counts_last_block`).
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        engines: Sequence[SimulatedEngine],
+        new_index: Callable[[], Index],
+        *,
+        blocks: int,
+        block_size: int,
+        counts_last_block: bool,
+        estimate: PrefillModel,
+        eventless: frozenset[int],
+        scrape: float,
+        reports: Reports,
+        seed: int,
+    ) -> None:
+        self._variant = variant
+        self._engines = engines
+        self._block_size = block_size
+        self._counts_last_block = counts_last_block
+        self._scrape = scrape
+        self._reports = reports
+        self._scraped = self._ticked = float("-inf")
+        self._now = 0.0
+        self._booked: dict[str, str] = {}
+        settings, numbers = config.Pick(), count()
+        self._ingest = Ingest(
+            new_index(),
+            hash_seed="",
+            pending_bytes=config.Events().pending_bytes,
+            stale_after=config.Events().stale_seconds,
+            clock=lambda: self._now,
+        )
+        names = [f"pod-{number}" for number in range(len(engines))]
+        self._numbers = {name: number for number, name in enumerate(names)}
+        watched = [self._ingest.watch(name, 0) for name in names]
+        self._pods = [
+            Pod(name, "", MODEL, (rank,), has_events=number not in eventless, blocks=blocks)
+            for number, (name, rank) in enumerate(zip(names, watched, strict=True))
+        ]
+        followed = {
+            number: Followed(rank, block_size, is_shared=variant.is_pooled)
+            for number, rank in enumerate(watched)
+            if variant.keeps_record or number not in eventless
+        }
+        self._records: dict[int, Record] = {}
+        self._followed: dict[int, Followed] = {}
+        if variant.keeps_record:
+            self._records = {number: Record(one, blocks) for number, one in followed.items()}
+        else:
+            self._followed = followed
+        believed_kind = Believed if variant.counts_arriving else NothingArrives
+        self._believed = believed_kind(
+            new_index(),
+            max_blocks=settings.max_believed_blocks,
+            assumed_seconds=settings.assumed_seconds,
+        )
+        self._bookings = Bookings(
+            expire_after=config.Booking().expire_seconds,
+            most=2 * config.Booking().max_bookings,
+            new_id=lambda: str(next(numbers)),
+            expects_first_tokens=False,
+        )
+        self._loads = LoadTable(self._bookings, stale_seconds=settings.load_stale_seconds)
+        self._picker = Picker(
+            Scorer(
+                self._ingest,
+                "",
+                believed=self._believed,
+                # The first pod's events tell of the bound's one cache, which all read.
+                shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
+                assumed_block_size=block_size,
+            ),
+            loads=self._loads,
+            bookings=self._bookings,
+            believed=self._believed,
+            sessions=Sessions(most=settings.max_sessions, seconds=settings.session_seconds),
+            calibration=Calibration(),
+            settings=PickSettings(policy=variant.policy, options=variant.options, prefill=estimate),
+            new_id=lambda: str(next(numbers)),
+            rng=Random(seed),
+        )
+
+    def place(self, request_id: str, one: LoggedRequest, now: float) -> int:
+        """Choose a pod for a request, and book it there."""
+        self._pass_time(now)
+        keys = one.packed_keys
+        if not self._counts_last_block:
+            keys = keys[: (one.prompt_tokens - 1) // self._block_size * WORD_BYTES]
+        by_session = self._variant.policy == SESSION_POLICY
+        ask = Ask(
+            LoggedPrompt(keys, one.prompt_tokens, self._block_size),
+            self._pods,
+            session=one.affinity if by_session else one.session,
+        )
+        self._booked[request_id], choice = self._picker.choose(ask, now)
+        number = self._numbers[choice.options[0].pod.id]
+        if self._records:
+            self._records[number].send(one.keys)
+        return number
+
+    def _pass_time(self, now: float) -> None:
+        self._now = now
+        if now - self._ticked >= TICK:
+            self._ticked = now
+            self._ingest.tick(1 << 16)
+        if now - self._scraped >= self._scrape:
+            self._scraped = now
+            for pod, engine in zip(self._pods, self._engines, strict=True):
+                load = engine.load()
+                seen = Observed(load.running, load.waiting, load.kv_cache_usage, now)
+                self._loads.observe(pod.id, 0, seen)
+
+    def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
+        """Take what a pod tells of its cache."""
+        self._now = now
+        followed = self._followed.get(0 if self._variant.is_pooled else number)
+        if followed is not None:
+            followed.take(events)
+
+    def first_token(self, request_id: str, now: float) -> None:
+        """Take note of a request's first token."""
+        if self._reports == "all":
+            self._picker.first_token(self._booked[request_id], now)
+
+    def finished(self, request_id: str, cached: int, prompt_tokens: int, now: float) -> None:
+        """Take note of a request's end; what was cached an engine says with its last token."""
+        booking = self._booked.pop(request_id)
+        if self._reports == "none":
+            return
+        self._picker.told(booking, cached, prompt_tokens)
+        self._picker.ended(booking, "finished", now)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where any part contradicts itself."""
+        self._ingest.check()
+        self._picker.check()
+        self._believed.check()
+        self._bookings.check()
+        self._loads.check()

@@ -1,0 +1,165 @@
+"""Figures side by side: policies within a cell, and over all cells."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from router.commands.simulate.cell import Figures
+from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
+
+Place = tuple[str, str, int, int, float]
+"""Trace, engine, pods, blocks a pod and load: what a cell is but for policy and seed."""
+
+
+def by_cell(rows: Iterable[Figures]) -> dict[Place, dict[str, list[Figures]]]:
+    """Return the rows of each cell by policy: one for each seed."""
+    cells: dict[Place, dict[str, list[Figures]]] = {}
+    for row in rows:
+        place = (row.trace, row.engine, row.pods, row.blocks_per_pod, row.load)
+        cells.setdefault(place, {}).setdefault(row.policy, []).append(row)
+    return cells
+
+
+def median(rows: Sequence[Figures], name: str) -> float:
+    """Return the median of a figure over seeds."""
+    return float(statistics.median(getattr(row, name) for row in rows))
+
+
+def title(place: Place) -> str:
+    """Return a cell's name."""
+    trace, engine, pods, blocks, load = place
+    return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, load {load:g}"
+
+
+def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> float | None:
+    """Return a figure over that of the best published policy of the study; None without it."""
+    if BEST_PUBLISHED not in policies:
+        return None
+    base = median(policies[BEST_PUBLISHED], name)
+    return median(policies[policy], name) / base if base else None
+
+
+def ratios_to(rows: Iterable[Figures]) -> str:
+    """Return a sentence: what ratios are to."""
+    if any(row.policy == BEST_PUBLISHED for row in rows):
+        return f"Ratios are to {BEST_PUBLISHED}, over cells their geometric mean."
+    return f"Ratios would be to {BEST_PUBLISHED}, which did not run."
+
+
+def hit_share(rows: Sequence[Figures]) -> float | None:
+    """Return the median share of the ceiling; None where that is 0."""
+    return median(rows, "hit_share") if rows[0].ceiling else None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One policy over all cells in which it ran. Of ratios the geometric mean."""
+
+    policy: str
+    cells: int
+    p90_ratio: float | None
+    """To the study's best published policy."""
+    p99_ratio: float | None
+    best_ratio: float | None
+    """Of p90 to the best published policy of each cell, among those that ran."""
+    worst_ratio: float | None
+    """The largest of these."""
+    hit_share: float | None
+    """The mean."""
+    least_hit_share: float | None
+
+
+def standings(cells: Mapping[Place, Mapping[str, Sequence[Figures]]]) -> list[Standing]:
+    """Return every policy's standing, the least time to first token first."""
+    policies = dict.fromkeys(policy for one in cells.values() for policy in one)
+    found = [
+        _standing(policy, [one for one in cells.values() if policy in one]) for policy in policies
+    ]
+    return sorted(found, key=lambda one: (one.p90_ratio or one.best_ratio or 0.0, one.policy))
+
+
+def _standing(policy: str, cells: Sequence[Mapping[str, Sequence[Figures]]]) -> Standing:
+    shares = [found for cell in cells if (found := hit_share(cell[policy])) is not None]
+    to_best = [found for cell in cells if (found := _to_best(cell, policy)) is not None]
+    return Standing(
+        policy,
+        len(cells),
+        p90_ratio=_mean(ratio(cell, policy, "ttft_p90_s") for cell in cells),
+        p99_ratio=_mean(ratio(cell, policy, "ttft_p99_s") for cell in cells),
+        best_ratio=_mean(to_best),
+        worst_ratio=max(to_best, default=None),
+        hit_share=statistics.fmean(shares) if shares else None,
+        least_hit_share=min(shares, default=None),
+    )
+
+
+def _to_best(cell: Mapping[str, Sequence[Figures]], policy: str) -> float | None:
+    peers = [
+        median(rows, "ttft_p90_s") for name, rows in cell.items() if name in PUBLISHED.values()
+    ]
+    best = min(peers, default=0.0)
+    return median(cell[policy], "ttft_p90_s") / best if best else None
+
+
+def _mean(ratios: Iterable[float | None]) -> float | None:
+    known = [one for one in ratios if one]
+    return statistics.geometric_mean(known) if known else None
+
+
+def shown(value: float | None, digits: int = 2) -> str:
+    """Return a number for a table; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+CELL_HEAD = (
+    "policy", "TTFT p50 s", "p90 s", "p99 s", "p90 ratio", "hit", "of ceiling", "TPOT p90 ms",
+    "e2e p90 s", "tokens/s", "imbalance", "busy",
+)  # fmt: skip
+
+
+def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]]:
+    """Return the rows of a cell's table, the least p90 first."""
+    order = sorted(policies, key=lambda policy: median(policies[policy], "ttft_p90_s"))
+    found: list[tuple[str, ...]] = []
+    for policy in order:
+        rows = policies[policy]
+        found.append(
+            (
+                f"{policy} (bound)" if policy == POOLED else policy,
+                shown(median(rows, "ttft_p50_s")),
+                shown(median(rows, "ttft_p90_s")),
+                shown(median(rows, "ttft_p99_s")),
+                shown(ratio(policies, policy, "ttft_p90_s")),
+                shown(median(rows, "token_hit_ratio"), 3),
+                shown(hit_share(rows), 3),
+                shown(median(rows, "tpot_p90_ms"), 1),
+                shown(median(rows, "e2e_p90_s"), 1),
+                shown(median(rows, "output_tokens_per_s"), 0),
+                shown(median(rows, "imbalance")),
+                shown(median(rows, "utilisation")),
+            )
+        )
+    return found
+
+
+STANDING_HEAD = (
+    "policy", "cells", "p90 ratio", "p99 ratio", "p90 to each cell's best", "the worst of these",
+    "hit of ceiling", "the least of these",
+)  # fmt: skip
+
+
+def standing_rows(found: Iterable[Standing]) -> list[tuple[str, ...]]:
+    """Return the rows of the table over all cells."""
+    return [
+        (
+            f"{one.policy} (bound)" if one.policy == POOLED else one.policy,
+            str(one.cells),
+            shown(one.p90_ratio, 3),
+            shown(one.p99_ratio, 3),
+            shown(one.best_ratio, 3),
+            shown(one.worst_ratio, 3),
+            shown(one.hit_share, 3),
+            shown(one.least_hit_share, 3),
+        )
+        for one in found
+    ]

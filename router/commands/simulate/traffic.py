@@ -1,0 +1,299 @@
+"""Generated traffic: for who has no log at hand, and to try policies on what none was tuned on.
+
+    docs      questions about long documents, a few close in time
+    agent     tool agents: many turns, contexts that grow by tool results of any size
+    bursts    one prompt sampled up to 64 times within 100 ms, among chats
+    tenants   chats of hundreds of tenants, each with a system prompt of its own
+
+A kind is an endless stream of sessions that begin as a Poisson process; traffic is the first so many
+requests of all sessions merged. A seed names it: the same seed has the same requests, and fewer of them
+are the first of more. Tokens are cut into blocks of 512, as Mooncake's traces are. Lengths are heavy-
+tailed as in published traces; their numbers are ours, and none was fitted to any trace.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from random import Random
+from typing import NamedTuple
+
+from router.commands.simulate.access_log import MOONCAKE_BLOCK as BLOCK
+from router.commands.simulate.access_log import LoggedRequest, Traffic, with_affinity
+
+DEFAULT_REQUESTS = 6000
+MOST_REQUESTS = 100_000
+MOST_PROMPT_TOKENS = 120_000
+"""A session ends where its next prompt would have more."""
+
+Session = Iterator[LoggedRequest]
+"""Of one session, in no order; none comes before the session begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Which traffic is generated."""
+
+    kind: str
+    seed: int = 1
+
+    @property
+    def name(self) -> str:
+        """What figures call it."""
+        return f"{self.kind} traffic, seed {self.seed}"
+
+    def check(self) -> None:
+        """Raise ValueError for a kind that there is not."""
+        if self.kind not in KINDS:
+            raise ValueError(f"--traffic is {self.kind!r}; known: {', '.join(KINDS)}")
+
+    def traffic(self, requests: int = 0) -> Traffic:
+        """Return its first requests; 0: 6,000. Raises ValueError for too many."""
+        self.check()
+        if not 0 <= requests <= MOST_REQUESTS:
+            raise ValueError(f"--requests is {requests}, not 0 to {MOST_REQUESTS} of --traffic")
+        stream = _merged(KINDS[self.kind](Random(f"{self.kind}/{self.seed}")))
+        found = list(islice(stream, requests or DEFAULT_REQUESTS))
+        return Traffic(with_affinity(found), BLOCK)
+
+
+# Distributions
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Whole numbers of a log-normal distribution, cut off at both ends. `sigma` is of the logarithm."""
+
+    median: float
+    sigma: float
+    least: int
+    most: int
+
+    def draw(self, rng: Random) -> int:
+        """Return one."""
+        drawn = self.median * math.exp(rng.gauss(0.0, self.sigma))
+        return int(min(self.most, max(self.least, drawn)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pareto:
+    """Whole numbers of a Pareto distribution: above x with probability (least / x)^alpha."""
+
+    least: float
+    alpha: float
+    most: int
+
+    def draw(self, rng: Random) -> int:
+        """Return one."""
+        return int(min(self.most, self.least * rng.paretovariate(self.alpha)))
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Whole numbers, both ends included."""
+
+    least: int
+    most: int
+
+    def draw(self, rng: Random) -> int:
+        """Return one."""
+        return rng.randint(self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds: a least, and an exponential distribution on top; in a share of cases a longer one."""
+
+    least: float
+    mean: float
+    long_share: float = 0.0
+    long_mean: float = 0.0
+
+    def draw(self, rng: Random) -> float:
+        """Return one."""
+        is_long = rng.random() < self.long_share
+        return self.least + rng.expovariate(1 / (self.long_mean if is_long else self.mean))
+
+
+@dataclass(frozen=True, slots=True)
+class Popularity:
+    """Which of `count` things is wanted: Zipf and Mandelbrot's law, weight 1 / (rank + shift)^s."""
+
+    count: int
+    s: float
+    shift: float = 0.0
+
+    def weights(self) -> list[float]:
+        """Return their weights so far, as `Random.choices` takes them."""
+        return list(accumulate((rank + self.shift) ** -self.s for rank in range(1, self.count + 1)))
+
+
+# Prompts
+
+
+def _fresh(rng: Random, blocks: int) -> tuple[int, ...]:
+    """Return keys of blocks that no other prompt has."""
+    return tuple(rng.getrandbits(64) for _ in range(blocks))
+
+
+def _prompt(rng: Random, shared: Sequence[int], tokens: int) -> tuple[int, ...]:
+    """Return a prompt's keys: as much as fits of what it shares, then fresh ones."""
+    blocks = -(-tokens // BLOCK)
+    return (*shared[:blocks], *_fresh(rng, blocks - len(shared)))
+
+
+class Conversation(NamedTuple):
+    """How conversations begin and go on. Tokens, but for turns and the pause."""
+
+    turns: Uniform | Pareto
+    first: LogNormal
+    """That come after the blocks it begins with."""
+    answer: LogNormal
+    further: LogNormal | Pareto
+    """That come with the next turn, beside the answer before it."""
+    pause: Pause
+    """From one prompt to the next."""
+
+    def hold(self, rng: Random, at: float, prefix: Sequence[int]) -> Session:
+        """Yield prompts that each begin with all full blocks of the one before."""
+        tokens = len(prefix) * BLOCK + self.first.draw(rng)
+        for _ in range(self.turns.draw(rng)):
+            if tokens > MOST_PROMPT_TOKENS:
+                return
+            keys = _prompt(rng, prefix, tokens)
+            answer = self.answer.draw(rng)
+            yield LoggedRequest(at, tokens, answer, keys)
+            prefix = keys[: tokens // BLOCK]
+            tokens += answer + self.further.draw(rng)
+            at += self.pause.draw(rng)
+
+
+# Kinds
+
+ASKERS_GAP = 2.5
+"""Seconds from one session's begin to the next, the mean, as of all gaps below."""
+DOCUMENT = LogNormal(24_000, 0.7, least=4_000, most=110_000)
+QUESTIONS, MANY_QUESTIONS, MANY_SHARE = Uniform(2, 8), Uniform(9, 40), 0.15
+QUESTION = LogNormal(150, 0.8, least=20, most=3_000)
+QUESTION_ANSWER = LogNormal(180, 0.8, least=4, most=1_500)
+QUESTION_PAUSE = Pause(0.0, 45.0)
+
+
+def docs(rng: Random) -> Iterator[tuple[float, Session]]:
+    """Questions about documents that all have one block of instructions before them."""
+    instructions = _fresh(rng, 1)
+    for at in _begins(rng, ASKERS_GAP):
+        yield at, _questions(rng, at, instructions)
+
+
+def _questions(rng: Random, at: float, instructions: Sequence[int]) -> Session:
+    document = (*instructions, *_fresh(rng, DOCUMENT.draw(rng) // BLOCK))
+    count = MANY_QUESTIONS if rng.random() < MANY_SHARE else QUESTIONS
+    for _ in range(count.draw(rng)):
+        tokens = len(document) * BLOCK + QUESTION.draw(rng)
+        yield LoggedRequest(at, tokens, QUESTION_ANSWER.draw(rng), _prompt(rng, document, tokens))
+        at += QUESTION_PAUSE.draw(rng)
+
+
+AGENTS_GAP = 3.0
+TOOLS = Popularity(12, s=1.3)
+TOOL_BLOCKS = Uniform(3, 14)
+"""Of a set of tools' description, which agents of one make share."""
+AGENT = Conversation(
+    turns=Uniform(10, 30),
+    first=LogNormal(400, 0.8, least=50, most=8_000),
+    answer=LogNormal(90, 1.0, least=5, most=2_000),
+    # A tool's result: mostly little, sometimes a file.
+    further=Pareto(200, 1.05, most=60_000),
+    pause=Pause(1.0, 4.0, long_share=0.15, long_mean=60.0),
+)
+
+
+def agent(rng: Random) -> Iterator[tuple[float, Session]]:
+    """Agents of a dozen makes."""
+    tools = [_fresh(rng, TOOL_BLOCKS.draw(rng)) for _ in range(TOOLS.count)]
+    weights = TOOLS.weights()
+    for at in _begins(rng, AGENTS_GAP):
+        [own] = rng.choices(tools, cum_weights=weights)
+        yield at, AGENT.hold(rng, at, own)
+
+
+BURSTS_GAP = 0.6
+BURST_SHARE = 0.3
+COPIES = (4, 8, 8, 16, 16, 32, 64)
+WITHIN = 0.1
+"""Seconds."""
+SAMPLED = LogNormal(2_000, 1.0, least=200, most=40_000)
+SAMPLE = LogNormal(300, 0.7, least=10, most=2_000)
+SYSTEM_BLOCKS, SYSTEM_SHARE = 2, 0.5
+"""The chats' system prompt, and the share of bursts that have it too."""
+CHAT = Conversation(
+    turns=Pareto(1, 1.2, most=8),
+    first=LogNormal(1_000, 1.4, least=20, most=60_000),
+    answer=LogNormal(250, 0.8, least=5, most=1_500),
+    further=LogNormal(100, 1.0, least=10, most=4_000),
+    pause=Pause(10.0, 40.0),
+)
+
+
+def bursts(rng: Random) -> Iterator[tuple[float, Session]]:
+    """Bursts of one prompt each, among chats."""
+    system = _fresh(rng, SYSTEM_BLOCKS)
+    for at in _begins(rng, BURSTS_GAP):
+        if rng.random() < BURST_SHARE:
+            yield at, _burst(rng, at, system if rng.random() < SYSTEM_SHARE else ())
+        else:
+            yield at, CHAT.hold(rng, at, system)
+
+
+def _burst(rng: Random, at: float, system: Sequence[int]) -> Session:
+    tokens = len(system) * BLOCK + SAMPLED.draw(rng)
+    keys = _prompt(rng, system, tokens)
+    for _ in range(rng.choice(COPIES)):
+        yield LoggedRequest(at + rng.random() * WITHIN, tokens, SAMPLE.draw(rng), keys)
+
+
+CHATS_GAP = 0.25
+TENANTS = Popularity(400, s=0.9, shift=2.0)
+TENANT_BLOCKS = Uniform(2, 12)
+TENANT = Conversation(
+    turns=Pareto(1, 1.1, most=12),
+    first=LogNormal(250, 1.2, least=10, most=30_000),
+    answer=LogNormal(220, 0.9, least=3, most=2_000),
+    further=LogNormal(120, 1.2, least=5, most=20_000),
+    pause=Pause(3.0, 25.0),
+)
+
+
+def tenants(rng: Random) -> Iterator[tuple[float, Session]]:
+    """Short chats with a tenant's system prompt before them."""
+    systems = [_fresh(rng, TENANT_BLOCKS.draw(rng)) for _ in range(TENANTS.count)]
+    weights = TENANTS.weights()
+    for at in _begins(rng, CHATS_GAP):
+        [own] = rng.choices(systems, cum_weights=weights)
+        yield at, TENANT.hold(rng, at, own)
+
+
+Kind = Callable[[Random], Iterator[tuple[float, Session]]]
+KINDS: Mapping[str, Kind] = {"docs": docs, "agent": agent, "bursts": bursts, "tenants": tenants}
+
+
+def _begins(rng: Random, gap: float) -> Iterator[float]:
+    """Yield when sessions begin, `gap` seconds apart on average, without end."""
+    at = 0.0
+    while True:
+        at += rng.expovariate(1 / gap)
+        yield at
+
+
+def _merged(sessions: Iterator[tuple[float, Session]]) -> Iterator[LoggedRequest]:
+    """Yield the requests of all sessions in the order of their arrival."""
+    coming: list[tuple[float, int, LoggedRequest]] = []
+    number = 0
+    for begin, session in sessions:
+        while coming and coming[0][0] < begin:
+            yield heapq.heappop(coming)[2]
+        for one in session:
+            heapq.heappush(coming, (one.at, number, one))
+            number += 1
