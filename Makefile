@@ -65,9 +65,9 @@ test-deep: setup $(TOKENIZERS) ## what takes long, and random tests at length; t
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	NUMBA_BOUNDSCHECK=1 $(COMPILE)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) -k "not redis and not valkey and not server" tests/indexer/test_scan.py \
-	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/test_lookup.py \
-	  tests/indexer/test_forms_agree.py tests/indexer/test_odd_names.py tests/indexer/test_hostile_frames.py
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
+	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/query/test_lookup.py \
+	  tests/indexer/compiled/test_forms_agree.py tests/indexer/compiled/test_odd_names.py tests/indexer/test_hostile_frames.py
 
 TENSORS = $(VENV)/tensors/.done
 $(TENSORS): constraints-tensors.txt $(STAMP)
@@ -78,7 +78,7 @@ $(TENSORS): constraints-tensors.txt $(STAMP)
 test-tensors: setup ## the simulated v0 memory in PyTorch's tensors: an installed torch, or the CPU build that is pinned
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory $(TENSORS)
 	PYTHONPATH=$(VENV)/tensors WARMPATH_ARRAYS=torch $(BIN)/python -m pytest \
-	  tests/simworker/v0/test_cache_engine.py tests/simworker/v0/test_block_content.py
+	  tests/simworker/v0/memory/test_cache_engine.py tests/simworker/v0/memory/test_block_content.py
 
 check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/ruff format --check .

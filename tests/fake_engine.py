@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fake_http import Answer, Asked, FakeHttp
+from tests.fake_http import Answer, Asked, FakeHttp
 
 BEGIN = 256
 

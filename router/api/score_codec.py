@@ -2,7 +2,7 @@
 
 A request is read by a schema that leaves the list of ids packed (`proto/warmpath/wire`); a reply is
 written by hand, since most of it is the same each time. What is written is what protobuf would write:
-`tests/router/test_wire.py` compares them.
+`tests/router/api/test_wire.py` compares them.
 """
 
 import struct

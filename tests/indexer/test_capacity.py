@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
-from engine_model import BLOCK, EngineModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -19,6 +18,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.trust import DRIFTED, Level
 from tests.examples import examples
+from tests.indexer.engine_model import BLOCK, EngineModel
 
 INDEXES = [ArrayIndex, MemoryIndex]
 CAPACITY = 8

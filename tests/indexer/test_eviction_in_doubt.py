@@ -10,7 +10,6 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from sides import CLEARED, Event, Side, removed, stored
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.blocks.blocks import DEPTH, FREE, FREED, SET, TOP
@@ -20,6 +19,7 @@ from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from indexer.resolve.resolver import Spot
 from tests.examples import examples
+from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 
 EXAMPLES = examples(100)
 B = 2

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from sides import Side, stored
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import vllm
@@ -12,6 +11,7 @@ from indexer.follow.rank_source import RankSource
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.trust import Level
+from tests.indexer.sides import Side, stored
 
 BYTES = 512 << 10
 EVENT = 64

@@ -9,12 +9,12 @@ from random import Random
 
 import msgspec
 import pytest
-from sides import CLEARED, FORMS, Event, Side, removed, stored
 
 from indexer.follow.rank_ingest import SavedRank
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from tests.examples import examples
+from tests.indexer.sides import CLEARED, FORMS, Event, Side, removed, stored
 
 SCRIPTS = examples(500, desk=50)
 """Random scripts that are run; a failure names the seed of its script."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from engine_model import EngineModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -28,6 +27,7 @@ from indexer.stream.machine import State
 from indexer.stream.replay_call import FIRST_PATIENCE
 from indexer.trust import Level
 from tests.examples import examples
+from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import held, new_ingest, source
 
 EXAMPLES = examples(300)

@@ -6,10 +6,10 @@ the place is proven with it.
 
 import msgspec
 import pytest
-from sides import FORMS, Side, removed, stored
 
 from indexer.follow.rank_ingest import SavedRank
 from indexer.trust import Level
+from tests.indexer.sides import FORMS, Side, removed, stored
 
 SIZE = 2
 

@@ -5,7 +5,6 @@ from itertools import count
 
 import msgspec
 import pytest
-from sides import Side, stored
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.blocks.blocks import DEPTH
@@ -16,6 +15,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.watch.engine_cache import engine_cache
 from indexer.watch.pod_cache import PART_KEYS, PodCache
 from indexer.watch.watched_rank import WatchedRank
+from tests.indexer.sides import Side, stored
 
 B = 2
 BLOCKS = 600

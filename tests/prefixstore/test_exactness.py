@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 import regex
-from families import FAMILIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from texts import GAPS, PARTS, text
 from tokenizers import Tokenizer, models, processors
 
 from prefixstore.chats.template import ChatTemplate
@@ -26,6 +24,8 @@ from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailab
 from prefixstore.workers import Workers
 from router.prompt.body import ChatBody, parse_chat, parse_completions
 from tests.examples import examples
+from tests.prefixstore.families import FAMILIES
+from tests.prefixstore.texts import GAPS, PARTS, text
 from tests.recordings import VLLM_TRACE
 
 PROMPTS = examples(400, desk=80)

@@ -14,8 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "indexer"))
 
-from engine_model import EngineModel
-
 from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.follow.rank_ingest import RankIngest
@@ -31,6 +29,7 @@ from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from indexer.watch.watched_rank import WatchedRank
 from tests.examples import examples
+from tests.indexer.engine_model import EngineModel
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from pick_stand import QUIET, pod, prompt
 
 from router.drain import QUIET_SECONDS, Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.pick_stand import QUIET, pod, prompt
 
 LATE = "the router is about to end; ask another one"
 

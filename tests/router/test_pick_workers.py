@@ -12,13 +12,13 @@ from typing import Self
 import aiohttp
 import grpc.aio
 import pytest
-from pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
 
 from router.commands import doctor
 from router.commands import pick as ask_pick
 from router.commands.local.cluster import Process, Worker, WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=10_000)
 PROBE = "[probe]\ninterval-seconds = 0.05\n[events]\nstale-seconds = 0.05\n"

@@ -1,7 +1,7 @@
 """Memory of the KV cache as vLLM 0.32 works it out, for many models made up at random.
 
 Run by vLLM's interpreter: `VLLM_LOGGING_LEVEL=ERROR PYTHON tests/vllm/record_memory.py SCENARIOS FILE`.
-Writes gzipped JSON lines, a scenario and its outcome each; read by `tests/simworker/v1/test_memory.py`.
+Writes gzipped JSON lines, a scenario and its outcome each; read by `tests/simworker/v1/memory/test_memory.py`.
 """
 
 import gzip

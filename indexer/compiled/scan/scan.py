@@ -4,7 +4,7 @@ Scanning says of each batch whether it is *plain*: nothing but stores and remova
 extra keys are adapters and salts, written as engines write them. A plain batch becomes rows and arrays;
 any other one is left to the pure codec (`indexer.engines`), which decides what it means. So what is
 scanned must be what the codec would decode, and what is doubtful is not plain: the fuzzer and
-`tests/indexer/test_scan.py` hold it to that.
+`tests/indexer/compiled/test_scan.py` hold it to that.
 
 Nothing here trusts the bytes. Every read is tested against the batch's end, and the arrays that are
 written have as many elements as the batch has bytes, since each name and each token takes one at least,

@@ -1,0 +1,294 @@
+"""Engines as tokenizers: their own ids, in time, or a clear error; and the local one in their place."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from indexer.keys.token import pack_tokens
+from prefixstore.tokenizers import engine as engine_module
+from prefixstore.tokenizers.engine import Engine
+from prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
+from prefixstore.tokenizers.remote import ChatEncoder, RemoteSource, RemoteTokenizer, chat_text
+from prefixstore.tokenizers.source import FolderSource
+from prefixstore.tokenizers.tokenizer import (
+    ByteTokenizer,
+    FolderTokenizer,
+    InvalidTextError,
+    TokenizerUnavailableError,
+)
+from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
+from tests.fake_http import Answer, Asked
+
+PROMPT = "a prompt nobody may read"
+
+
+class Clock:
+    """A clock that goes on when it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeEngine]:
+    with FakeEngine() as fake:
+        yield fake
+
+
+@pytest.fixture
+def engine(fake: FakeEngine, clock: Clock) -> Iterator[Engine]:
+    engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
+    yield engine
+    engine.close()
+
+
+def test_it_tokenises_as_the_engines_own_does(engine: Engine) -> None:
+    remote, local = RemoteTokenizer(engine), ByteTokenizer()
+    for text in ("a", "Grüße, 世界", PROMPT * 100):
+        assert remote.encode([text.encode()], at_start=True) == local.encode(
+            [text.encode()], at_start=True
+        )
+    assert (remote.prefix, remote.suffix) == (local.prefix, local.suffix)
+    assert not remote.has_cuts
+
+
+def test_the_engine_is_asked_for_its_model_without_special_tokens(
+    engine: Engine, fake: FakeEngine
+) -> None:
+    RemoteTokenizer(engine).encode([PROMPT.encode()], at_start=True)
+    assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
+
+
+@pytest.mark.parametrize("key", ["", "sesame"])
+def test_the_engine_is_given_its_key_where_it_has_one(
+    fake: FakeEngine, clock: Clock, key: str
+) -> None:
+    engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
+    engine.tokenize(PROMPT, add_special_tokens=False)
+    engine.close()
+    headers = fake.asked[-1].headers
+    assert headers.get("Authorization") == (f"Bearer {key}" if key else None)
+
+
+def test_a_suffix_is_found_too(engine: Engine, fake: FakeEngine) -> None:
+    fake.answer = lambda asked: listed(
+        [1, 97, 2] if json.loads(asked.body)["add_special_tokens"] else [97]
+    )
+    remote = RemoteTokenizer(engine)
+    assert (remote.prefix, remote.suffix) == (pack_tokens([1]), pack_tokens([2]))
+
+
+def test_special_tokens_that_are_not_around_the_text_are_refused(
+    engine: Engine, fake: FakeEngine
+) -> None:
+    fake.answer = lambda asked: listed([json.loads(asked.body)["add_special_tokens"] + 5])
+    with pytest.raises(TokenizerUnavailableError, match="not put around"):
+        RemoteSource(engine).load()
+
+
+def test_a_chat_is_sent_as_it_is(engine: Engine, fake: FakeEngine) -> None:
+    remote = RemoteTokenizer(engine)
+    assert isinstance(remote, ChatEncoder)
+    body = {
+        "messages": [{"role": "user", "content": "hé"}],
+        "tools": [{"type": "function"}],
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "chat_template_kwargs": {"thinking": False},
+        "add_special_tokens": False,
+    }
+    expected = pack_tokens([BEGIN, *"hé".encode()])
+    assert remote.encode_chat(body) == expected
+    assert remote.chats.encode([chat_text(body).encode()], at_start=True) == [expected]
+    assert fake.bodies()[-2:] == [body | {"model": "demo"}] * 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"not json " + PROMPT.encode(),
+        b"[]",
+        b"{}",
+        b'{"tokens": "1"}',
+        b'{"tokens": [1.5]}',
+        b'{"tokens": [true]}',
+        b'{"tokens": [-1]}',
+        b'{"tokens": [4294967296]}',
+        b'{"tokens": [1, 2], "count": 3}',
+        b'{"tokens": ' + b"[" * 100_000,
+        b"\xff",
+    ],
+)
+def test_an_answer_that_is_none_is_refused_and_not_quoted(
+    engine: Engine, fake: FakeEngine, answer: bytes
+) -> None:
+    fake.answer = lambda _: Answer(200, answer)
+    with pytest.raises(TokenizerUnavailableError, match="the answer") as raised:
+        engine.tokenize(PROMPT, add_special_tokens=False)
+    assert fake.url in str(raised.value)
+    assert PROMPT not in str(raised.value)
+
+
+def test_an_answer_without_end_is_cut_off(
+    engine: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MAX_ANSWER_BYTES", 1000)
+    fake.answer = lambda _: listed([1] * 1000)
+    with pytest.raises(TokenizerUnavailableError, match="more than 1000 bytes"):
+        engine.tokenize(PROMPT, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("status", [302, 401, 404, 500, 503])
+def test_a_status_of_the_engines_making_is_named(
+    engine: Engine, fake: FakeEngine, status: int
+) -> None:
+    fake.answer = lambda _: Answer(status, headers={"Location": "/elsewhere"})
+    with pytest.raises(TokenizerUnavailableError, match=f"HTTP {status}"):
+        engine.tokenize(PROMPT, add_special_tokens=False)
+    assert len(fake.asked) == 1
+
+
+def test_what_the_engine_refuses_is_the_prompts_fault_and_the_engine_is_asked_on(
+    engine: Engine, fake: FakeEngine
+) -> None:
+    refusal = json.dumps({"error": {"message": "roles must alternate", "code": 400}}).encode()
+    fake.answer = lambda _: Answer(400, refusal)
+    for _ in range(2):
+        with pytest.raises(InvalidTextError, match="roles must alternate"):
+            engine.tokenize_chat({"messages": []})
+    assert len(fake.asked) == 2
+
+
+def test_an_engine_that_is_down_is_named(clock: Clock, held_port: int) -> None:
+    url = f"http://127.0.0.1:{held_port}"
+    engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
+    with pytest.raises(TokenizerUnavailableError, match=url):
+        RemoteSource(engine).load()
+    engine.close()
+
+
+def test_an_engine_that_is_slow_is_given_up_on(fake: FakeEngine, clock: Clock) -> None:
+    def never(_: Asked) -> Answer:
+        fake.gate.wait(60)
+        return Answer()
+
+    fake.answer = never
+    engine = Engine([fake.url], "demo", timeout=0.05, skip_for=5.0, clock=clock)
+    with pytest.raises(TokenizerUnavailableError, match=r"did not answer within 0\.05 s"):
+        engine.tokenize(PROMPT, add_special_tokens=False)
+    engine.close()
+
+
+def test_an_answer_that_trickles_is_given_up_on(
+    engine: Engine, fake: FakeEngine, clock: Clock
+) -> None:
+    def late(asked: Asked) -> Answer:
+        clock.now += 31
+        return tokenized(asked)
+
+    fake.answer = late
+    with pytest.raises(TokenizerUnavailableError, match="did not answer within 30 s"):
+        engine.tokenize(PROMPT, add_special_tokens=False)
+
+
+def test_the_next_engine_is_asked_and_the_failing_one_skipped_for_a_while(
+    fake: FakeEngine, clock: Clock
+) -> None:
+    with FakeEngine() as broken:
+        broken.answer = lambda _: Answer(500)
+        engine = Engine([broken.url, fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
+        for _ in range(3):
+            assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
+        assert (len(broken.asked), len(fake.asked)) == (1, 3)
+        clock.now += 5
+        broken.answer = tokenized
+        engine.tokenize("a", add_special_tokens=False)
+        engine.tokenize("a", add_special_tokens=False)
+        assert (len(broken.asked), len(fake.asked)) == (3, 3)
+        engine.close()
+
+
+def test_where_all_are_skipped_nobody_is_asked(
+    engine: Engine, fake: FakeEngine, clock: Clock
+) -> None:
+    fake.answer = lambda _: Answer(500)
+    for expected in ("HTTP 500", "failed less than 5 s ago"):
+        with pytest.raises(TokenizerUnavailableError, match=expected):
+            engine.tokenize("a", add_special_tokens=False)
+    assert len(fake.asked) == 1
+    fake.answer = tokenized
+    clock.now += 5
+    engine.tokenize("a", add_special_tokens=False)
+
+
+def test_a_lone_surrogate_is_the_texts_fault(engine: Engine, fake: FakeEngine) -> None:
+    with pytest.raises(InvalidTextError, match="surrogate"):
+        engine.tokenize("a\ud800", add_special_tokens=False)
+    with pytest.raises(InvalidTextError, match="surrogate"):
+        engine.tokenize_chat({"messages": [{"role": "user", "content": "\ud800"}]})
+    assert fake.asked == []
+
+
+def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
+    engine: Engine,
+    fake: FakeEngine,
+    clock: Clock,
+    model_folder: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    source = FallbackSource(engine, FolderSource(model_folder))
+    tokenizer = source.load()
+    local = FolderTokenizer(model_folder)
+    assert (tokenizer.prefix, tokenizer.vocab_size) == (local.prefix, local.vocab_size)
+    by_engine = ByteTokenizer().encode([PROMPT.encode()], at_start=True)
+    assert tokenizer.encode([PROMPT.encode()], at_start=True) == by_engine
+    fake.answer = lambda _: Answer(500)
+    for _ in range(3):
+        assert (
+            tokenizer.encode([PROMPT.encode()], at_start=True)
+            == local.encode([PROMPT.encode()], at_start=True)
+            != by_engine
+        )
+    assert source.stats.fallbacks == 3
+    assert caplog.text.count("the local tokenizer serves") == 1
+    with pytest.raises(TokenizerUnavailableError):
+        tokenizer.encode_chat({"messages": [{"role": "user", "content": PROMPT}]})
+    fake.answer = tokenized
+    clock.now += 5
+    assert tokenizer.encode([PROMPT.encode()], at_start=True) == by_engine
+    assert PROMPT not in caplog.text
+
+
+def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
+    clock: Clock, held_port: int, model_folder: Path
+) -> None:
+    url = f"http://127.0.0.1:{held_port}"
+    engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
+    tokenizer = FallbackSource(engine, FolderSource(model_folder)).load()
+    assert isinstance(tokenizer, FallbackTokenizer)
+    assert tokenizer.encode([b"a b"], at_start=True) == FolderTokenizer(model_folder).encode(
+        [b"a b"], at_start=True
+    )
+    engine.close()
+
+
+def test_without_the_fall_back_the_engine_serves_alone(
+    engine: Engine, fake: FakeEngine, tmp_path: Path
+) -> None:
+    source = FallbackSource(engine, FolderSource(tmp_path))
+    assert source.load().encode([b"a"], at_start=True) == [pack_tokens([97])]
+    fake.answer = lambda _: Answer(500)
+    with pytest.raises(TokenizerUnavailableError, match=r"tokenizer\.json.*HTTP 500"):
+        source.load()

@@ -1,0 +1,349 @@
+"""Calls of Pick to a service whose every wait is in a test's hands, and that are cancelled at any of them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Literal
+
+import grpc
+import grpc.aio
+import msgspec
+
+from indexer.keys.token import pack_tokens
+from indexer.shared.redis.command import Command
+from router.api.pick import PickAnswerer
+from router.api.service import RouterService
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.decisions import Decisions
+from router.drain import Drain
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.peers.received import Told
+from router.pick.group_window import GroupWindow
+from router.pick.picker import Picker
+from router.pick.weigh import Ask
+from router.pods.table import Pod, PodTable
+from router.prompt.reader import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
+from tests.router.pick.picker_parts import Parts
+
+BLOCKS = 4
+WINDOW_SECONDS = 0.05
+EVERY, OLDEST, NEWEST = slice(None), slice(1), slice(-1, None)
+When = Literal["waiting", "answered"]
+"""Whether a call is cancelled while it waits, or in the turn in which its wait is over."""
+
+
+class Cancelled:
+    """Awaits a coroutine, and cancels the task that does at its `at`-th wait."""
+
+    def __init__(self, call: Coroutine[Any, Any, None], at: int, when: When) -> None:
+        self._call = call
+        self._at = at
+        self._when = when
+
+    def __await__(self) -> Generator[Any, None, None]:
+        steps = self._call.__await__()
+        step: Callable[[], Any] = partial(steps.send, None)
+        waits = 0
+        while True:
+            try:
+                waited_for = step()
+            except StopIteration:
+                return
+            waits += 1
+            if waits == self._at:
+                self._cancel(waited_for)
+            try:
+                yield waited_for
+            except BaseException as error:  # noqa: BLE001  the coroutine is to have it
+                step = partial(steps.throw, error)
+            else:
+                step = partial(steps.send, None)
+
+    def _cancel(self, waited_for: "asyncio.Future[Any] | None") -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if waited_for is None or self._when == "waiting":
+            asyncio.get_running_loop().call_soon(task.cancel)
+        else:
+            # Before the task is told.
+            waited_for.add_done_callback(lambda _: task.cancel())
+
+
+class Waits:
+    """Waits of which a test says when they are over."""
+
+    def __init__(self) -> None:
+        self._open: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return sum(not one.done() for one in self._open)
+
+    async def wait(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._open.append(future)
+        await future
+
+    def over(self, which: slice) -> None:
+        """End some of the waits, which are in the order in which they began."""
+        self._open = [one for one in self._open if not one.done()]
+        for one in self._open[which]:
+            one.set_result(None)
+
+
+class SlowReader:
+    """Reads prompts as one does that asks a tokenizer."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+
+    async def read(self, message: pb.Prompt, timeout: float, *, may_reckon: bool) -> ReadPrompt:
+        del timeout, may_reckon
+        await self._waits.wait()
+        tokens = message.token_ids_packed
+        return ReadPrompt(TokenPrompt(message.model, tokens), 0, unread=7 * bool(message.lora))
+
+
+class SlowPicker:
+    """A picker whose shared index has to be asked."""
+
+    def __init__(self, picker: Picker, waits: Waits) -> None:
+        self._picker = picker
+        self._waits = waits
+
+    async def refresh(self, ask: Ask, timeout: float) -> None:
+        del ask, timeout
+        await self._waits.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._picker, name)
+
+
+class AbortedError(Exception):
+    """Ends a call with a status."""
+
+
+class Codes:
+    """A meter that keeps what calls ended as."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        del method, seconds
+        self.seen.append(code)
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        del prompt_tokens, matched_tokens
+        raise AssertionError("nothing is scored")
+
+
+class Context:
+    """A call's transport, which takes what is written when a test says so, or says that it is gone."""
+
+    def __init__(self, waits: Waits, *, is_gone: bool) -> None:
+        self.written: list[pb.PickResponse] = []
+        self._waits = waits
+        self._is_gone = is_gone
+
+    def time_remaining(self) -> None:
+        return None
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise AbortedError(code, details)
+
+    async def write(self, message: bytes) -> None:
+        await self._waits.wait()
+        if self._is_gone:
+            raise grpc.aio.InternalError("the stream is closed")
+        self.written.append(pb.PickResponse.FromString(message))
+
+
+class Calls:
+    """Calls of Pick to a service whose every wait is in a test's hands."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        # Its own would fire by the clock.
+        self.loop.call_later = self._call_later  # type: ignore[method-assign, assignment]
+        self._timers: list[tuple[float, asyncio.Handle]] = []
+        self.waits = Waits()
+        self.parts = Parts(pods=1, router="router-1")
+        blind = self.parts.ingest.add_blind("pod-blind", 0)
+        self.parts.pods.append(Pod("pod-blind", "blind:80", "m", (blind,), has_events=False))
+        self.decisions, self.attribution = Decisions(), Attribution()
+        picker = self.parts.picker
+        picker._witnesses = (self.decisions, self.attribution)
+        slow: Any = SlowPicker(picker, self.waits)
+        self.window = GroupWindow(
+            slow, seconds=WINDOW_SECONDS, size=2, clock=lambda: self.parts.now
+        )
+        self.picks = PickAnswerer(
+            SlowReader(self.waits),  # type: ignore[arg-type]
+            PodTable(self.parts.pods),
+            self.parts.ingest,
+            picker=slow,
+            window=self.window,
+            loads=self.parts.loads,
+            decisions=self.decisions,
+            attribution=self.attribution,
+            clock=lambda: self.parts.now,
+            wall_offset=0.0,
+        )
+        self.meter = Codes()
+        self.service = RouterService(
+            None,  # type: ignore[arg-type]
+            self.picks,
+            self.meter,
+            Drain(lambda: 0.0),
+            tokenize_seconds=1.0,
+        )
+        self.running: list[asyncio.Task[None]] = []
+        self.answered: list[tuple[pb.PickRequest, pb.PickResponse]] = []
+        """In the order in which they were."""
+        self.aborted: list[tuple[Any, ...]] = []
+        """Statuses and what they said."""
+        self.cancelled = 0
+
+    def _call_later(
+        self, seconds: float, call: Callable[..., None], *args: Any
+    ) -> asyncio.TimerHandle:
+        at = self.parts.now + seconds
+        handle = asyncio.TimerHandle(at, call, args, self.loop)
+        self._timers.append((at, handle))
+        return handle
+
+    @property
+    def timers(self) -> int:
+        """How many are to fire."""
+        return sum(not handle.cancelled() for _, handle in self._timers)
+
+    def start(
+        self,
+        prompt: int,
+        *,
+        at: int = 0,
+        when: When = "waiting",
+        is_gone: bool = False,
+        is_unread: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Start a call, which is cancelled at its `at`-th wait; 0: never."""
+        tokens = pack_tokens(range(1000 * prompt, 1000 * prompt + 16 * BLOCKS + 1))
+        message = pb.Prompt(model="m", token_ids_packed=tokens, lora="x" * is_unread)
+        request = pb.PickRequest(prompt=message, **fields)
+        context = Context(self.waits, is_gone=is_gone)
+        call = self.service.Pick(request.SerializeToString(), context)  # type: ignore[arg-type]
+
+        async def run() -> None:
+            try:
+                await Cancelled(call, at, when)
+            except AbortedError as error:
+                self.aborted.append(error.args)
+                return
+            self.answered.append((request, context.written[0]))
+
+        self.running.append(self.loop.create_task(run()))
+        self.turns()
+
+    def turns(self) -> None:
+        """Let everything happen that waits for no one."""
+
+        async def pass_turns() -> None:
+            for _ in range(16):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(pass_turns())
+        for task in [task for task in self.running if task.done()]:
+            self.running.remove(task)
+            self.cancelled += task.cancelled()
+            if not task.cancelled():
+                task.result()
+
+    def go_on(self, which: slice = EVERY) -> None:
+        """End waits that are not for time."""
+        self.waits.over(which)
+        self.turns()
+
+    def pass_time(self, seconds: float) -> None:
+        self.parts.now += seconds
+        due = [handle for at, handle in self._timers if at <= self.parts.now]
+        self._timers = [timer for timer in self._timers if timer[0] > self.parts.now]
+        for handle in due:
+            if not handle.cancelled():
+                handle._run()
+        self.turns()
+
+    def finish(self) -> None:
+        """Let all calls end."""
+        while self.running:
+            self.go_on()
+            self.pass_time(WINDOW_SECONDS)
+
+    def told(self) -> Told:
+        """Return what other routers would be told now."""
+        peers = self.parts.peers
+        assert peers is not None
+        # Whether or not it has changed.
+        peers._told_at = float("-inf")
+        for ask in peers.ask(self.parts.now):
+            if isinstance(ask, Command) and ask.words[0] == "SET":
+                return msgspec.msgpack.decode(ask.words[2], type=Told)
+        raise AssertionError("nothing was told")
+
+    def check(self) -> None:
+        self.parts.bookings.check()
+        self.parts.picker.check()
+        self.parts.believed.check()
+        self.parts.sessions.check()
+        self.window.check()
+        self.picks._underway.check()
+        self.decisions.check()
+        self.attribution.check()
+
+    def check_over(self) -> None:
+        """Check that no call waits for anything."""
+        assert not self.running
+        assert not len(self.waits)
+        assert not self.timers
+        assert not len(self.window)
+        assert not len(self.picks._underway)
+        assert not asyncio.all_tasks(self.loop)
+
+    def check_left(self) -> None:
+        """Check that all which is left, once every call has ended, is of those that were answered."""
+        self.check_over()
+        picked = [(asked, got) for asked, got in self.answered if not asked.shadow]
+        kept = self.parts.picker
+        assert len(kept) == len(self.answered)
+        placed = [kept.get(got.booking_id) for _, got in self.answered]
+        booked = sum((one.booking is not None) + (one.decoding is not None) for one in placed)
+        assert len(self.parts.bookings) == booked
+        assert self.parts.believed.stats().tickets == len(picked)
+        assert sum(rank.in_flight for rank in self.told().ranks) == booked
+        sessions: dict[str, tuple[str, int]] = {}
+        assumed: dict[bytes, int] = {}
+        for asked, got in picked:
+            best = got.candidates[0]
+            if asked.session_id:
+                sessions[asked.session_id] = best.pod, best.rank
+            if best.pod == "pod-blind":
+                assumed[asked.prompt.token_ids_packed] = BLOCKS
+        for session in "ab":
+            assert self.parts.sessions.get(session, self.parts.now) == sessions.get(session)
+        assert self.parts.believed.count("pod-blind", 0) == sum(assumed.values())
+        states = [one.state for one in self.decisions.listed()]
+        assert states.count(pb.Decision.PICKED) == len(self.answered)
+        assert states.count(pb.Decision.CANCELLED) == kept.withdrawn
+        assert sum(row.requests for row in self.attribution.rows()) == len(picked)
+        assert self.meter.seen.count("OK") == len(self.answered)
+        assert self.meter.seen.count("CANCELLED") == self.cancelled
+        assert len(self.meter.seen) == len(self.answered) + self.cancelled
+        for _, got in self.answered:
+            assert kept.ended(got.booking_id, "failed", self.parts.now)
+        assert not len(self.parts.bookings)
+        assert not self.parts.believed.stats().tickets
+        assert not self.told().ranks
+
+    def close(self) -> None:
+        self.loop.close()

@@ -1,0 +1,115 @@
+"""Configuration: what is wrong is refused, named with its key and line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from router.commands import check_config
+from router.config.read import ConfigError, load, parse
+from router.config.toml_lines import find_line
+
+BAD = sorted((Path(__file__).parents[2] / "badconfig").glob("*.toml"))
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_each_mistake_is_named_with_its_line(path: Path) -> None:
+    expected = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# expect: ")
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert expected in str(raised.value)
+    assert str(raised.value).startswith(str(path))
+
+
+def test_there_is_a_file_for_many_mistakes() -> None:
+    assert len(BAD) >= 15
+
+
+def test_the_example_configuration_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_config.main([str(ROOT / "deploy" / "warmpath.toml")]) == 0
+    assert "ok" in capsys.readouterr().out
+
+
+def test_defaults_listen_on_loopback() -> None:
+    config = parse('[[models]]\nname = "m"\n', "text")
+    assert config.server.listen.startswith("127.0.0.1:")
+    assert config.server.metrics_listen.startswith("127.0.0.1:")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+
+
+TEXT = """\
+top = 1
+[a]
+b = 2
+c.d = 3
+[[list]]
+x = 1
+[[list]]
+x = 2
+inline = { y = 1 }
+[list.sub]
+z = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("top",), 1),
+        (("a",), 2),
+        (("a", "b"), 3),
+        (("a", "c", "d"), 4),
+        (("list", 0, "x"), 6),
+        (("list", 1), 7),
+        (("list", 1, "x"), 8),
+        (("list", 1, "inline", "y"), 9),
+        (("list", 1, "sub", "z"), 11),
+        (("nowhere",), 1),
+    ],
+)
+def test_the_line_of_a_key_is_found(path: tuple[str | int, ...], line: int) -> None:
+    assert find_line(TEXT, path) == line
+
+
+def test_a_file_nested_beyond_reason_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nested"):
+        parse("x = " + "[" * 5000 + "]" * 5000, "text")
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "bom.toml"
+    path.write_bytes(b'\xef\xbb\xbf[[models]]\nname = "m"\n')
+    assert load(path).models[0].name == "m"
+
+
+def test_pods_of_every_engine_and_way_are_accepted() -> None:
+    pods = [
+        'engine = "sglang"\nevents = "tcp://h:1"\nreplay = "tcp://h:2"',
+        'engine = "trtllm"\nevents = "http://h:8000/kv_cache_events"\nblock-size = 64',
+        'watch = "h:7500"\nranks = 4',
+        'events = "tcp://h:5557"\nranks = 2\nfirst-rank = 4',
+        'events = "tcp://h:5557"\nranks = 2\nfirst-rank = 6',
+        'topic = "kv@a"\nevents = "tcp://shared:1"',
+        'topic = "kv@b"\nevents = "tcp://shared:1"',
+    ]
+    text = '[[models]]\nname = "m"\n' + "".join(
+        f'[[pods]]\nid = "p{number}"\nmodel = "m"\naddress = "h:8000"\n{pod}\n'
+        for number, pod in enumerate(pods)
+    )
+    assert len(parse(text, "text").pods) == len(pods)
+
+
+def test_an_index_that_this_machine_has_no_memory_for_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "warmpath.toml"
+    file.write_text('[[models]]\nname = "m"\n[index]\nmax-bytes = 64_000_000_000\n', "utf-8")
+    limited = ["bash", "-c", 'ulimit -v 8000000; exec "$@"', "limited"]
+    command = [*limited, sys.executable, "-m", "router", "check-config", str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert f"{file}:4: index.max-bytes: is 64000000000, more than this machine has" in found.stderr

@@ -1,0 +1,154 @@
+"""The ring of last decisions, and candidates as messages."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from router.diagnosis.decisions import ENDS, MOST_CANDIDATES, Decisions
+from router.load.table import Part
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.candidate_message import candidate_message, source_message
+from router.pick.pending import Placed
+from tests.examples import examples
+from tests.router.pick.weighed import choice, follow, option, placed
+
+
+def test_a_candidate_as_pick_gives_it_has_no_details() -> None:
+    one = candidate_message(option("pod-a", 800, arriving=960, wait=0.25), 1000.0)
+    assert not one.HasField("details")
+    assert (one.pod, one.rank, one.address) == ("pod-a", 0, "pod-a:8000")
+    assert (one.matched_tokens, one.believed_tokens, one.outstanding_tokens) == (960, 160, 70)
+    assert one.predicted_ttft == one.cost == 0.25 + 0.64
+    assert (one.trust.level, one.trust.since) == (pb.Trust.EXACT, 1005.0)
+
+
+def test_details_say_what_the_cost_is_made_of_and_where_the_load_is_from() -> None:
+    parts = [Part("booked wait", 0.25, "bookings", 0.0), Part("queue", 3, "engine", 1.5)]
+    details = candidate_message(option("pod-a", 800, arriving=960, wait=0.25), 0.0, parts).details
+    assert details.tiers == [pb.TierTokens(tier="gpu", tokens=800)]
+    assert (details.arriving_tokens, details.assumed_tokens) == (960, 0)
+    assert (details.wait_seconds, details.prefill_seconds) == (0.25, 0.64)
+    assert (details.load_source, details.load_age) == ("engine", 1.5)
+    assert {term.name: term.value for term in details.terms} == {"wait": 0.25, "prefill": 0.64}
+    booked = candidate_message(option("pod-a"), 0.0, parts[:1]).details
+    assert booked.load_source == "bookings"
+    assert not booked.HasField("load_age")
+
+
+def test_the_source_is_told_with_what_it_is_known_to_hold() -> None:
+    made = choice(option("cold"), option("busy", 800, arriving=960, wait=9.0))
+    assert made.source is not None
+    told = source_message(made.source)
+    assert told == pb.Source(pod="busy", address="busy:8000", matched_tokens=800)
+
+
+def pick(decisions: Decisions, pods: Sequence[str] = "ab", model: str = "m") -> Placed:
+    made = choice(*(option(pod, 800 - 16 * at) for at, pod in enumerate(pods)))
+    one = placed(made, model=model)
+    decisions.picked(one, made)
+    return one
+
+
+def test_a_decision_keeps_its_best_candidates_and_the_reason() -> None:
+    decisions = Decisions(wall_offset=1000.0)
+    pick(decisions, "abcdef")
+    (told,) = decisions.listed()
+    assert [one.pod for one in told.candidates] == list("abcd")
+    assert all(one.HasField("details") for one in told.candidates)
+    assert told.reason.startswith("a has 800 of 1,600 tokens cached")
+    assert told.at == 1100.0
+    assert (told.state, told.pod) == (pb.Decision.PICKED, "a")
+    assert not told.HasField("cached_tokens")
+    assert not told.HasField("ttft")
+
+
+def test_what_became_of_a_pick_is_followed() -> None:
+    decisions = Decisions()
+    one = pick(decisions)
+    follow(one, "b")
+    decisions.started(one, 100.1)
+    assert decisions.listed()[0].state == pb.Decision.STARTED
+    decisions.first_token(one, 100.5)
+    decisions.told(one, 640, None)
+    decisions.started(one, 100.6)
+    told = decisions.listed()[0]
+    assert told.state == pb.Decision.FIRST_TOKEN
+    assert (told.pod, told.cached_tokens, told.ttft) == ("b", 640, 0.5)
+    decisions.ended(one, "finished", 101.0)
+    assert decisions.listed()[0].state == pb.Decision.FINISHED
+
+
+def test_decisions_are_listed_newest_first_by_model_and_by_the_pod_they_chose() -> None:
+    decisions = Decisions()
+    picks = [pick(decisions, "ab"), pick(decisions, "ba"), pick(decisions, "ab", model="n")]
+    names = [one.booking_id for one in picks]
+
+    def listed(limit: int = 0, model: str = "", pod: str = "") -> list[str]:
+        return [one.booking_id for one in decisions.listed(limit, model=model, pod=pod)]
+
+    assert listed() == names[::-1]
+    assert listed(limit=2) == names[:0:-1]
+    assert listed(model="m") == [names[1], names[0]]
+    assert listed(pod="a") == [names[2], names[0]]
+    assert listed(model="m", pod="a", limit=1) == [names[0]]
+    assert listed(model="nowhere") == []
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_only_the_last_ones_are_kept(most: int) -> None:
+    decisions = Decisions(most)
+    picks = [pick(decisions) for _ in range(5)]
+    for one in picks:
+        decisions.ended(one, "expired", 700.0)
+    last = [one.booking_id for one in picks[::-1]][:most]
+    assert [one.booking_id for one in decisions.listed()] == last
+    decisions.check()
+
+
+class AnyReports(RuleBasedStateMachine):
+    """Picks and reports in any order, of decisions that are kept and of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decisions = Decisions(4)
+        self.picks: list[Placed] = []
+        self.states: dict[str, int] = {}
+
+    @rule(pods=st.permutations("abcdef"), count=st.integers(1, 6))
+    def pick(self, pods: list[str], count: int) -> None:
+        one = pick(self.decisions, pods[:count])
+        self.picks.append(one)
+        self.states[one.booking_id] = pb.Decision.PICKED
+
+    @precondition(lambda self: self.picks)
+    @rule(data=st.data(), event=st.sampled_from(["started", "first_token", *ENDS]))
+    def report(self, data: st.DataObject, event: str) -> None:
+        one = data.draw(st.sampled_from(self.picks))
+        state = self.states[one.booking_id]
+        if event == "started":
+            self.decisions.started(one, 101.0)
+            state = max(state, pb.Decision.STARTED)
+        elif event == "first_token":
+            self.decisions.first_token(one, 102.0)
+            state = pb.Decision.FIRST_TOKEN
+        else:
+            # The picker tells nothing after an end.
+            self.picks.remove(one)
+            self.decisions.ended(one, event, 103.0)  # type: ignore[arg-type]
+            state = ENDS[event]  # type: ignore[index]
+        self.states[one.booking_id] = state
+
+    @invariant()
+    def the_last_ones_are_listed_as_they_are(self) -> None:
+        self.decisions.check()
+        last = list(self.states.items())[::-1][:4]
+        listed = self.decisions.listed()
+        assert [(one.booking_id, one.state) for one in listed] == last
+        assert all(len(one.candidates) <= MOST_CANDIDATES for one in listed)
+
+
+TestAnyReports = AnyReports.TestCase
+TestAnyReports.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

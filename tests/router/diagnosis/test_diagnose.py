@@ -1,0 +1,125 @@
+"""Diagnose: the answer made of attribution, the ranks' state and the load that was seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from indexer.trust import Level, Trust
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.diagnose import diagnose
+from router.load.bookings import Bookings
+from router.load.engine_metrics import Observed
+from router.load.table import LoadTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pods.table import Pod, Status
+from tests.router.pick.weighed import FakeRank, choice, option, placed
+
+NOW = 1000.0
+
+
+def loads() -> LoadTable:
+    bookings = Bookings(expire_after=600.0, most=10, new_id=lambda: "b")
+    return LoadTable(bookings, stale_seconds=5.0)
+
+
+def pod(name: str, model: str = "m", *, healthy: bool | None = None) -> Pod:
+    return Pod(name, f"{name}:8000", model, (FakeRank(name),), Status(healthy))  # type: ignore[arg-type]
+
+
+def test_rows_shadows_and_findings_are_told_by_model() -> None:
+    attribution = Attribution()
+    for model in ("m", "n"):
+        made = choice(option("a", 800))
+        one = placed(made, model=model)
+        attribution.picked(one, made)
+        attribution.told(one, 640, None)
+        shadow = placed(made, model=model, shadow=True)
+        attribution.picked(shadow, made)
+    whole = diagnose("", [pod("a"), pod("a", "n")], attribution, loads(), now=NOW)
+    assert [row.model for row in whole.attributions] == ["m", "n"]
+    told = diagnose("m", [pod("a"), pod("a", "n")], attribution, loads(), now=NOW)
+    assert told.attributions == [
+        pb.Attribution(
+            pod="a",
+            model="m",
+            requests=1,
+            prompt_tokens=1600,
+            available_tokens=800,
+            captured_tokens=800,
+            reported_requests=1,
+            reported_prompt_tokens=1600,
+            predicted_tokens=800,
+            delivered_tokens=640,
+        )
+    ]
+    assert not told.findings
+
+
+def test_events_in_the_open_are_told_once_a_model() -> None:
+    pods = [pod("a"), pod("b"), pod("c", "n")]
+    for one in pods[:2]:
+        one.exposed = f"tcp://{one.id}:5557"
+    [found] = diagnose("", pods, Attribution(), loads(), now=NOW).findings
+    assert (found.model, found.pod, found.kind) == ("m", "", "plain-text")
+    assert "events of 2 pods" in found.text
+    assert "pod a from tcp://a:5557" in found.text
+
+
+def test_a_shadow_is_told() -> None:
+    attribution = Attribution()
+    made = choice(option("a", 800), option("b"))
+    one = placed(made)
+    one.shadow = True
+    attribution.picked(one, made)
+    attribution.ended(one, "finished", NOW)
+    told = diagnose("", [], attribution, loads(), now=NOW)
+    assert told.shadows == [
+        pb.Shadow(
+            model="m",
+            requests=1,
+            prompt_tokens=1600,
+            chosen_tokens=800,
+            warmpath_tokens=800,
+            chosen_ttft=0.8,
+            warmpath_ttft=0.8,
+            agreed=1,
+        )
+    ]
+
+
+def test_a_load_counts_as_told_while_it_is_fresh() -> None:
+    table = loads()
+    table.observe("a", 0, Observed(running=1, waiting=0, kv_usage=0.1, at=NOW))
+    pods = [pod("a", healthy=True)]
+    assert not diagnose("", pods, Attribution(), table, now=NOW + 1).findings
+    (found,) = diagnose("", pods, Attribution(), table, now=NOW + 60).findings
+    assert (found.pod, found.model, found.kind) == ("a", "m", "load")
+
+
+@pytest.mark.parametrize("level", [Level.DEGRADED, Level.STALE])
+def test_a_ranks_trust_is_looked_at(level: Level) -> None:
+    ill = pod("a")
+    ill.ranks[0].trust = Trust(level, "a gap", 5.0)  # type: ignore[misc]
+    found = diagnose("", [ill, pod("b")], Attribution(), loads(), now=NOW).findings
+    assert [(one.pod, one.kind) for one in found] == [("a", "trust")]
+
+
+def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
+    attribution = Attribution()
+    for name in ("a", "b", "c"):
+        made = choice(option(name))
+        attribution.picked(placed(made), made)
+        row = attribution.row(name, "m")
+        assert row is not None
+        row.evidence.factors[0] = 3.0 if name == "c" else 1.1
+    found = diagnose("", [pod(name) for name in "abc"], attribution, loads(), now=NOW).findings
+    assert [(one.pod, one.kind) for one in found] == [("c", "calibration")]
+    assert "2.7 times" in found[0].text
+
+
+def test_a_pod_that_is_followed_through_the_shared_index_is_told_of_it() -> None:
+    ill = replace(pod("a"), shared="redis://h:1 under prefix 'x'")
+    ill.ranks[0].trust = Trust(Level.STALE, "the shared index: refused", NOW - 20)  # type: ignore[misc]
+    (found,) = diagnose("", [ill], Attribution(), loads(), now=NOW).findings
+    assert (found.pod, found.kind) == ("a", "shared-index")
+    assert "redis://h:1 under prefix 'x'" in found.text

@@ -1,0 +1,362 @@
+"""Routers that share bookings through real servers: Redis 6.2, Valkey 9 and a cluster."""
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import grpc
+import pytest
+
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Redis, Reply
+from indexer.shared.redis.connect import RedisSettings, connect
+from router.load.bookings import Bookings, Work
+from router.load.table import LoadTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.peers import booking_id
+from router.peers import run as share_bookings
+from router.peers.exchange import PeerBookings
+from router.peers.run import sharing
+from scorer.policies.warmpath import Warmpath
+from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
+
+POLICY = Warmpath()
+
+
+class Sharer:
+    """A router as far as it shares bookings, on this loop's clock."""
+
+    def __init__(self, prefix: str) -> None:
+        self.name = booking_id.new_router()
+        self.bookings = Bookings(
+            expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
+        )
+        self.peers = PeerBookings(self.name, Names(prefix), self.bookings)
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.told)
+        self.reports: list[bytes] = []
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def book(self, pod: str = "p") -> str:
+        return self.bookings.book(Work("m", pod, 0, 100, 28, 1.0), self.now).id
+
+    def in_flight(self, pod: str = "p") -> int:
+        return self.loads.load(pod, 0, self.now).in_flight
+
+    @asynccontextmanager
+    async def sharing(self, url: str) -> AsyncIterator[Redis]:
+        redis = await connect(RedisSettings(url))
+        clock = asyncio.get_running_loop().time
+        try:
+            async with sharing(
+                self.peers,
+                self.loads,
+                redis,
+                reported=self.reports.append,
+                rng=Random(1),
+                clock=clock,
+            ):
+                yield redis
+        finally:
+            await redis.close()
+
+
+async def wait_until(holds: Callable[[], object]) -> None:
+    """Wait until something holds; the test's own time bounds it."""
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture(params=["redis", "valkey", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    name = {"redis": "redis_server", "valkey": "valkey_server", "cluster": "redis_cluster"}
+    server: RedisServer | RedisCluster = request.getfixturevalue(name[request.param])
+    return server.url
+
+
+async def test_three_routers_tell_each_other_and_hand_reports_on(
+    url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A server that is late on a busy machine is no failure here.
+    monkeypatch.setattr(share_bookings, "TIMEOUT_SECONDS", 60.0)
+    routers = [Sharer(prefix) for _ in range(3)]
+    async with AsyncExitStack() as stack:
+        for router in routers:
+            await stack.enter_async_context(router.sharing(url))
+        names = [router.book() for router in routers for _ in range(2)]
+        await wait_until(lambda: all(router.in_flight() == 6 for router in routers))
+        assert routers[0].peers.hand_on(names[-1], b"first", routers[0].now)
+        assert routers[0].peers.hand_on(names[-1], b"second", routers[0].now)
+        await wait_until(lambda: len(routers[2].reports) == 2)
+        assert routers[2].reports == [b"first", b"second"]
+        assert not routers[1].reports
+        routers[2].bookings.finish(names[-1], routers[2].now)
+        await wait_until(lambda: all(router.in_flight() == 5 for router in routers))
+        assert all(not router.peers.failures for router in routers)
+
+
+async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_what_expires(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names = Names(prefix)
+    killed, other = Sharer(prefix), Sharer(prefix)
+    async with other.sharing(redis_server.url) as redis:
+        await redis.run(killed.peers.ask(killed.now), timeout=5.0)
+        killed_key = names.load(killed.name)
+        async with Sharer(prefix).sharing(redis_server.url):
+            await wait_until(lambda: other.peers.told.routers(other.now) == 2)
+        await wait_until(lambda: other.peers.told.routers(other.now) < 2)
+        assert other.peers.hand_on(booking_id.new_id(killed.name), b"report", other.now)
+        await wait_until(lambda: other.peers.relay.handed_on)
+        with redis_server.client() as client:
+            for key in (killed_key, names.load(other.name), names.reports(killed.name)):
+                assert 0 < client.pttl(key) <= 60_000, key
+            assert client.pttl(names.routers) > 0
+    with redis_server.client() as client:
+        keys = {key.decode() for key in client.keys(f"{prefix}:*")}
+        assert keys <= {names.routers, killed_key, names.reports(killed.name)}
+        assert client.hkeys(names.routers) == [killed.name.encode()]
+
+
+async def test_after_a_bug_bookings_are_shared_again(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Sharer(prefix), Sharer(prefix)
+    answer, bugs = one.peers.answer, [RuntimeError("a bug")]
+
+    def buggy(replies: Sequence[Reply], now: float) -> list[bytes]:
+        if bugs:
+            raise bugs.pop()
+        return answer(replies, now)
+
+    monkeypatch.setattr(one.peers, "answer", buggy)
+    async with one.sharing(redis_server.url), other.sharing(redis_server.url):
+        other.book()
+        await wait_until(lambda: one.in_flight() == 1)
+    assert not bugs
+
+
+async def test_routers_that_were_not_heard_of_for_long_are_forgotten(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names = Names(prefix)
+    gone, resting = booking_id.new_router(), booking_id.new_router()
+    with redis_server.client() as client:
+        seconds, _ = client.time()
+        for name, ago in ((gone, 61), (resting, 30)):
+            client.hset(names.routers, name, str((seconds - ago) * 1000))
+        one = Sharer(prefix)
+        async with one.sharing(redis_server.url):
+            await wait_until(lambda: one.peers.tells)
+            assert set(client.hkeys(names.routers)) == {resting.encode(), one.name.encode()}
+            assert one.peers.told.routers(one.now) == 0
+
+
+async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
+    prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    one, other = Sharer(prefix), Sharer(prefix)
+    with RedisServer() as server:
+        async with one.sharing(server.url), other.sharing(server.url):
+            one.book()
+            await wait_until(lambda: other.in_flight() == 1)
+            server.kill()
+            await wait_until(lambda: not other.peers.is_connected)
+            other.book()
+            await wait_until(lambda: other.in_flight() == 1)
+            assert other.peers.told.routers(other.now) == 0
+            server.restart()
+            await wait_until(lambda: one.in_flight() == other.in_flight() == 2)
+            assert other.peers.is_connected
+    said = [record.message for record in caplog.records]
+    assert sum("not shared with other routers" in line for line in said) >= 2
+    assert sum("shared with other routers again" in line for line in said) >= 2
+
+
+# Whole routers
+
+PODS = "abcdefgh"
+EIGHT = QUIET + UNENDING + "".join(pod(name) for name in PODS)
+ROUND = 10
+"""Picks that each router gets before the two are let tell each other."""
+
+
+def shared_index(url: str, prefix: str) -> str:
+    return f'[shared-index]\nurl = "{url}"\nprefix = "{prefix}"\nshare-bookings = true\n'
+
+
+@asynccontextmanager
+async def two_routers(folder: Path, url: str, prefix: str) -> AsyncIterator[tuple[Stand, Stand]]:
+    tables = EIGHT + shared_index(url, prefix)
+    async with (
+        standing(folder, tables, metrics="127.0.0.1:0") as one,
+        standing(folder, tables, metrics="127.0.0.1:0") as other,
+    ):
+        yield one, other
+
+
+async def in_flight(stand: Stand) -> dict[str, int]:
+    told = by_pod((await stand.explain(prompt(10, first=7))).candidates)
+    return {name: one.details.in_flight for name, one in told.items()}
+
+
+async def metric(stand: Stand, name: str) -> float:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"http://{stand.http_address}/metrics") as response,
+    ):
+        page = await response.text()
+    found = re.search(rf"^warmpath_shared_bookings_{name} (\S+)$", page, re.MULTILINE)
+    assert found, page
+    return float(found[1])
+
+
+async def burst(stands: Sequence[Stand]) -> list[str]:
+    """Let each pick for the same new prompt, all at once; return the pods."""
+    same = prompt(8000)
+    picked = [stand.pick(same) for stand in stands for _ in range(ROUND)]
+    return [answer.candidates[0].pod for answer in await asyncio.gather(*picked)]
+
+
+def assert_within_margin(counts: Counter[str], total: int) -> None:
+    """Assert that no pod has more than the policy's margin, and what one router alone cannot know."""
+    margin = POLICY.load_margin * total / len(PODS) + POLICY.load_slack + ROUND
+    assert max(counts.values()) <= margin, counts
+
+
+async def test_a_burst_at_two_routers_spreads_within_the_margin_of_one(
+    tmp_path: Path, redis_server: RedisServer, prefix: str
+) -> None:
+    counts: Counter[str] = Counter()
+    async with two_routers(tmp_path, redis_server.url, prefix) as stands:
+        for _ in range(10):
+            counts.update(await burst(stands))
+
+            async def all_know() -> bool:
+                told = [await in_flight(stand) for stand in stands]
+                return all(one == {name: counts[name] for name in PODS} for one in told)
+
+            await until(all_know)
+            assert_within_margin(counts, counts.total())
+        assert [await metric(stand, "routers") for stand in stands] == [1.0, 1.0]
+        assert len(counts) == len(PODS)
+
+
+async def test_picks_go_on_when_redis_is_killed_in_the_middle_and_metrics_say_so(
+    tmp_path: Path, prefix: str
+) -> None:
+    counts: Counter[str] = Counter()
+    with RedisServer() as server:
+        async with two_routers(tmp_path, server.url, prefix) as stands:
+            counts.update(await burst(stands))
+
+            async def both_know() -> bool:
+                return [sum((await in_flight(stand)).values()) for stand in stands] == [20, 20]
+
+            await until(both_know)
+            server.kill()
+            for _ in range(5):
+                counts.update(await burst(stands))
+            assert counts.total() == 120, "none failed"
+
+            async def is_alone() -> bool:
+                told = [await metric(stand, "connected") for stand in stands]
+                told += [await metric(stand, "routers") for stand in stands]
+                return not any(told)
+
+            await until(is_alone)
+            assert [sum((await in_flight(stand)).values()) for stand in stands] == [60, 60]
+            server.restart()
+
+            async def both_know_all() -> bool:
+                return [sum((await in_flight(stand)).values()) for stand in stands] == [120, 120]
+
+            await until(both_know_all)
+            assert await metric(stands[0], "connected") == 1.0
+
+
+async def test_picks_do_not_wait_for_a_redis_that_hangs(tmp_path: Path, prefix: str) -> None:
+    with RedisServer() as server:
+        async with two_routers(tmp_path, server.url, prefix) as stands:
+            server.pause()
+            try:
+                assert len(await burst(stands)) == 2 * ROUND
+                answer = await stands[0].pick(prompt(100))
+                assert await stands[0].report(answer.booking_id, "FINISHED")
+
+                async def is_said() -> bool:
+                    return not await metric(stands[0], "connected")
+
+                await until(is_said)
+            finally:
+                server.resume()
+
+
+async def test_reports_may_go_to_either_router(
+    tmp_path: Path, redis_server: RedisServer, prefix: str
+) -> None:
+    async with two_routers(tmp_path, redis_server.url, prefix) as (one, other):
+        answer = await one.pick(prompt())
+        name, elsewhere = answer.booking_id, answer.candidates[1].pod
+
+        async def other_knows() -> bool:
+            return sum((await in_flight(other)).values()) == 1
+
+        await until(other_knows)
+        code, said = await other.refused(other.report(name, "STARTED", pod="x"))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "the router knows no such pod" in said
+        assert await other.report(name, "STARTED", pod=elsewhere)
+        assert await other.report(name, "FIRST_TOKEN")
+        counts = {"cached_tokens": 0, "prompt_tokens": 100, "output_tokens": 7}
+        assert await other.report(name, "FINISHED", **counts)
+
+        async def is_over() -> bool:
+            [decision] = await one.decisions()
+            return decision.state == pb.Decision.FINISHED
+
+        await until(is_over)
+        [decision] = await one.decisions()
+        assert (decision.pod, decision.cached_tokens) == (elsewhere, 0)
+        assert await metric(one, "reports_received_total") == 3
+        assert not await one.report(name, "FINISHED")
+        assert not await other.report("0" * 12 + "-" + "0" * 16, "FINISHED")
+
+
+async def test_a_callers_name_ends_its_picks_at_every_router(
+    tmp_path: Path, redis_server: RedisServer, prefix: str
+) -> None:
+    async with two_routers(tmp_path, redis_server.url, prefix) as (one, other):
+
+        async def booked(count: int) -> None:
+            async def is_so() -> bool:
+                told = [sum((await in_flight(stand)).values()) for stand in (one, other)]
+                return told == [count, count]
+
+            await until(is_so)
+
+        answer = await one.pick(prompt(), booking_id="call-1")
+        assert answer.booking_id == "call-1"
+        await booked(1)
+        assert await other.report("call-1", "FAILED"), "of a pick whose answer its caller never saw"
+        await booked(0)
+        await one.pick(prompt(), booking_id="call-2")
+        await other.pick(prompt(), booking_id="call-2")
+        await booked(2)
+        assert await other.report("call-2", "FINISHED", cached_tokens=0, prompt_tokens=100)
+        await booked(0)
+        states = [decision.state for decision in await one.decisions()]
+        assert states == [pb.Decision.FAILED, pb.Decision.FAILED]
+        [decision] = await other.decisions()
+        assert decision.state == pb.Decision.FINISHED

@@ -1,0 +1,279 @@
+"""What is booked and believed where a pick goes, from its choice to its end."""
+
+from collections import Counter
+
+import pytest
+
+from indexer.keys.word import pack_words
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.trust import Level
+from indexer.watch.watched_rank import WatchedRank
+from router.pods.table import Pod
+from scorer.prefill import PrefillModel
+from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
+
+
+def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
+    parts = Parts()
+    booking_id, choice = parts.choose()
+    again = parts.weigh()
+    there = next(one for one in again.options if one.pod.id == first(choice))
+    assert there.match.arriving_tokens == 1600
+    assert there.match.known_tokens == 0
+    assert there.candidate.cached == 1600
+    parts.picker.ended(booking_id, "failed", parts.now)
+    assert all(one.match.matched_tokens == 0 for one in parts.weigh().options)
+
+
+def siblings(requests: int, seconds: float) -> tuple[list[str], int]:
+    """Pick for so many requests of one prompt of 8,192 tokens, `seconds` apart, on 8 idle pods.
+
+    Return where they went, and how many of them had it to compute.
+    """
+    parts = Parts(pods=8, max_believed_blocks=1_000_000)
+    prompt = KeyedPrompt(range(1, 513))
+    pods, computing = [], 0
+    for _ in range(requests):
+        _, choice = parts.choose(prompt=prompt)
+        pods.append(first(choice))
+        computing += choice.options[0].candidate.cached < 8192
+        parts.now += seconds
+    return pods, computing
+
+
+def test_siblings_that_come_at_once_wait_for_one_prefill() -> None:
+    pods, computing = siblings(8, 0.0006)
+    assert computing <= 2
+    assert len(set(pods)) <= 2
+
+
+def test_a_burst_that_one_pod_cannot_serve_spreads_and_each_pod_computes_it_once() -> None:
+    pods, computing = siblings(500, 0.0002)
+    counts = Counter(pods)
+    assert computing <= 8
+    assert max(counts.values()) <= 1.5 * 500 / 8, counts
+
+
+def test_a_request_whose_pod_has_gone_is_booked_where_it_goes_instead() -> None:
+    parts = Parts(pods=2)
+    booking_id, choice = parts.choose()
+    gone = next(pod for pod in parts.pods if pod.id == first(choice))
+    other = next(number for number, pod in enumerate(parts.pods) if pod is not gone)
+    parts.picker.forget(gone)
+    assert parts.wait(other) == 0
+    parts.picker.started(booking_id, parts.now, (f"pod-{other}", 0))
+    assert parts.wait(other) > 0
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.wait(other) == 0
+    assert len(parts.bookings) == 0
+
+
+def test_arriving_blocks_are_believed_until_events_must_have_told() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    parts.picker.first_token(booking_id, parts.now)
+    parts.now += 4.9
+    assert parts.weigh().options[0].match.matched_tokens == 1600
+    parts.now += 0.2
+    parts.picker.expire(parts.now)
+    assert parts.weigh().options[0].match.matched_tokens == 0
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_what_events_told_of_is_not_believed_any_more_when_they_tell_that_it_is_gone(
+    is_early: bool,
+) -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    if is_early:
+        parts.warm(0, 100)
+    parts.picker.first_token(booking_id, parts.now)
+    parts.warm(0, 100)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    gone = pb.Keys(tier="gpu", keys=pack_words(list(range(51, 101))))
+    parts.tell(rank, "exact", pb.Change(gone=gone))
+    match = parts.weigh().options[0].match
+    assert (match.known_tokens, match.arriving_tokens, match.matched_tokens) == (800, 0, 800)
+    parts.believed.check()
+
+
+def store(parts: Parts, group: int, *keys: int) -> None:
+    """Let the first pod, of a full-attention cache and a window in blocks twice as large, hold blocks."""
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    groups = [
+        pb.Group(number=0, kind="full_attention", block_size=16),
+        pb.Group(number=1, kind="sliding_window", block_size=32, window=100),
+    ]
+    state = pb.RankState(trust="exact", reason="told", groups=groups)
+    added = pb.Keys(tier="gpu", group=group, keys=pack_words(keys))
+    rank.take_delta(pb.Delta(changes=[pb.Change(added=added)], state=state))
+
+
+def test_of_a_hybrid_cache_events_have_told_when_they_told_of_the_last_block_of_each() -> None:
+    parts = Parts(pods=1)
+    store(parts, 0)
+    prompt = KeyedPrompt(range(1, 102))
+    booking_id, _ = parts.choose(prompt=prompt)
+    store(parts, 0, *range(1, 102))
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.weigh(prompt=prompt).options[0].match.arriving_tokens == 1616
+    # The window's own last block ends before the prompt's last.
+    store(parts, 1, *range(94, 102, 2))
+    parts.picker.expire(parts.now)
+    match = parts.weigh(prompt=prompt).options[0].match
+    assert (match.known_tokens, match.arriving_tokens) == (1600, 0)
+
+
+def test_what_events_tell_of_after_the_end_is_not_believed_any_more_either() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.weigh().options[0].match.arriving_tokens == 1600
+    parts.warm(0, 100)
+    parts.picker.expire(parts.now)
+    assert parts.weigh().options[0].match.arriving_tokens == 0
+
+
+def test_the_first_token_releases_the_prefill_and_the_end_the_rest() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose()
+    assert parts.picker.first_token(booking_id, parts.now)
+    load = parts.bookings.load("pod-0", 0, parts.now)
+    assert (load.wait, load.waiting, load.in_flight) == (0.0, 0, 1)
+    assert parts.picker.first_token(booking_id, parts.now), "a repeated report changes nothing"
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+    assert not parts.picker.ended(booking_id, "finished", parts.now)
+    assert parts.bookings.load("pod-0", 0, parts.now).in_flight == 0
+    assert parts.seen == ["picked", "first token", "finished"]
+
+
+def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
+    parts = Parts(pods=2)
+    parts.warm(0, 100)
+    booking_id, choice = parts.choose()
+    assert first(choice) == "pod-0"
+    parts.picker.started(booking_id, parts.now, ("pod-1", 0))
+    assert parts.wait(0) == 0
+    assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
+    found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    assert found == {"pod-0": 0, "pod-1": 1600}
+
+
+def test_in_shadow_nothing_is_booked_before_it_is_said_where_the_request_went() -> None:
+    parts = Parts(pods=2)
+    parts.warm(0, 100)
+    booking_id, choice = parts.choose(shadow=True)
+    assert first(choice) == "pod-0"
+    assert parts.wait(0) == parts.wait(1) == 0
+    assert not any(one.match.arriving_tokens for one in parts.weigh().options)
+    parts.picker.started(booking_id, parts.now, ("pod-1", 0))
+    assert parts.wait(0) == 0 < parts.wait(1)
+    [placed] = parts.placed
+    assert placed.captured == 0
+    assert placed.available == 1600
+
+
+def test_a_pod_without_events_is_known_by_what_was_sent_there() -> None:
+    parts = Parts(pods=0)
+    blind = [parts.ingest.add_blind(f"pod-{number}", 0) for number in range(2)]
+    parts.pods = [
+        Pod(f"pod-{number}", "", "m", (rank,), has_events=False)
+        for number, rank in enumerate(blind)
+    ]
+    booking_id, choice = parts.choose()
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    parts.now += 60
+    parts.picker.expire(parts.now)
+    again = parts.weigh()
+    assert first(again) == first(choice)
+    best = again.options[0]
+    assert best.trust.level is Level.COLD
+    assert best.match.assumed_tokens == 1600
+    assert best.match.believed_tokens == 1600
+    assert 0 < best.candidate.cached < 1600, "what is only assumed is counted in part"
+    parts.now += 600
+    parts.picker.expire(parts.now)
+    assert not any(one.match.matched_tokens for one in parts.weigh().options)
+
+
+def test_what_is_on_its_way_to_a_pod_without_events_yet_is_still_believed_when_they_come() -> None:
+    parts = Parts(pods=1)
+    fresh = parts.ingest.watch("fresh", 0)
+    parts.pods.append(Pod("fresh", "", "m", (fresh,)))
+    parts.choose()
+    while first(parts.weigh()) != "fresh":
+        parts.choose()
+    parts.choose()
+    fresh.connected()
+    parts.tell(fresh, "exact")
+    found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    assert found["fresh"] == 1600
+
+
+def test_what_is_on_its_way_to_an_engine_that_begins_anew_is_not_believed_any_more() -> None:
+    parts = Parts(pods=1)
+    parts.choose()
+    assert parts.weigh().options[0].match.arriving_tokens == 1600
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    parts.tell(rank, "exact", pb.Change(emptied=pb.Emptied()))
+    assert parts.weigh().options[0].match.arriving_tokens == 0
+    parts.choose()
+    assert parts.weigh().options[0].match.arriving_tokens == 1600
+
+
+def test_an_engine_that_has_ended_holds_nothing_of_what_was_sent_before() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 0, trust="cold")
+    booking_id, _ = parts.choose()
+    parts.picker.engine_ended(parts.pods[0])
+    [option] = parts.weigh().options
+    assert option.match.matched_tokens == 0
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+    parts.believed.check()
+
+
+def test_a_request_that_went_to_a_pod_with_larger_blocks_is_believed_there() -> None:
+    for shadow in (False, True):
+        parts = Parts(pods=2)
+        parts.size_blocks(1, 64)
+        prompt = SizedPrompt(641)
+        booking_id, choice = parts.choose(prompt=prompt, shadow=shadow)
+        other = choice.options[1].pod.id
+        parts.picker.started(booking_id, parts.now, (other, 0))
+        found = {
+            one.pod.id: one.match.arriving_tokens for one in parts.weigh(prompt=prompt).options
+        }
+        assert found == {other: 640, first(choice): 0}
+
+
+def test_room_kept_for_decoding_is_no_prefill_of_the_rank_that_decodes() -> None:
+    parts = Parts(pods=2, roles=["prefill", "both"])
+    parts.choose(prompt=KeyedPrompt(range(9000, 9900)), pods=parts.pods[1:])
+    parts.now += 0.5
+    before = parts.wait(1)
+    parts.choose(disaggregated=True)
+    assert parts.wait(1) == before
+
+
+def test_a_rank_that_prefills_and_decodes_a_request_has_it_once() -> None:
+    parts = Parts(pods=1)
+    booking_id, _ = parts.choose(disaggregated=True)
+    assert parts.bookings.load("pod-0", 0, parts.now).in_flight == 1
+    parts.picker.first_token(booking_id, parts.now)
+    load = parts.bookings.load("pod-0", 0, parts.now)
+    assert (load.waiting, load.in_flight) == (0, 1)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert len(parts.bookings) == 0
+
+
+def test_a_prompt_past_all_measure_is_placed_too() -> None:
+    parts = Parts(prefill=PrefillModel(per_token=1.0))
+    booking_id, _ = parts.choose(prompt=KeyedPrompt((), tokens=1_000_000))
+    assert parts.picker.ended(booking_id, "finished", parts.now)

@@ -1,0 +1,95 @@
+"""Which pods may take a request, and what is said where none may."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from indexer.trust import Level, Trust
+from router.pick.eligible import eligible
+from router.pick.weigh import NoPodError
+from router.pods.table import Pod, PodTable, Status
+from tests.router.pick.weighed import FakeRank
+
+WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
+ILL = Status(healthy=False, reason="no answer in time")
+DRAINING = Status(healthy=False, reason="/health answers 503", refuses=True)
+
+
+def pod(name: str, status: Status = WELL, *, model: str = "m") -> Pod:
+    return Pod(name, f"{name}:80", model, (FakeRank(name),), status)  # type: ignore[arg-type]
+
+
+def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
+    """Return a pod whose event stream is gone since then."""
+    found = pod(name, status)
+    [rank] = found.ranks
+    assert isinstance(rank, FakeRank)
+    rank.is_connected = False
+    rank.trust = Trust(Level.STALE, "the event stream is gone", since)
+    return found
+
+
+def names(
+    pods: Sequence[Pod], *, model: str = "m", named: Sequence[str] = (), lora: str = ""
+) -> list[str]:
+    return [one.id for one in eligible(PodTable(pods), model, named, lora)]
+
+
+def test_pods_of_other_models_take_no_part() -> None:
+    assert names([pod("a"), pod("b", model="other"), pod("c")]) == ["a", "c"]
+
+
+def test_only_the_pods_named_take_part_and_unknown_names_are_passed_over() -> None:
+    pods = [pod("a"), pod("b"), pod("c", model="other")]
+    assert names(pods, named=["b", "nowhere", "c", "b"]) == ["b"]
+
+
+def test_a_pod_that_refuses_requests_is_never_picked() -> None:
+    assert names([pod("a", DRAINING), pod("b")]) == ["b"]
+    assert names([pod("a", DRAINING), pod("b", ILL)]) == ["b"], "it may be well again"
+
+
+def test_an_ill_pod_serves_only_where_there_is_no_other() -> None:
+    assert names([pod("a", ILL), pod("b")]) == ["b"]
+    assert names([pod("a", ILL)]) == ["a"]
+    assert names([pod("a", ILL), pod("b")], named=["a"]) == ["a"]
+
+
+def test_a_pod_whose_stream_was_cut_goes_on_where_a_later_look_finds_it_well() -> None:
+    assert names([cut("a"), pod("b")]) == ["a", "b"]
+    assert names([cut("a", since=200.0), pod("b")]) == ["b"], "it may have died with its stream"
+    assert names([cut("a", Status()), pod("b")]) == ["b"]
+
+
+def test_a_pod_without_events_serves_unless_it_is_known_to_be_ill() -> None:
+    quiet = pod("a", Status())
+    quiet.has_events = False
+    [rank] = quiet.ranks
+    assert isinstance(rank, FakeRank)
+    rank.is_connected = False
+    assert names([quiet, pod("b")]) == ["a", "b"]
+    quiet.status = ILL
+    assert names([quiet, pod("b")]) == ["b"]
+
+
+def test_pods_that_serve_the_adapter_come_before_those_that_may_load_it() -> None:
+    tuned = pod("a", Status(healthy=True, models=("m", "tuned"), looked_at=100.0))
+    assert names([tuned, pod("b")], lora="tuned") == ["a"]
+    assert names([tuned, pod("b")], lora="other") == ["a", "b"]
+    assert names([tuned, pod("b")]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "named", "problem"),
+    [
+        ([pod("a", model="other")], [], "no pod serves 'm'"),
+        ([pod("a")], ["b", "c"], "none of the 2 pods named serves 'm'"),
+        ([pod("a", DRAINING)], [], "every pod of 'm' that may be picked refuses requests"),
+        ([pod("a"), pod("b", DRAINING)], ["b"], "every pod of 'm' that may be picked refuses"),
+    ],
+)
+def test_where_no_pod_is_left_it_is_said_what_was_missing(
+    pods: list[Pod], named: list[str], problem: str
+) -> None:
+    with pytest.raises(NoPodError, match=problem):
+        names(pods, named=named)

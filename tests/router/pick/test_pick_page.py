@@ -1,0 +1,49 @@
+"""`docs/pick.md` names every key and every policy, with the defaults that they have."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+
+from router.config.schema import Pick
+from scorer.policy import make_policy, policy_names
+
+PAGE = (Path(__file__).parents[3] / "docs" / "pick.md").read_text(encoding="utf-8")
+KEYS = PAGE.partition("\n## `[pick]`")[2]
+
+
+def row(key: str, table: str) -> str:
+    return next(line for line in table.splitlines() if line.startswith("|") and f"`{key}`" in line)
+
+
+def test_every_key_has_a_row_with_its_default() -> None:
+    for key, field in zip(Pick.__struct_encode_fields__, msgspec.structs.fields(Pick), strict=True):
+        default = field.default
+        if isinstance(default, float):
+            assert any(f"{default:g}" == f"{number:g}" for number in numbers(row(key, KEYS))), key
+        elif isinstance(default, int):
+            assert default in numbers(row(key, KEYS)), key
+        else:
+            assert row(key, KEYS)
+
+
+def test_every_policy_has_a_row_with_its_options() -> None:
+    for name in policy_names():
+        line = row(name, PAGE)
+        if name != "warmpath":
+            for option in fields(make_policy(name)):  # type: ignore[arg-type]
+                assert f"`{option.name.replace('_', '-')}`" in line
+                assert option.default in numbers(line), f"{name}: {option.name}"
+    for option in fields(make_policy("warmpath")):  # type: ignore[arg-type]
+        line = row(option.name.replace("_", "-"), PAGE)
+        assert option.default in numbers(line), option.name
+
+
+def numbers(line: str) -> list[float]:
+    found = []
+    for word in line.replace(",", " ").replace(";", " ").split():
+        try:
+            found.append(float(word))
+        except ValueError:
+            continue
+    return found

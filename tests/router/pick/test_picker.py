@@ -1,0 +1,246 @@
+"""The picker: what it remembers of picks, and that nothing leaks whatever is reported or lost."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from router.load.engine_metrics import Observed
+from router.pick.weigh import NoPodError
+from router.pods.table import Pod
+from scorer.prefill import PrefillModel
+from tests.examples import examples
+from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
+
+
+def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() -> None:
+    parts = Parts()
+    before = parts.weigh()
+    assert parts.weigh().options[0].cost == before.options[0].cost
+    _, choice = parts.choose()
+    pod = int(first(choice)[-1])
+    assert parts.wait(pod) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
+    assert sum(parts.wait(other) for other in range(3)) == parts.wait(pod)
+
+
+def test_a_session_stays_on_its_pod_where_costs_are_nearly_equal() -> None:
+    parts = Parts(pods=8)
+    booking_id, choice = parts.choose(session="s")
+    parts.picker.ended(booking_id, "finished", parts.now)
+    home = first(choice)
+    for number in range(20):
+        other = KeyedPrompt(range(1000 * number + 500, 1000 * number + 502))
+        booking_id, choice = parts.choose(prompt=other, session="s")
+        assert first(choice) == home
+        parts.picker.ended(booking_id, "finished", parts.now)
+
+
+def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
+    parts = Parts(pods=0)
+    rank = parts.ingest.add_blind("pod-0", 0)
+    parts.pods = [Pod("pod-0", "", "m", (rank,), has_events=False)]
+    model = PrefillModel()
+    for held in (0, *[PROMPT.tokens - 1] * 40):
+        booking_id, choice = parts.choose()
+        expected = choice.options[0].candidate
+        assert expected.prefill >= model.seconds(PROMPT.tokens - held, held)
+        # As fast as the model says, with all that was sent there still cached.
+        parts.now += model.seconds(PROMPT.tokens - held, held)
+        parts.picker.first_token(booking_id, parts.now)
+        parts.picker.ended(booking_id, "finished", parts.now)
+        parts.now += 10
+    assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
+    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
+
+
+def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_name() -> None:
+    parts = Parts(pods=1)
+    ids = []
+    for _ in range(40):
+        ids.append(parts.choose()[0])
+        parts.now += 9.0
+        parts.picker.first_token(ids[-1], parts.now)
+    parts.picker.forget(parts.pods[0])
+    for one in ids:
+        assert parts.picker.ended(one, "finished", parts.now)
+    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
+
+
+def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:
+    parts = Parts(pods=4, roles=["prefill", "prefill", "decode", "decode"])
+    parts.warm(1, 100)
+    parts.warm(3, 40)
+    booking_id, choice = parts.choose(disaggregated=True)
+    assert first(choice) == "pod-1"
+    assert [one.pod.id for one in choice.decode] == ["pod-3", "pod-2"]
+    assert parts.bookings.load("pod-3", 0, parts.now).in_flight == 1
+    parts.picker.first_token(booking_id, parts.now)
+    assert parts.bookings.load("pod-1", 0, parts.now).in_flight == 0
+    parts.picker.ended(booking_id, "finished", parts.now)
+    assert len(parts.bookings) == 0
+    with pytest.raises(NoPodError, match="role decode"):
+        parts.choose(disaggregated=True, pods=parts.pods[:2])
+
+
+def test_the_oldest_pick_is_over_where_there_are_too_many() -> None:
+    parts = Parts(most=3)
+    ids = [parts.choose()[0] for _ in range(5)]
+    assert len(parts.picker) == 3
+    assert len(parts.bookings) == 3
+    assert not parts.picker.ended(ids[0], "finished", parts.now)
+
+
+def test_picks_that_are_never_reported_are_counted() -> None:
+    parts = Parts(pods=1)
+    parts.choose()
+    parts.now += 600.0
+    parts.picker.expire(parts.now)
+    assert (len(parts.picker), len(parts.bookings)) == (0, 0)
+    assert (parts.bookings.expired, parts.bookings.unreported) == (1, 1)
+
+
+def test_a_prompt_of_which_no_token_is_known_is_placed_too() -> None:
+    parts = Parts()
+    prompt = KeyedPrompt(())
+    prompt.tokens = 0
+    booking_id, choice = parts.choose(prompt=prompt)
+    assert choice.source is None
+    assert parts.wait(int(first(choice)[-1])) > 0
+    assert parts.picker.ended(booking_id, "finished", parts.now)
+
+
+def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 100)
+    booking_id, choice = parts.choose(unread=5000)
+    assert choice.prompt_tokens == PROMPT.tokens + 5000
+    assert parts.wait(0) == pytest.approx(PrefillModel().seconds(5001, 1600))
+    parts.now += 9.0
+    for _ in range(20):
+        parts.picker.first_token(booking_id, parts.now)
+        booking_id, _ = parts.choose(unread=5000)
+        parts.now += 9.0
+    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
+
+
+def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None:
+    parts = Parts(pods=40, most=10)
+    ids = [parts.choose(shadow=True)[0] for _ in range(10)]
+    assert len(parts.picker) == 2
+    assert [name for name in ids if parts.picker.get(name)] == ids[-2:]
+    assert parts.picker.ended(ids[-1], "finished", parts.now)
+    assert parts.picker.ended(ids[-2], "finished", parts.now)
+    for _ in range(20):
+        parts.choose()
+    assert len(parts.picker) == 10
+
+
+class AnyReports(RuleBasedStateMachine):
+    """Picks and reports in any order, lost and repeated, pods that go, clocks that jump."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = Parts(pods=3, roles=["both", "prefill", "decode"], most=20)
+        self.names = ["unknown"]
+
+    @rule(
+        blocks=st.integers(0, 6),
+        start=st.integers(1, 3),
+        session=st.sampled_from(["", "a", "b"]),
+        shadow=st.booleans(),
+        disaggregated=st.booleans(),
+        policy=st.sampled_from(["", "round-robin", "llmd-token", "sglang", "weighted"]),
+    )
+    def pick(
+        self,
+        blocks: int,
+        start: int,
+        session: str,
+        shadow: bool,
+        disaggregated: bool,
+        policy: str,
+    ) -> None:
+        # A key names all before it, so two prompts share keys only from their first blocks on.
+        prompt = KeyedPrompt(range(1000 * start, 1000 * start + blocks))
+        name, choice = self.parts.choose(
+            prompt=prompt,
+            session=session,
+            shadow=shadow,
+            disaggregated=disaggregated,
+            policy=policy,
+        )
+        assert len(choice.options) == (2 if disaggregated else 3)
+        self.names.append(name)
+
+    @rule(data=st.data(), pod=st.sampled_from(["", "pod-0", "pod-1", "gone"]))
+    def started(self, data: st.DataObject, pod: str) -> None:
+        name = data.draw(st.sampled_from(self.names))
+        self.parts.picker.started(name, self.parts.now, (pod, 0) if pod else None)
+
+    @rule(data=st.data())
+    def first_token(self, data: st.DataObject) -> None:
+        self.parts.picker.first_token(data.draw(st.sampled_from(self.names)), self.parts.now)
+
+    @rule(data=st.data(), cached=st.integers(0, 100))
+    def told(self, data: st.DataObject, cached: int) -> None:
+        self.parts.picker.told(data.draw(st.sampled_from(self.names)), cached, None)
+
+    @rule(data=st.data(), end=st.sampled_from(["finished", "failed"]))
+    def ended(self, data: st.DataObject, end: str) -> None:
+        name = data.draw(st.sampled_from(self.names))
+        known = self.parts.picker.get(name) is not None
+        assert self.parts.picker.ended(name, end, self.parts.now) == known  # type: ignore[arg-type]
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 40.0, 700.0, -0.5, -50.0, -5000.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.parts.now += seconds
+        self.parts.picker.expire(self.parts.now)
+
+    @rule(pod=st.integers(0, 2))
+    def a_pod_goes(self, pod: int) -> None:
+        self.parts.picker.forget(self.parts.pods[pod])
+
+    @rule(pod=st.integers(0, 2))
+    def an_engine_ends(self, pod: int) -> None:
+        self.parts.picker.engine_ended(self.parts.pods[pod])
+
+    @rule(pod=st.integers(0, 2), size=st.sampled_from([BLOCK, 64]))
+    def blocks_are_of_another_size(self, pod: int, size: int) -> None:
+        self.parts.size_blocks(pod, size)
+
+    @rule(pod=st.integers(0, 2), blocks=st.integers(0, 5), trust=st.sampled_from(["exact", "cold"]))
+    def events_come(self, pod: int, blocks: int, trust: str) -> None:
+        self.parts.warm(pod, blocks, trust=trust)
+
+    @rule(pod=st.integers(0, 2), running=st.integers(0, 9), waiting=st.integers(0, 9))
+    def metrics_come(self, pod: int, running: int, waiting: int) -> None:
+        seen = Observed(running, waiting, 0.5, self.parts.now)
+        self.parts.loads.observe(f"pod-{pod}", 0, seen)
+
+    @precondition(lambda self: len(self.parts.picker) > 0)
+    @rule()
+    def all_are_over(self) -> None:
+        for name in self.names:
+            self.parts.picker.ended(name, "finished", self.parts.now)
+        assert len(self.parts.picker) == 0
+        assert len(self.parts.bookings) == 0
+        for pod in self.parts.pods:
+            load = self.parts.bookings.load(pod.id, 0, self.parts.now)
+            assert (load.wait, load.waiting, load.in_flight, load.context_tokens) == (0, 0, 0, 0)
+
+    @invariant()
+    def nothing_contradicts_itself(self) -> None:
+        parts = self.parts
+        parts.picker.check()
+        parts.bookings.check()
+        parts.loads.check()
+        parts.believed.check()
+        parts.sessions.check()
+        parts.calibration.check()
+        parts.ingest.check()
+        assert len(parts.picker) <= 20
+        assert len(parts.believed) <= 6 * 2 * len(self.names)
+
+
+TestAnyReports = AnyReports.TestCase
+TestAnyReports.settings = settings(max_examples=examples(100), deadline=None)

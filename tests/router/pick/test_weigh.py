@@ -1,0 +1,136 @@
+"""What is weighed of the ranks that could take a request, and which is the best."""
+
+import pytest
+
+from indexer.trust import Level
+from indexer.watch.watched_rank import WatchedRank
+from router.load.engine_metrics import Observed
+from router.pick.options import Option
+from router.pods.table import Pod, Status
+from scorer.policy import UnknownPolicyError
+from tests.router.pick.picker_parts import KeyedPrompt, Parts, SizedPrompt, first
+
+
+def test_with_equal_load_the_warmest_wins() -> None:
+    parts = Parts()
+    parts.warm(0, 10)
+    parts.warm(2, 60)
+    choice = parts.weigh()
+    assert [one.pod.id for one in choice.options] == ["pod-2", "pod-0", "pod-1"]
+    assert [one.match.matched_tokens for one in choice.options] == [960, 160, 0]
+
+
+def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 100)
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    rank.disconnected("cut")
+    parts.now += 2
+    parts.ingest.tick(100)
+    assert rank.trust.level is Level.STALE
+    assert parts.weigh().options[0].candidate.cached == 800
+    parts.now += 601
+    assert parts.weigh().options[0].candidate.cached == 0
+
+
+def test_a_hit_in_a_shared_tier_counts_for_all_alike() -> None:
+    parts = Parts(shared_tiers=frozenset({"remote"}))
+    parts.warm(1, 50, tier="remote")
+    found = {one.match.known_tokens for one in parts.weigh().options}
+    assert found == {800}
+    assert {one.match.tokens_by_tier["remote"] for one in parts.weigh().options} == {800}
+
+
+def test_the_best_other_holder_is_named_where_it_holds_more() -> None:
+    parts = Parts(pods=2)
+    parts.warm(0, 100)
+    assert parts.weigh().source is None
+    for _ in range(40):
+        parts.picker.choose(parts.ask(KeyedPrompt(range(9000, 9050)), pods=parts.pods[:1]), 1000.0)
+    choice = parts.weigh()
+    assert first(choice) == "pod-1"
+    assert choice.source is not None
+    assert choice.source.pod.id == "pod-0"
+
+
+def test_an_engine_that_has_more_to_do_than_we_know_is_passed_over() -> None:
+    parts = Parts(pods=2)
+    parts.loads.observe("pod-0", 0, Observed(running=30, waiting=20, kv_usage=0.9, at=parts.now))
+    assert first(parts.weigh()) == "pod-1"
+    parts.now += 6
+    assert {first(parts.weigh()) for _ in range(30)} == {"pod-0", "pod-1"}
+
+
+def test_a_pod_that_is_picked_for_want_of_a_better_one_is_said_to_be_none() -> None:
+    parts = Parts(pods=1)
+    assert "not known to be well" not in parts.weigh().reason
+    parts.pods[0].status = Status(healthy=False, reason="no answer")
+    assert parts.weigh().reason.endswith("It is not known to be well, and no other is.")
+
+
+def test_an_idle_fleet_that_was_never_asked_is_not_taken_for_a_busy_one() -> None:
+    assert Parts().weigh().utilisation == 0
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(UnknownPolicyError, match=r"no policy 'best'; known: .*least-load"):
+        Parts().weigh(policy="best")
+
+
+def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model() -> None:
+    parts = Parts(pods=2)
+    for number in range(2):
+        parts.size_blocks(number, 64)
+    blind = Pod("blind", "blind:80", "m", (parts.ingest.add_blind("blind", 0),), has_events=False)
+    parts.weigh(pods=[*parts.pods, blind])
+    parts.choose(prompt=SizedPrompt(641), pods=[blind])
+    [told] = parts.weigh(policy="sglang", pods=[blind]).options
+    assert told.candidate.known_tokens == 640
+
+
+def of_busy_pods(slow: float, busy: bool) -> tuple[Option, Option]:
+    """Return two pods as they are weighed for a cold prompt, the second `slow` times as slow.
+
+    Both have learned that. They have nothing to do, or one prefill each for a minute.
+    """
+    parts = Parts(pods=2)
+    for number in range(80):
+        prompt = KeyedPrompt(range(100 * number + 1, 100 * number + 101))
+        pods = parts.pods[number % 2 : number % 2 + 1]
+        name, choice = parts.choose(prompt=prompt, pods=pods)
+        seconds = choice.options[0].candidate.prefill / choice.options[0].calibration
+        parts.now += seconds * (slow if number % 2 else 1.0)
+        parts.picker.first_token(name, parts.now)
+        parts.picker.ended(name, "finished", parts.now)
+    waiting: list[str] = []
+    for _ in range(60 if busy else 0):
+        parts.now += 1.0
+        short = KeyedPrompt(range(20_001, 20_003))
+        before, waiting = waiting, [parts.choose(prompt=short, pods=[pod])[0] for pod in parts.pods]
+        for name in before:
+            parts.picker.ended(name, "failed", parts.now)
+    prompt = KeyedPrompt(range(10_001, 10_101))
+    first, second = sorted(parts.weigh(prompt=prompt).options, key=lambda one: one.pod.id)
+    return first, second
+
+
+def others(option: Option) -> float:
+    return dict(option.terms)["others"]
+
+
+def test_on_a_quiet_fleet_a_small_difference_of_speed_counts_nothing() -> None:
+    usual, slower = of_busy_pods(1.07, busy=False)
+    assert slower.candidate.prefill == pytest.approx(usual.candidate.prefill)
+
+
+def test_on_a_full_fleet_a_small_difference_of_speed_counts_with_all_that_it_costs() -> None:
+    usual, slower = of_busy_pods(1.07, busy=True)
+    assert slower.candidate.prefill == pytest.approx(1.07 * usual.candidate.prefill, rel=0.01)
+    assert others(slower) == pytest.approx(1.07 * others(usual), rel=0.01)
+
+
+def test_a_slow_pod_of_a_full_fleet_takes_its_time_and_costs_others_little_more() -> None:
+    usual, slow = of_busy_pods(3.0, busy=True)
+    assert slow.candidate.prefill == pytest.approx(3.0 * usual.candidate.prefill, rel=0.05)
+    assert others(slow) == pytest.approx(others(usual), rel=0.1)

@@ -1,0 +1,185 @@
+"""The ACL rule of docs/shared-index.md: all that the shared index does, and nothing else."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Call, Command, RefusedError, Script
+from indexer.shared.redis.connect import RedisSettings, connect
+from publisher.assemble import publishing
+from router.commands.index.command import main
+from router.commands.local.cluster import Process, Worker
+from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_sentinel import RedisSentinel
+from tests.servers.redis_server import RedisServer
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "shared-index.md").read_text(encoding="utf-8")
+SECRET = "opensesame"
+ROUTERS = 'mode = "{mode}"\nuser = "warmpath"\npassword-file = "password"\nshare-bookings = true'
+OPTIONAL = {"INFO", "MEMORY"}
+"""Asked for, and done without."""
+ELSEWHERE = {"SENTINEL", "READONLY", "COMMAND"}
+"""Asked of sentinels; an error; no command of Redis."""
+
+
+def rule() -> str:
+    """Return the page's rule, as a line of an ACL file."""
+    [line] = re.findall(r"^user warmpath .*$", PAGE, re.MULTILINE)
+    return str(line).replace("PASSWORD", SECRET)
+
+
+def given() -> set[str]:
+    """Return the commands that the rule gives, in capitals."""
+    return {word[1:].upper() for word in rule().split() if word.startswith("+")}
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> str:
+    file = tmp_path / "password"
+    file.write_text(SECRET)
+    return str(file)
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    users = ("user default on nopass ~* &* +@all", rule())
+    with RedisServer(request.param, users=users) as server:
+        yield server
+
+
+@pytest.fixture
+async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
+    one = Worker("w", Process("worker", tmp_path / "worker.log"))
+    await one.start(WORKER)
+    yield one
+    await one.process.stop()
+
+
+def denials(server: RedisServer) -> set[str]:
+    """Return what the user was refused so far."""
+    entries = [
+        dict(zip(entry[::2], entry[1::2], strict=True)) for entry in server.raw("ACL", "LOG")
+    ]
+    return {entry[b"object"].decode().upper() for entry in entries}
+
+
+def test_the_rule_names_just_the_commands_that_the_code_does(redis_server: RedisServer) -> None:
+    files = [
+        *(ROOT / "indexer" / "shared").rglob("*.py"),
+        *(ROOT / "indexer" / "shared").rglob("*.lua"),
+        *(ROOT / "router" / "commands" / "index").glob("*.py"),
+        *(ROOT / "router" / "peers").glob("*.py"),
+    ]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    known = {entry[0].decode().upper() for entry in redis_server.raw("COMMAND")}
+    words = set(re.findall(r"""["']([A-Z]{2,})["']""", text))
+    used = (words & known) - OPTIONAL - ELSEWHERE
+    assert used == {word.partition("|")[0] for word in given()}
+
+
+@pytest.mark.parametrize("mode", ["replica", "shared"])
+async def test_everything_works_under_the_rule(
+    tmp_path: Path, worker: Worker, server: RedisServer, password: str, mode: str
+) -> None:
+    url, prefix = server.url, "warmpath"
+    by = {"redis_user": "warmpath", "redis_password_file": password}
+    more = ROUTERS.format(mode=mode)
+    options = ["--url", url, "--user", "warmpath", "--password-file", password]
+    async with (
+        publishing(publisher(worker, url, prefix, **by)),
+        router(tmp_path, url, prefix, seen(worker), more) as one,
+        router(tmp_path, url, prefix, seen(worker), more) as _,
+    ):
+        await generate(worker, IDS)
+        await until(one.is_believed)
+        while await one.score() != {"w": 144}:
+            await asyncio.sleep(0.02)
+        # Lost under their hands, claimed and written anew, swept.
+        for number in range(Names(prefix).buckets):
+            server.ask("DEL", Names(prefix).bucket(number))
+        await generate(worker, OTHER)
+        while await one.score(OTHER) != {"w": 96}:
+            await asyncio.sleep(0.02)
+        await until(one.is_believed)
+        for command in (["stats"], ["sweep", "--wait"], ["check"], ["dump"]):
+            assert await asyncio.to_thread(main, [*command, *options]) == 0
+    assert denials(server) <= OPTIONAL | {"MEMORY|USAGE"}
+
+
+async def test_other_keys_and_other_commands_are_refused(
+    server: RedisServer, password: str
+) -> None:
+    redis = await connect(RedisSettings(server.url, user="warmpath", password_file=password))
+    reach = Script("reach", "return redis.call('GET', ARGV[1])")
+    refused = await redis.run(
+        [
+            Command(("GET", "other:key")),
+            Command(("SET", "warmpat", 1)),
+            Command(("HGETALL", "warmpath-2:{warmpath-2:b1}")),
+            Call(reach, ("other:key",), ("other:key",)),
+            Call(reach, ("warmpath:key",), ("other:key",)),
+            Command(("KEYS", "*")),
+            Command(("SCAN", 0)),
+            Command(("FLUSHALL",)),
+            Command(("CONFIG", "GET", "*")),
+            Command(("CLUSTER", "RESET")),
+            Command(("SCRIPT", "FLUSH")),
+            Command(("ACL", "LIST")),
+            Command(("PUBLISH", "x", "y")),
+        ],
+        timeout=20,
+    )
+    allowed = await redis.run([Call(reach, ("warmpath:key",), ("warmpath:key",))], timeout=20)
+    await redis.close()
+    assert [reply for reply in refused if not isinstance(reply, RefusedError)] == []
+    assert all(re.search(r"NOPERM|ermission|can't access", str(reply)) for reply in refused), (
+        refused
+    )
+    assert "the ACL user may not use keys under 'other:'; docs/shared-index.md" in str(refused[0])
+    assert "may not use keys under 'warmpath-2:'" in str(refused[2])
+    assert "docs/shared-index.md has the ACL rule" in str(refused[7])
+    assert allowed == [None]
+
+
+async def test_the_rule_suffices_for_a_cluster_whose_slots_move(
+    redis_cluster: RedisCluster, password: str
+) -> None:
+    words = rule().split()[2:]
+    for node in redis_cluster.nodes:
+        node.ask("ACL", "SETUSER", "warmpath", *words)
+        node.ask("ACL", "LOG", "RESET")
+    names = Names("warmpath")
+    redis = await connect(RedisSettings(redis_cluster.url, user="warmpath", password_file=password))
+    add = Script("add", "return redis.call('HSET', KEYS[1], 'a', ARGV[1])")
+    keys = [names.bucket(number) for number in range(names.buckets)]
+    try:
+        assert await redis.run([Call(add, (key,), (1,)) for key in keys], timeout=20) == [1] * 64
+        slot = int(redis_cluster.nodes[0].ask("CLUSTER", "KEYSLOT", keys[0]))
+        source = redis_cluster.master_of_slot(slot)
+        target = next(
+            n for n in redis_cluster.nodes if redis_cluster.is_master(n) and n is not source
+        )
+        redis_cluster.open_migration(slot, target)
+        redis_cluster.move_keys(slot, source, target)
+        assert await redis.run([Command(("HGET", keys[0], "a"))], timeout=20) == [b"1"]
+        redis_cluster.end_migration(slot, target)
+        assert await redis.run([Call(add, (key,), (2,)) for key in keys], timeout=20) == [0] * 64
+    finally:
+        await redis.close()
+    assert [denials(node) for node in redis_cluster.nodes] == [set()] * 6
+
+
+async def test_the_rule_suffices_behind_sentinels(password: str) -> None:
+    with RedisSentinel("valkey") as sentinel:
+        for server in sentinel.servers:
+            server.ask("ACL", "SETUSER", "warmpath", *rule().split()[2:])
+        redis = await connect(RedisSettings(sentinel.url, user="warmpath", password_file=password))
+        assert await redis.run([Command(("SET", "warmpath:a", 1))], timeout=20) == [b"OK"]
+        await redis.close()
+        assert [denials(server) for server in sentinel.servers] == [set()] * 2
