@@ -23,7 +23,7 @@ NESTED = ("prompt",)
 
 
 def check_entries(raw: bytes, kind: Any, most: int = MOST_ENTRIES) -> None:
-    """Raise BadPromptError where anything is there more than `most` times.
+    """Raise BadRequestError where anything is there more than `most` times.
 
     `kind` is the message's descriptor. Bytes that are no message are left for the parser to refuse.
     """

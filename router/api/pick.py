@@ -26,7 +26,7 @@ from router.pick.underway import Underway
 from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
 from router.pods.table import PodTable
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
 from router.prompt.reader import PromptReader
@@ -100,7 +100,7 @@ class PickAnswerer:
         name = request.booking_id
         _check_name(name)
         if booking_id.router_of(name):
-            raise BadPromptError("booking_id", "has the form of the router's own names")
+            raise BadRequestError("booking_id", "has the form of the router's own names")
         self._observe(request.loads)
         with self._underway.pick(name):
             ask = await self._ask(request, timeout, patience)
@@ -120,7 +120,7 @@ class PickAnswerer:
                 return self._picker.reserve(ask, self._clock())
             return await self._window.choose(ask)
         except UnknownPolicyError as error:
-            raise BadPromptError("policy", str(error)) from error
+            raise BadRequestError("policy", str(error)) from error
 
     def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
         told, decode = choice.options[:MOST_TOLD], choice.decode[:MOST_TOLD]
@@ -148,7 +148,7 @@ class PickAnswerer:
         try:
             choice = self._picker.weigh(ask, now)
         except UnknownPolicyError as error:
-            raise BadPromptError("policy", str(error)) from error
+            raise BadRequestError("policy", str(error)) from error
         response = pb.ExplainResponse(
             prompt_tokens=choice.prompt_tokens,
             policy=choice.policy,
@@ -175,7 +175,7 @@ class PickAnswerer:
     def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         """Answer Report."""
         if not request.booking_id:
-            raise BadPromptError("booking_id", "is missing")
+            raise BadRequestError("booking_id", "is missing")
         _check_name(request.booking_id)
         self._observe(request.loads)
         self._check_report(request)
@@ -199,7 +199,7 @@ class PickAnswerer:
         try:
             request = pb.ReportRequest.FromString(report)
             self._check_report(request)
-        except (DecodeError, BadPromptError) as error:
+        except (DecodeError, BadRequestError) as error:
             log.warning("a report that another router handed on is passed over: %s", error)
             return
         if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
@@ -239,21 +239,21 @@ class PickAnswerer:
     def _check_report(self, request: pb.ReportRequest) -> None:
         if request.event not in EVENTS:
             problem = f"is {request.event}, which is none" if request.event else "is missing"
-            raise BadPromptError("event", f"{problem}; give {', '.join(EVENTS.values())}")
+            raise BadRequestError("event", f"{problem}; give {', '.join(EVENTS.values())}")
         # Of our own count it may be more: an engine's template may make more tokens than ours, and of
         # a long text only the beginning may have been tokenised in time.
         cached, most = request.cached_tokens, request.prompt_tokens
         if request.HasField("prompt_tokens") and cached > most:
-            raise BadPromptError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
+            raise BadRequestError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
         if request.event == pb.ReportRequest.STARTED and request.pod:
             self._check_rank(request.pod, request.rank)
 
     def _check_rank(self, pod_id: str, number: int) -> None:
         pod = next((pod for pod in self._pods if pod.id == pod_id), None)
         if pod is None:
-            raise BadPromptError("pod", f"is {pod_id!r}; the router knows no such pod")
+            raise BadRequestError("pod", f"is {pod_id!r}; the router knows no such pod")
         if number >= len(pod.ranks):
-            raise BadPromptError(
+            raise BadRequestError(
                 "rank", f"is {number}; those of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
             )
 
@@ -312,16 +312,16 @@ class PickAnswerer:
 
 def _check_name(name: str) -> None:
     if problem := booking_id.problem_of(name):
-        raise BadPromptError("booking_id", problem)
+        raise BadRequestError("booking_id", problem)
 
 
 def _check_load(one: pb.PodLoad, field: str) -> None:
     if not 0 <= one.kv_usage <= 1:
-        raise BadPromptError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
+        raise BadRequestError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
     if not 0 <= one.age < math.inf:
-        raise BadPromptError(f"{field}.age", f"is {one.age} s, not 0 or more")
+        raise BadRequestError(f"{field}.age", f"is {one.age} s, not 0 or more")
     if one.running + one.waiting > MOST_REQUESTS:
-        raise BadPromptError(field, f"has more than {MOST_REQUESTS} requests")
+        raise BadRequestError(field, f"has more than {MOST_REQUESTS} requests")
 
 
 def _traits(message: pb.Prompt, prompt: TokenPrompt) -> Traits:

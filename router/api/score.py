@@ -14,7 +14,7 @@ from router.pick.candidate_message import trust_message
 from router.pick.scorer import Scorer
 from router.pods.namespaces import set_apart
 from router.pods.table import Pod, PodTable
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
 from router.prompt.reader import PromptReader
@@ -187,5 +187,5 @@ def _strategy(name: str) -> Strategy:
     strategy = STRATEGIES.get(name or DEFAULT)
     if strategy is None:
         known: Iterable[str] = STRATEGIES
-        raise BadPromptError("strategy", f"is {name!r}; known: {', '.join(known)}")
+        raise BadRequestError("strategy", f"is {name!r}; known: {', '.join(known)}")
     return strategy

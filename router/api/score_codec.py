@@ -15,7 +15,7 @@ from router.api.entries import check_entries
 from router.api.malformed import malformed
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 from scorer.match import Match
 
 Parsed = TypeVar("Parsed", bound=Message)
@@ -33,16 +33,16 @@ SCORES_TAG = b"\x0a"
 
 
 def parse(kind: type[Parsed], raw: bytes) -> Parsed:
-    """Parse a request. Raises BadPromptError where it is none, or a list in it is too long."""
+    """Parse a request. Raises BadRequestError where it is none, or a list in it is too long."""
     check_entries(raw, kind.DESCRIPTOR)
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise BadPromptError(*malformed(raw, kind.DESCRIPTOR)) from error
+        raise BadRequestError(*malformed(raw, kind.DESCRIPTOR)) from error
 
 
 def parse_request(raw: bytes) -> wire.ScoreRequest:
-    """Parse a request to score. Raises BadPromptError where it is none."""
+    """Parse a request to score. Raises BadRequestError where it is none."""
     return parse(wire.ScoreRequest, raw)
 
 

@@ -28,13 +28,13 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pick.underway import PickEndedError
 from router.pick.weigh import NoPodError
-from router.prompt.body import BadPromptError, NoTokenizerError
+from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.models import UnknownModelError
 
 Reply = TypeVar("Reply")
 
 STATUSES: dict[type[Exception], grpc.StatusCode] = {
-    BadPromptError: grpc.StatusCode.INVALID_ARGUMENT,
+    BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     NoTokenizerError: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
     NoPodError: grpc.StatusCode.UNAVAILABLE,
@@ -136,7 +136,7 @@ class RouterService:
                 async for raw in self._drain.each(request_iterator):
                     try:
                         request = parse_request(raw)
-                    except BadPromptError as error:
+                    except BadRequestError as error:
                         await write(self._refusal(0, error, 0.0))
                         continue
                     if self._answerer.waits(request):

@@ -14,6 +14,7 @@ import msgspec
 from prefixstore.chats.chat import Chat
 from prefixstore.chats.chat_request import chat_of
 from prefixstore.chats.template import TemplateError
+from router.prompt.bad_request import BadRequestError
 from router.prompt.body_fields import MOST_VALUES, FieldError, decoded, packed_ids, raw_fields
 from router.prompt.truncate import Truncation
 
@@ -42,18 +43,6 @@ COMMON = (
     "truncation_side",
 )
 """What is read of both kinds of bodies."""
-
-
-class BadPromptError(Exception):
-    """A prompt cannot be taken. `field` names what is wrong, the message says the limit."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-
-
-class NoTokenizerError(BadPromptError):
-    """A text or chat for a model of which nothing is configured that could tokenise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +109,30 @@ def reads_cache(body: Mapping[str, Any]) -> bool:
 
 
 async def parse_chat(raw: bytes, field: str) -> Body:
-    """Parse a chat body. Raises BadPromptError."""
+    """Parse a chat body. Raises BadRequestError."""
     body = await _decoded(await _fields(raw, field, CHAT + COMMON), field)
     try:
         chat = chat_of(body)
     except TemplateError as error:
-        raise BadPromptError(f"{field}.{error.field}", error.problem) from error
+        raise BadRequestError(f"{field}.{error.field}", error.problem) from error
     for position, message in enumerate(chat.messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadPromptError(f"{field}.messages[{position}]", "is no object with a role")
+            raise BadRequestError(f"{field}.messages[{position}]", "is no object with a role")
     special = _flag(body, "add_special_tokens", default=False, field=field)
     content = ChatBody(chat, add_special_tokens=special)
     return _body(body, content, field)
 
 
 async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
-    """Parse a completions body with one prompt, of so many ids at most. Raises BadPromptError."""
+    """Parse a completions body with one prompt, of `most_tokens` ids at most.
+
+    Raises BadRequestError.
+    """
     fields = await _fields(raw, field, ("prompt", *COMMON), MOST_VALUES + most_tokens)
     try:
         prompt = await _prompt(fields.pop("prompt", None), most_tokens)
     except FieldError as error:
-        raise BadPromptError(f"{field}.prompt", error.problem) from error
+        raise BadRequestError(f"{field}.prompt", error.problem) from error
     body = await _decoded(fields, field)
     content = CompletionBody(
         prompt=prompt,
@@ -189,21 +181,21 @@ async def _fields(
     try:
         return await raw_fields(raw, names, most)
     except FieldError as error:
-        raise BadPromptError(field, error.problem) from error
+        raise BadRequestError(field, error.problem) from error
 
 
 async def _decoded(fields: Mapping[str, msgspec.Raw], field: str) -> dict[str, Any]:
     try:
         return {name: await decoded(raw, name) for name, raw in fields.items()}
     except FieldError as error:
-        raise BadPromptError(f"{field}.{error.field}", error.problem) from error
+        raise BadRequestError(f"{field}.{error.field}", error.problem) from error
 
 
 def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
     value = body.get(name)
     if not isinstance(value, kind):
         problem = "is missing" if value is None else f"is no {_NAMES[kind]}"
-        raise BadPromptError(f"{field}.{name}", problem)
+        raise BadRequestError(f"{field}.{name}", problem)
     return value
 
 
@@ -218,18 +210,18 @@ def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
     tokens = body.get("truncate_prompt_tokens")
     side = body.get("truncation_side")
     if side is not None and side not in SIDES:
-        raise BadPromptError(f"{field}.truncation_side", "is neither left nor right")
+        raise BadRequestError(f"{field}.truncation_side", "is neither left nor right")
     if tokens is None:
         return None
     field = f"{field}.truncate_prompt_tokens"
     if type(tokens) is not int:
-        raise BadPromptError(field, "is no integer")
+        raise BadRequestError(field, "is no integer")
     if tokens == -1:
-        raise BadPromptError(
+        raise BadRequestError(
             field, "is -1, the engine's longest prompt, which is not known here; send that number"
         )
     if tokens < 1:
-        raise BadPromptError(field, f"is {tokens}; at least one token has to be left")
+        raise BadRequestError(field, f"is {tokens}; at least one token has to be left")
     return Truncation(tokens, side)
 
 
@@ -239,7 +231,7 @@ def _one_text(body: dict[str, Any], name: str, field: str) -> str:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str | None):
-        raise BadPromptError(f"{field}.{name}", "is neither a string nor a list of one")
+        raise BadRequestError(f"{field}.{name}", "is neither a string nor a list of one")
     return value or ""
 
 

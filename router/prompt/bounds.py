@@ -3,7 +3,7 @@
 What a caller says is kept for a while, in caches and among the last picks, and every name is compared.
 """
 
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 
 MOST_NAME_BYTES = 1024
 """Of a model's, an adapter's, a pod's or an item's name, of a salt and of an extra key."""
@@ -12,14 +12,14 @@ MOST_ENTRIES = 4096
 
 
 def check_name(field: str, name: str, most: int = MOST_NAME_BYTES) -> None:
-    """Raise BadPromptError where a name is too long."""
+    """Raise BadRequestError where a name is too long."""
     # No character takes less than a byte.
     size = len(name) if len(name) > most else len(name.encode())
     if size > most:
-        raise BadPromptError(field, f"is longer than {most} bytes")
+        raise BadRequestError(field, f"is longer than {most} bytes")
 
 
 def check_count(field: str, count: int, most: int = MOST_ENTRIES) -> None:
-    """Raise BadPromptError where something is there too often."""
+    """Raise BadRequestError where something is there too often."""
     if count > most:
-        raise BadPromptError(field, f"has more than {most} entries")
+        raise BadRequestError(field, f"has more than {most} entries")

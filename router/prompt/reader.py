@@ -13,15 +13,8 @@ from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.assemble import Texts
-from router.prompt.body import (
-    BadPromptError,
-    Body,
-    ChatBody,
-    CompletionBody,
-    NoTokenizerError,
-    parse_chat,
-    parse_completions,
-)
+from router.prompt.bad_request import BadRequestError, NoTokenizerError
+from router.prompt.body import Body, ChatBody, CompletionBody, parse_chat, parse_completions
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
 from router.prompt.items import read_items
@@ -103,7 +96,7 @@ class PromptReader:
     ) -> ReadPrompt:
         """Read a prompt; a chat is rendered and text tokenised for at most `timeout` seconds.
 
-        Raises BadPromptError and UnknownModelError, TokenizerUnavailableError where the model's
+        Raises BadRequestError and UnknownModelError, TokenizerUnavailableError where the model's
         tokenizer cannot be had, what the pool and the renderer raise where they are full or closed, and
         RenderTimeoutError and RenderCrashedError. A tokenizer that is still being loaded when the time
         is over is as one that has not come to the text: no token is known. With `may_reckon` that is so
@@ -119,7 +112,7 @@ class PromptReader:
         model, lora = self._model(message, body)
         truncation = body.truncation if body else None
         if truncation and message.multimodal:
-            raise BadPromptError(
+            raise BadRequestError(
                 f"prompt.{form}.truncate_prompt_tokens", "is not supported beside multimodal items"
             )
         asked = Asked(model, TimeLeft(timeout), trace, truncation)
@@ -160,9 +153,9 @@ class PromptReader:
     def _form(self, message: AnyPrompt) -> str:
         given = [form for form in FORMS if message.HasField(form)]  # type: ignore[arg-type]
         if not given:
-            raise BadPromptError("prompt", f"is missing; give one of {', '.join(FORMS)}")
+            raise BadRequestError("prompt", f"is missing; give one of {', '.join(FORMS)}")
         if len(given) > 1:
-            raise BadPromptError("prompt", f"is given as {' and '.join(given)}; give one of them")
+            raise BadRequestError("prompt", f"is given as {' and '.join(given)}; give one of them")
         form = given[0]
         limit = self._limits.max_prompt_bytes
         if form in ("text", "chat_body", "completions_body"):
@@ -171,7 +164,7 @@ class PromptReader:
             plain = isinstance(value, bytes) or value.isascii()
             size = len(value) if plain else len(value.encode())
             if size > limit:
-                raise BadPromptError(
+                raise BadRequestError(
                     f"prompt.{form}", f"has {size} bytes; limits.max-prompt-bytes is {limit}"
                 )
         return form
@@ -179,17 +172,17 @@ class PromptReader:
     def _model(self, message: AnyPrompt, body: Body | None) -> tuple[Model, str]:
         in_body = body.model if body else ""
         if message.model and in_body and message.model != in_body:
-            raise BadPromptError(
+            raise BadRequestError(
                 "prompt.model", f"is {message.model!r}, but the body's is {in_body!r}"
             )
         name = message.model or in_body
         if not name:
-            raise BadPromptError("prompt.model", "is missing")
+            raise BadRequestError("prompt.model", "is missing")
         check_name("prompt.model", name)
         check_name("prompt.lora", message.lora)
         model, lora = self._models.resolve(name)
         if lora and message.lora and message.lora != lora:
-            raise BadPromptError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
+            raise BadRequestError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
         return model, lora or message.lora
 
     async def _tokens(self, message: AnyPrompt, form: str, body: Body | None, asked: Asked) -> Ids:
@@ -219,21 +212,23 @@ class PromptReader:
     def _count(self, tokens: int, field: str) -> None:
         limit = self._limits.max_prompt_tokens
         if tokens > limit:
-            raise BadPromptError(field, f"has {tokens} tokens; limits.max-prompt-tokens is {limit}")
+            raise BadRequestError(
+                field, f"has {tokens} tokens; limits.max-prompt-tokens is {limit}"
+            )
 
     def _checked(self, packed: bytes, model: Model, field: str) -> bytes:
         if len(packed) % TOKEN_BYTES:
-            raise BadPromptError(
+            raise BadRequestError(
                 field, f"has {len(packed)} bytes; packed token ids take {TOKEN_BYTES} each"
             )
         if not packed:
-            raise BadPromptError(field, "is empty; at least one token is needed")
+            raise BadRequestError(field, "is empty; at least one token is needed")
         self._count(len(packed) // TOKEN_BYTES, field)
         vocab_size = self._tokeniser.vocab_size(model)
         if vocab_size:
             highest = highest_token(packed)
             if highest >= vocab_size:
-                raise BadPromptError(
+                raise BadRequestError(
                     field,
                     f"holds token id {highest}; the vocabulary of {model.name!r} "
                     f"has {vocab_size}, from 0",
@@ -263,10 +258,10 @@ def _lora_path(body: Body | None) -> str:
 
 
 def _either(message: AnyPrompt, body: Body | None, name: Literal["cache_salt", "extra_key"]) -> str:
-    """Return a field of the prompt or of its body. Raises BadPromptError where the two differ."""
+    """Return a field of the prompt or of its body. Raises BadRequestError where the two differ."""
     given: str = getattr(message, name)
     in_body: str = getattr(body, name) if body else ""
     if given and in_body and given != in_body:
-        raise BadPromptError(f"prompt.{name}", f"differs from the body's {name}")
+        raise BadRequestError(f"prompt.{name}", f"differs from the body's {name}")
     check_name(f"prompt.{name}", given or in_body)
     return given or in_body

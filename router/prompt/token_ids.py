@@ -5,7 +5,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 
 try:
     from indexer.compiled.scan.varint import unpack
@@ -14,7 +14,7 @@ except ImportError:  # no Numba: protobuf makes the objects
 
 
 def listed_ids(message: wire.TokenIds, field: str) -> bytes:
-    """Return listed token ids, packed as 4 bytes each. Raises BadPromptError for `field`."""
+    """Return listed token ids, packed as 4 bytes each. Raises BadRequestError for `field`."""
     if unpack is None or len(UnknownFieldSet(message)):
         # A sender may write each id as a field of its own.
         ids = pb.TokenIds.FromString(message.SerializeToString()).ids
@@ -23,5 +23,5 @@ def listed_ids(message: wire.TokenIds, field: str) -> bytes:
     found = np.empty(len(packed), np.uint32)
     count = unpack(packed, found)
     if count < 0:
-        raise BadPromptError(field, "holds something that is no unsigned 32-bit integer")
+        raise BadRequestError(field, "holds something that is no unsigned 32-bit integer")
     return found[:count].tobytes()

@@ -18,7 +18,8 @@ from prefixstore.store.memo import KeyMemo
 from prefixstore.tokenizers.cache import TokenizerCache
 from prefixstore.tokenizers.remote import ChatEncoder, chat_text
 from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
-from router.prompt.body import BadPromptError, ChatBody, NoTokenizerError
+from router.prompt.bad_request import BadRequestError, NoTokenizerError
+from router.prompt.body import ChatBody
 from router.prompt.deadline import TimeLeft
 from router.prompt.models import Model
 from router.prompt.trace import Trace
@@ -89,7 +90,7 @@ class Tokeniser:
         """Return a text's tokens; `special` says whether special tokens are put around it."""
         model = asked.model
         if not text:
-            raise BadPromptError(field, "is empty; at least one character is needed")
+            raise BadRequestError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
             raise NoTokenizerError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
@@ -102,7 +103,7 @@ class Tokeniser:
                 model.tokenizer, tokenizer, text, field, asked, special=special
             )
         except InvalidTextError as error:
-            raise BadPromptError(field, str(error)) from error
+            raise BadRequestError(field, str(error)) from error
         except TokenizerUnavailableError as error:
             raise self._unavailable(model, error) from error
         asked.tokenised(text, found)
@@ -117,11 +118,11 @@ class Tokeniser:
         try:
             return Ids(cut_between(found.ids, plain.ids, cut), found.covered_chars)
         except NoRoomError:
-            raise BadPromptError(
+            raise BadRequestError(
                 name, f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
             ) from None
         except ValueError as error:
-            raise BadPromptError(name, f"cannot be honoured: {error}") from error
+            raise BadRequestError(name, f"cannot be honoured: {error}") from error
 
     async def chat(self, content: ChatBody, asked: Asked) -> Ids:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
@@ -132,7 +133,7 @@ class Tokeniser:
                 return Ids(b"", unread=reckon(chat_text(content.request())))
             if isinstance(tokenizer, ChatEncoder):
                 if asked.truncation and not asked.truncation.side and content.add_special_tokens:
-                    raise BadPromptError(
+                    raise BadRequestError(
                         f"{field}.truncate_prompt_tokens",
                         "needs truncation_side beside add_special_tokens: the engine renders the chat",
                     )
@@ -146,7 +147,7 @@ class Tokeniser:
                     unread = reckon(text, found.covered_chars)
                     return truncated(Ids(found.ids, 0, found.memo, unread), asked.truncation)
                 except InvalidTextError as error:
-                    raise BadPromptError(field, str(error)) from error
+                    raise BadRequestError(field, str(error)) from error
                 except TokenizerUnavailableError as error:
                     if not self._renderer.knows(model.name):
                         raise self._unavailable(model, error) from error
@@ -169,7 +170,7 @@ class Tokeniser:
             raise NoTokenizerError("prompt.chat_body.messages", error.problem) from error
         except TemplateError as error:
             field = f"prompt.chat_body.{error.field or 'messages'}"
-            raise BadPromptError(field, error.problem) from error
+            raise BadRequestError(field, error.problem) from error
 
     async def _tokenizer(self, asked: Asked) -> Tokenizer | None:
         """Return a model's tokenizer, None where it is not loaded in time."""

@@ -53,7 +53,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.pb.warmpath.v1 import router_pb2 as pb
     from router.pick.scorer import Scorer
     from router.prompt import body
-    from router.prompt.body import BadPromptError
+    from router.prompt.bad_request import BadRequestError
     from router.prompt.token_ids import listed_ids
     from router.prompt.token_prompt import TokenPrompt
     from scorer.strategies.by_name import longest_prefix
@@ -95,7 +95,7 @@ def as_protobuf(data: bytes) -> None:
     try:
         found = parse_request(data)
         ids = listed_ids(found.prompt.token_ids, "prompt.token_ids")
-    except BadPromptError:
+    except BadRequestError:
         return
     # What is read as bytes is not looked into: protobuf may refuse what no caller wrote there.
     whole = pb.ScoreRequest.FromString(data)
@@ -113,7 +113,7 @@ def bodies(runner: asyncio.Runner) -> Target:
         for parse in (body.parse_chat, lambda raw, field: body.parse_completions(raw, field, 500)):
             try:
                 found = runner.run(parse(data, "body"))
-            except BadPromptError:
+            except BadRequestError:
                 continue
             # What does not matter is passed over, be it text or not.
             plain = json.loads(data.decode(errors="replace"), strict=False)

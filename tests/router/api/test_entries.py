@@ -10,7 +10,7 @@ from router.api.entries import check_entries
 from router.api.score_codec import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 
 ITEM = pb.MultimodalItem(hash="h", length=1)
 UNKNOWN_GROUP = b"\xfb\x07\xfc\x07"
@@ -38,7 +38,7 @@ UNKNOWN_GROUP = b"\xfb\x07\xfc\x07"
     ],
 )  # fmt: skip
 def test_a_list_that_is_too_long_is_refused_by_name(raw: bytes, kind: type, field: str) -> None:
-    with pytest.raises(BadPromptError, match="has more than 4096 entries") as refused:
+    with pytest.raises(BadRequestError, match="has more than 4096 entries") as refused:
         parse(kind, raw)
     assert refused.value.field == field
 
@@ -59,11 +59,11 @@ def test_nothing_that_may_be_said_is_refused(pods: list[str], behind: bytes) -> 
     if len(pods) <= 3:
         check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3)
     else:
-        with pytest.raises(BadPromptError, match="pods: has more than 3 entries"):
+        with pytest.raises(BadRequestError, match="pods: has more than 3 entries"):
             check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3)
 
 
 @given(st.binary(max_size=60))
 def test_what_is_no_message_is_left_to_the_parser(raw: bytes) -> None:
-    with contextlib.suppress(BadPromptError):
+    with contextlib.suppress(BadRequestError):
         check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 from tests.examples import examples
 from tests.router.api.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
 
@@ -143,7 +143,7 @@ def test_a_name_that_cannot_be_is_refused(calls: Calls, name: str, problem: str)
     assert said == problem
     assert not len(calls.waits)
     if "router's own" not in problem:
-        with pytest.raises(BadPromptError) as refused:
+        with pytest.raises(BadRequestError) as refused:
             report(calls, name)
         assert str(refused.value) == problem
 

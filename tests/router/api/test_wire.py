@@ -17,7 +17,7 @@ from router.api.score_codec import (
 )
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.body import BadPromptError
+from router.prompt.bad_request import BadRequestError
 from router.prompt.token_ids import listed_ids
 from scorer.match import TIERS, Match, Span
 
@@ -54,12 +54,12 @@ def test_ids_that_are_fields_of_their_own_are_one_list(first: list[int], second:
 
 @pytest.mark.parametrize("run", [b"\x80", b"\x80\x80\x80\x80\x10", b"\xff" * 11 + b"\x01"])
 def test_what_is_no_32_bit_number_is_refused_by_name(run: bytes) -> None:
-    with pytest.raises(BadPromptError, match=r"^prompt\.token_ids\.ids: holds something"):
+    with pytest.raises(BadRequestError, match=r"^prompt\.token_ids\.ids: holds something"):
         listed_ids(wire.TokenIds(ids=[run]), "prompt.token_ids.ids")
 
 
 def test_what_is_no_request_is_refused() -> None:
-    with pytest.raises(BadPromptError, match="request"):
+    with pytest.raises(BadRequestError, match="request"):
         parse_request(b"\xff\xff")
 
 

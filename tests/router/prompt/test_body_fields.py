@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
 from router.prompt import body_fields
-from router.prompt.body import BadPromptError, CompletionBody, parse_chat, parse_completions
+from router.prompt.bad_request import BadRequestError
+from router.prompt.body import CompletionBody, parse_chat, parse_completions
 from router.prompt.body_fields import MOST_VALUES, value_counts
 
 MESSAGES = [{"role": "user", "content": "a"}]
@@ -35,14 +36,14 @@ VALUES = st.recursive(
     ],
 )
 async def test_a_chat_of_too_many_values_is_refused(body: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadPromptError, match=f"holds more than {MOST_VALUES} values") as refused:
+    with pytest.raises(BadRequestError, match=f"holds more than {MOST_VALUES} values") as refused:
         await parse_chat(json.dumps(body).encode(), field)
     assert refused.value.field == field
 
 
 async def test_a_field_of_a_completion_may_not_use_what_its_ids_leave() -> None:
     raw = json.dumps({"prompt": [1], "echo": LISTS}).encode()
-    with pytest.raises(BadPromptError, match=f"holds more than {MOST_VALUES} values") as refused:
+    with pytest.raises(BadRequestError, match=f"holds more than {MOST_VALUES} values") as refused:
         await parse_completions(raw, "body", 1_000_000)
     assert refused.value.field == "body.echo"
 
@@ -76,7 +77,7 @@ async def test_others_have_their_turn_while_many_ids_are_read(*, is_nested: bool
 
 async def test_ids_past_their_limit_are_counted_to_the_last() -> None:
     raw = json.dumps({"prompt": [7] * 30_000}).encode()
-    with pytest.raises(BadPromptError) as refused:
+    with pytest.raises(BadRequestError) as refused:
         await parse_completions(raw, "body", 1000)
     assert str(refused.value) == ("body.prompt: has 30000 tokens; limits.max-prompt-tokens is 1000")
 
@@ -88,7 +89,7 @@ def test_a_prompt_is_read_alike_however_it_is_sliced(prompt: Any, slice_bytes: i
     def read() -> object:
         try:
             body = asyncio.run(parse_completions(raw, "body", 1_000_000))
-        except BadPromptError:
+        except BadRequestError:
             # Of several things that are wrong with it, the one that is said may be another.
             return None
         assert isinstance(body.content, CompletionBody)

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, processors
 
 from indexer.keys.token import pack_tokens, unpack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.body import BadPromptError, parse_completions
+from router.prompt.bad_request import BadRequestError
+from router.prompt.body import parse_completions
 from tests.router.service_stand import IDS, Stand, standing
 
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step."
@@ -114,6 +115,6 @@ async def test_token_ids_are_cut_and_what_is_left_is_what_is_warm(
 async def test_what_cannot_be_honoured_is_refused_by_name(
     fields: dict[str, Any], field: str, words: str
 ) -> None:
-    with pytest.raises(BadPromptError, match=words) as error:
+    with pytest.raises(BadRequestError, match=words) as error:
         await parse_completions(json.dumps({"prompt": [1], **fields}).encode(), "body", 9)
     assert error.value.field == f"body.{field}"
