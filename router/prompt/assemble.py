@@ -1,6 +1,7 @@
 """The parts that turn texts and chats into tokens, built and closed together."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from indexer.process.tasks import watched
 from prefixstore.chats.chat import ModelTemplate
 from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.pool import TokenizerPool
@@ -16,11 +18,13 @@ from prefixstore.store.contract import PrefixStore
 from prefixstore.store.lru import LruStore
 from prefixstore.store.trie import TrieStore
 from prefixstore.tokenizers.cache import TokenizerCache
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.config.schema import Config, PrefixStoreTable
 from router.prompt.models import Model, ModelTable
-from router.prompt.preload import preload
 from router.prompt.tokenizer_sources import Sources, TemplateSource
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ async def texts(config: Config, folder: Path) -> AsyncIterator[Texts]:
         renderer = _renderer(config)
         stack.push_async_callback(renderer.close)
         models = _models(config, sources, tokenizers, renderer)
-        await preload(config, tokenizers, stack)
+        await _preload(config, tokenizers, stack)
         await renderer.start()
         yield Texts(models, sources, tokenizers, renderer, pool)
 
@@ -98,3 +102,28 @@ def _renderer(config: Config) -> ProcessRenderer:
         max_waiting_bytes=config.limits.max_queued_bytes,
     )
     return ProcessRenderer(workers=table.workers, limits=limits)
+
+
+async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
+    """Begin to load the tokenizers, and await those that need nothing but this machine."""
+    local = []
+    has_any = [
+        model
+        for model in config.models
+        if model.tokenizer or model.hub.repo or model.tokenizer_urls
+    ]
+    for model in has_any[: config.tokenizers.most]:
+        load = watched(_load(model.name, tokenizers), f"loading the tokenizer of {model.name}")
+        stack.callback(load.cancel)
+        if model.tokenizer and not model.tokenizer_urls:
+            local.append(load)
+    if local:
+        await asyncio.wait(local)
+
+
+async def _load(model: str, tokenizers: TokenizerCache) -> None:
+    try:
+        await tokenizers.get(model)
+    except TokenizerUnavailableError as error:
+        message = "model %r: texts are refused, and picked by their length: %s"
+        log.error(message, model, error)  # noqa: TRY400  says all
