@@ -20,9 +20,10 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.api.parse import parse
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
-from router.api.score_codec import parse, parse_request, stream_reply
+from router.api.score_reply import stream_reply
 from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -98,10 +99,10 @@ class RouterService:
     async def Score(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bytes:
-        """Answer Score; both messages are bytes (`router.api.score_codec`)."""
+        """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.api.score_reply`)."""
 
         async def answer() -> bytes:
-            parsed = parse_request(request)
+            parsed = parse(wire.ScoreRequest, request)
             # A deadline bounds waiting, and ids need none.
             waits = self._answerer.waits(parsed)
             if not waits:
@@ -135,7 +136,7 @@ class RouterService:
             try:
                 async for raw in self._drain.each(request_iterator):
                     try:
-                        request = parse_request(raw)
+                        request = parse(wire.ScoreRequest, raw)
                     except BadRequestError as error:
                         await write(self._refusal(0, error, 0.0))
                         continue

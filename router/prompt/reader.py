@@ -25,7 +25,7 @@ from router.prompt.tokenise import Asked, Ids, Tokeniser, reckon, truncated
 from router.prompt.trace import Trace
 
 AnyPrompt = pb.Prompt | wire.Prompt
-"""A prompt as protobuf reads it, or as `router.api.score_codec` does."""
+"""A prompt of the contract, or of Score's own schema, which leaves a list of ids packed."""
 
 UNREAD = (
     NoTokenizerError,

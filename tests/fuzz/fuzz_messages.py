@@ -49,8 +49,9 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from indexer.shared.layout.record import BadRecordError, read_record
     from indexer.shared.query import lookup
     from indexer.watch.client import ProtocolError, Watcher
-    from router.api.score_codec import parse_request
+    from router.api.parse import parse
     from router.pb.warmpath.v1 import router_pb2 as pb
+    from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
     from router.pick.scorer import Scorer
     from router.prompt import body
     from router.prompt.bad_request import BadRequestError
@@ -93,7 +94,7 @@ def requests(runner: asyncio.Runner) -> Target:
 def as_protobuf(data: bytes) -> None:
     """Hold what is read of a Score's bytes against protobuf's reading."""
     try:
-        found = parse_request(data)
+        found = parse(wire.ScoreRequest, data)
         ids = listed_ids(found.prompt.token_ids, "prompt.token_ids")
     except BadRequestError:
         return

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.api.score_codec import (
+from router.api.parse import parse
+from router.api.score_reply import (
     match_part,
-    parse_request,
     score_entry,
     score_rest,
     stream_reply,
@@ -60,7 +60,7 @@ def test_what_is_no_32_bit_number_is_refused_by_name(run: bytes) -> None:
 
 def test_what_is_no_request_is_refused() -> None:
     with pytest.raises(BadRequestError, match="request"):
-        parse_request(b"\xff\xff")
+        parse(wire.ScoreRequest, b"\xff\xff")
 
 
 @given(

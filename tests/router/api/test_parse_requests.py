@@ -7,10 +7,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.api.malformed import malformed
+from router.api.parse import parse
 from router.assemble import running
-from router.config.read import parse
+from router.config import read
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.bad_request import BadRequestError
 
 CALLS = ("Score", "Pick", "Report", "ListPods")
 BAD = b"\xff\xfe"
@@ -41,12 +42,14 @@ def field(number: int, content: bytes) -> bytes:
     ],
 )
 def test_a_text_that_is_none_is_named(raw: bytes, kind: type, expected: tuple[str, str]) -> None:
-    assert malformed(raw, kind.DESCRIPTOR) == expected
+    with pytest.raises(BadRequestError) as refused:
+        parse(kind, raw)
+    assert str(refused.value) == ": ".join(expected)
 
 
 @pytest.fixture
 async def channel(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
-    config = parse(
+    config = read.parse(
         '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "m"\n', "test"
     )
     async with (

@@ -1,25 +1,30 @@
-"""What is wrong with bytes that are no message: the field, where it can be told."""
+"""Requests, from bytes to messages; bytes that are no message are refused by the field."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.empty_pb2 import Empty
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
+
+from router.api.entries import check_entries
+from router.prompt.bad_request import BadRequestError
+
+Parsed = TypeVar("Parsed", bound=Message)
 
 BYTES = 2
 """The wire type of texts and messages."""
 
 
-def malformed(raw: bytes, kind: Any) -> tuple[str, str]:
-    """Return the field and what is wrong with it, of bytes that could not be parsed.
-
-    `kind` is the message's descriptor, of whichever of protobuf's implementations.
-    """
-    field = _bad_text(raw, kind)
-    if field:
-        return field, "is not UTF-8"
-    return "request", f"is no {kind.name}"
+def parse(kind: type[Parsed], raw: bytes) -> Parsed:
+    """Parse a request. Raises BadRequestError where it is none, or a list in it is too long."""
+    check_entries(raw, kind.DESCRIPTOR)
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        field = _bad_text(raw, kind.DESCRIPTOR)
+        problem = "is not UTF-8" if field else f"is no {kind.DESCRIPTOR.name}"
+        raise BadRequestError(field or "request", problem) from error
 
 
 def _bad_text(raw: bytes, kind: Any) -> str:

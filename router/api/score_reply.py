@@ -1,24 +1,14 @@
-"""Score's messages in bytes, without an object for each token id or pod.
+"""Score's replies in bytes, without an object for each pod.
 
-A request is read by a schema that leaves the list of ids packed (`proto/warmpath/wire`); a reply is
-written by hand, since most of it is the same each time. What is written is what protobuf would write:
-`tests/router/api/test_wire.py` compares them.
+They are written by hand, since most of a reply is the same each time. What is written is what protobuf
+would write: `tests/router/api/test_wire.py` compares them.
 """
 
 import struct
 from functools import cache
-from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
-
-from router.api.entries import check_entries
-from router.api.malformed import malformed
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.bad_request import BadRequestError
 from scorer.match import Match
-
-Parsed = TypeVar("Parsed", bound=Message)
 
 SCORE_TAG = b"\x19"
 """PodScore.score: field 3, 64 bits."""
@@ -30,20 +20,6 @@ BELIEVED_TAG = b"\x40"
 """PodScore.believed_tokens: field 8, varint."""
 SCORES_TAG = b"\x0a"
 """ScoreResponse.scores: field 1, bytes."""
-
-
-def parse(kind: type[Parsed], raw: bytes) -> Parsed:
-    """Parse a request. Raises BadRequestError where it is none, or a list in it is too long."""
-    check_entries(raw, kind.DESCRIPTOR)
-    try:
-        return kind.FromString(raw)
-    except DecodeError as error:
-        raise BadRequestError(*malformed(raw, kind.DESCRIPTOR)) from error
-
-
-def parse_request(raw: bytes) -> wire.ScoreRequest:
-    """Parse a request to score. Raises BadRequestError where it is none."""
-    return parse(wire.ScoreRequest, raw)
 
 
 def varint(number: int) -> bytes:
