@@ -26,6 +26,8 @@ from indexer.process.listen import GRPC_OPTIONS, http_listener
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import Names
 from router import state_file
+from router.api.in_flight import InFlight
+from router.api.intake import Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.service import SERVICE, RouterService
@@ -160,7 +162,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         picker = picking.picker(scorer)
         expiring = kept(Work("ending picks of which nothing is reported", partial(_expire, picker)))
         stack.callback(expiring.cancel)
-        registry.register(PartsCollector(ingest, read, picking, shared=through))
+        limits = config.limits
+        in_flight = InFlight(
+            limits.max_in_flight_bytes,
+            limits.largest_message,
+            seconds=limits.message_seconds,
+            clock=time.monotonic,
+        )
+        registry.register(PartsCollector(ingest, read, picking, in_flight, shared=through))
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
             reader,
@@ -192,7 +201,12 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             )
         drain = Drain(time.monotonic)
         service = RouterService(
-            answerer, picks, metrics, drain, tokenize_seconds=config.limits.tokenize_seconds
+            answerer,
+            picks,
+            metrics,
+            drain,
+            Intake(in_flight, metrics, seconds=limits.message_seconds),
+            tokenize_seconds=limits.tokenize_seconds,
         )
         http_address = await _serve_http(config, registry, health, stack)
         address = await _serve_grpc(config, service, health, drain, stack)
@@ -314,14 +328,15 @@ async def _serve_http(
 async def _serve_grpc(
     config: Config, service: RouterService, health: Health, drain: Drain, stack: AsyncExitStack
 ) -> str:
-    # A prompt past its limit is to be refused by name, so the transport takes somewhat more.
-    limits = config.limits
-    largest = 2 * max(limits.max_prompt_bytes, 5 * limits.max_prompt_tokens) + (1 << 20)
     server = grpc.aio.server(
         options=[
             *GRPC_OPTIONS,
-            ("grpc.max_receive_message_length", min(largest, (1 << 31) - 1)),
+            ("grpc.max_receive_message_length", config.limits.largest_message),
             ("grpc.so_reuseport", int(config.server.processes > 1)),
+            # What comes of a call before it is read: with probes it grows to megabytes. In less room
+            # than this, calls of one connection wait for the room of those before.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 256 << 10),
         ]
     )
     server.add_generic_rpc_handlers((service.handlers(),))

@@ -19,6 +19,7 @@ from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, State
 from indexer.trust import Level
+from router.api.in_flight import InFlight
 from router.assemble_picking import Picking
 from router.peers.exchange import PeerBookings
 from router.pods.shared_index import SharedPods
@@ -96,6 +97,7 @@ class PartsCollector(Collector):
         ingest: Ingest,
         texts: Texts,
         picking: Picking,
+        in_flight: InFlight,
         *,
         shared: SharedPods | None = None,
     ) -> None:
@@ -103,6 +105,7 @@ class PartsCollector(Collector):
         self._ingest = ingest
         self._texts = texts
         self._picking = picking
+        self._in_flight = in_flight
 
     def describe(self) -> Iterable[Metric]:
         """Declare nothing ahead: the names are unique by construction."""
@@ -143,6 +146,12 @@ class PartsCollector(Collector):
         yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
         yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
         yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
+        in_flight = self._in_flight
+        yield _gauge("warmpath_in_flight_bytes", "Bytes kept for calls' messages.", in_flight.bytes)
+        yield _gauge("warmpath_in_flight_max_bytes", "The most that may be.", in_flight.limit)
+        yield _gauge("warmpath_in_flight_waiting_calls", "Calls not read yet.", in_flight.waiting)
+        yield _counter("warmpath_in_flight_refused", "Calls refused unread.", in_flight.refused)
+        yield _counter("warmpath_in_flight_late", "Calls whose message was late.", in_flight.late)
         yield from self._picks()
         if self._shared is not None and self._shared.replica is not None:
             yield from _copies(self._shared.replica)

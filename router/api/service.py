@@ -20,6 +20,7 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.api.intake import Intake, RefusedError
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
@@ -78,7 +79,7 @@ class RouterService:
     """Serves `warmpath.v1.Router`.
 
     `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not. `drain`
-    says when no more calls are taken.
+    says when no more calls are taken, `intake` when a call's message is read.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class RouterService:
         picks: PickAnswerer,
         meter: Meter,
         drain: Drain,
+        intake: Intake,
         *,
         tokenize_seconds: float,
     ) -> None:
@@ -94,6 +96,7 @@ class RouterService:
         self._picks = picks
         self._meter = meter
         self._drain = drain
+        self._intake = intake
         self._tokenize_seconds = tokenize_seconds
 
     async def Score(  # noqa: N802  the contract's name
@@ -110,7 +113,7 @@ class RouterService:
             left = _left(context)
             return await self._score(parsed, min(self._tokenize_seconds, left), left)
 
-        return await self._answer("Score", answer, context)
+        return await self._answer("Score", answer)
 
     async def ScoreStream(  # noqa: N802  the contract's name
         self,
@@ -148,7 +151,7 @@ class RouterService:
             except EndingError as error:
                 ending = error
         if ending is not None:
-            await context.abort(STATUSES[EndingError], str(ending))
+            raise RefusedError(STATUSES[EndingError], str(ending))
 
     async def Pick(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
@@ -165,7 +168,7 @@ class RouterService:
             async with self._picks.pick(parse(pb.PickRequest, request), timeout, left) as response:
                 await _write(context, response.SerializeToString())
 
-        await self._answer("Pick", answer, context)
+        await self._answer("Pick", answer)
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
@@ -199,9 +202,9 @@ class RouterService:
                 told = answer(parse(asked, request), min(self._tokenize_seconds, left), left)
                 return (told if isinstance(told, Message) else await told).SerializeToString()
 
-            return await self._answer(name, reply, context)
+            return await self._answer(name, reply)
 
-        return grpc.unary_unary_rpc_method_handler(handle)
+        return self._intake.unary(name, handle)
 
     async def _score(
         self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
@@ -214,8 +217,8 @@ class RouterService:
         self,
         method: str,
         answer: Callable[[], Awaitable[Reply]],
-        context: grpc.aio.ServicerContext[Any, Any],
     ) -> Reply:
+        """Return the answer. Raises RefusedError."""
         begun = time.perf_counter()
         try:
             with self._drain.answering():
@@ -230,18 +233,17 @@ class RouterService:
             self._meter.answered(method, name, time.perf_counter() - begun)
             if code is None:
                 raise
-            await context.abort(code, shortened(str(error), MOST_SAID))
-        else:
-            self._meter.answered(method, "OK", time.perf_counter() - begun)
-            return reply
+            raise RefusedError(code, shortened(str(error), MOST_SAID)) from error
+        self._meter.answered(method, "OK", time.perf_counter() - begun)
+        return reply
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods: they take bytes and give bytes."""
         picks = self._picks
         methods: dict[str, Any] = {
-            "Score": grpc.unary_unary_rpc_method_handler(self.Score),
-            "ScoreStream": grpc.stream_stream_rpc_method_handler(self.ScoreStream),
-            "Pick": grpc.unary_stream_rpc_method_handler(self.Pick),
+            "Score": self._intake.unary("Score", self.Score),
+            "ScoreStream": self._intake.streams(self.ScoreStream),
+            "Pick": self._intake.written("Pick", self.Pick),
             "Report": self._unary("Report", lambda request, *_: picks.report(request)),
             "Explain": self._unary("Explain", picks.explain),
             "ListDecisions": self._unary(

@@ -57,6 +57,17 @@ class Limits(Table, frozen=True):
     """Prompts that wait for a tokenizer."""
     max_queued_bytes: Bytes = 64 * MIB
     """Bytes of the prompts that wait for a tokenizer."""
+    max_in_flight_bytes: Bytes = 160 * MIB
+    """Bytes of the messages of all calls, from before one is read until it is answered: one that is not
+    read yet counts as the largest, 17 MiB. Memory may grow by twice this."""
+    message_seconds: Seconds = 10.0
+    """How long a message may take to come while other calls wait for the room that is kept for it."""
+
+    @property
+    def largest_message(self) -> int:
+        """Bytes: a prompt past its limit is to be refused by name, so the transport takes more."""
+        largest = 2 * max(self.max_prompt_bytes, 5 * self.max_prompt_tokens) + MIB
+        return min(largest, (1 << 31) - 1)
 
 
 class IndexTable(Table, frozen=True):

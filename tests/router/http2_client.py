@@ -33,6 +33,13 @@ class Http2Client:
 
     def call(self, method: str, *messages: bytes, reset: bool = False) -> int:
         """Begin a call of the router, whole, and with `reset` cancel it in the same breath."""
+        stream = self.begin(method)
+        data = b"".join(b"\0" + struct.pack(">I", len(one)) + one for one in messages)
+        self._send(frame(DATA, END_STREAM, stream, data) + (self._reset(stream) if reset else b""))
+        return stream
+
+    def begin(self, method: str) -> int:
+        """Begin a call, and send no message."""
         self._stream += 2
         headers = b"".join(
             b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
@@ -45,12 +52,7 @@ class Http2Client:
                 ("content-type", "application/grpc"),
             )
         )
-        data = b"".join(b"\0" + struct.pack(">I", len(one)) + one for one in messages)
-        self._send(
-            frame(HEADERS, END_HEADERS, self._stream, headers)
-            + frame(DATA, END_STREAM, self._stream, data)
-            + (self._reset(self._stream) if reset else b"")
-        )
+        self._send(frame(HEADERS, END_HEADERS, self._stream, headers))
         return self._stream
 
     def cancel(self, stream: int) -> None:

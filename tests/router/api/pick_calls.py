@@ -11,6 +11,8 @@ import msgspec
 
 from indexer.keys.token import pack_tokens
 from indexer.shared.redis.command import Command
+from router.api.in_flight import InFlight
+from router.api.intake import Intake, RefusedError
 from router.api.pick import PickAnswerer
 from router.api.service import RouterService
 from router.diagnosis.attribution import Attribution
@@ -119,10 +121,6 @@ class SlowPicker:
         return getattr(self._picker, name)
 
 
-class AbortedError(Exception):
-    """Ends a call with a status."""
-
-
 class Codes:
     """A meter that keeps what calls ended as."""
 
@@ -148,9 +146,6 @@ class Context:
 
     def time_remaining(self) -> None:
         return None
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise AbortedError(code, details)
 
     async def write(self, message: bytes) -> None:
         await self._waits.wait()
@@ -191,11 +186,13 @@ class Calls:
             wall_offset=0.0,
         )
         self.meter = Codes()
+        in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)
         self.service = RouterService(
             None,  # type: ignore[arg-type]
             self.picks,
             self.meter,
             Drain(lambda: 0.0),
+            Intake(in_flight, self.meter, seconds=1.0),
             tokenize_seconds=1.0,
         )
         self.running: list[asyncio.Task[None]] = []
@@ -238,7 +235,7 @@ class Calls:
         async def run() -> None:
             try:
                 await Cancelled(call, at, when)
-            except AbortedError as error:
+            except RefusedError as error:
                 self.aborted.append(error.args)
                 return
             self.answered.append((request, context.written[0]))

@@ -1,0 +1,180 @@
+"""When a call's message is read: `InFlight` over gRPC's library, and refusals as statuses.
+
+gRPC's library reads a unary call's message before its handler is asked, and has no bound on the bytes
+of all calls. A handler of a stream asks for each message, and a stream of one is the same on the wire.
+So every call is taken as a stream: until its message is asked for, no more of it has come than HTTP/2's
+flow control lets through.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+
+LOOK_SECONDS = 0.1
+"""Between two looks for late messages, while calls wait."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[bytes, Context], Awaitable[Any]]
+
+TOO_MANY = (
+    "too many calls wait for their message to be read: the messages of all calls may have %d bytes "
+    "(limits.max-in-flight-bytes)"
+)
+LATE = (
+    "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
+    "that is kept for it"
+)
+
+
+class RefusedError(Exception):
+    """A call ends with a status and a text."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+
+class Counts(Protocol):
+    """What is told of calls that are refused unread."""
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """Take note of one answer."""
+
+
+class Intake:
+    """Reads the message of each call when there is room for it."""
+
+    def __init__(self, in_flight: InFlight, counts: Counts, *, seconds: float) -> None:
+        self._in_flight = in_flight
+        self._counts = counts
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def unary(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return a unary call's handler, of one that takes the message and returns the answer."""
+
+        async def handle(_: AsyncIterator[bytes], context: Context) -> bytes:
+            answer: bytes = await self._refusing(self._taken(method, handler, context), context)
+            return answer
+
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    def written(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return a unary call's handler, of one that takes the message and writes the answer itself."""
+
+        async def handle(_: AsyncIterator[bytes], context: Context) -> None:
+            await self._refusing(self._taken(method, handler, context), context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    def streams(
+        self, handler: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return a stream's handler, whose messages are read as it asks for them.
+
+        Idle streams would keep places that others need, so they have none.
+        """
+
+        async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
+            await self._refusing(handler(requests, context), context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    async def _refusing(self, answer: Awaitable[Any], context: Context) -> Any:
+        # gRPC's library keeps what `abort` raises with the call, in a cycle: the frames that it was
+        # raised through, and errors before it, would keep the message until the cycle is collected.
+        try:
+            return await answer
+        except RefusedError as refusal:
+            code, text = refusal.code, refusal.text
+        del answer
+        return await context.abort(code, text)
+
+    async def _taken(self, method: str, handler: Handler, context: Context) -> Any:
+        call = _Call()
+        try:
+            message = await self._message(call, context)
+        except (NoPlaceError, LateError) as error:
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED
+            self._counts.answered(method, code.name, call.lasted)
+            is_late = isinstance(error, LateError)
+            text = LATE % self._seconds if is_late else TOO_MANY % self._in_flight.limit
+            raise RefusedError(code, text) from None
+        else:
+            return await handler(message, context)
+        finally:
+            if call.place is not None:
+                self._in_flight.leave(call.place)
+
+    async def _message(self, call: "_Call", context: Context) -> bytes:
+        """Return a call's message. Raises NoPlaceError and LateError."""
+        call.place = place = self._in_flight.enter(context.peer(), call.wake)
+        if place.state is State.WAITING:
+            self._look_later()
+            await call.turn()
+        try:
+            message = await context.read()
+        except asyncio.CancelledError:
+            if call.late is not None and not call.task.uncancel():
+                raise call.late from None
+            raise
+        if message is grpc.aio.EOF:
+            raise asyncio.CancelledError("the caller has gone")
+        read: bytes = message
+        self._in_flight.has_read(place, len(read))
+        return read
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._in_flight.end_late()
+        if self._in_flight.waiting:
+            self._look_later()
+
+
+class _Call:
+    """Waits for its turn, then for its message."""
+
+    __slots__ = ("_begun", "_turn", "late", "place", "task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.place: Place | None = None
+        self.late: Exception | None = None
+        """Why its reading was cancelled."""
+        self._turn: asyncio.Future[None] | None = None
+        self._begun = time.perf_counter()
+
+    @property
+    def lasted(self) -> float:
+        """Seconds since it came."""
+        return time.perf_counter() - self._begun
+
+    async def turn(self) -> None:
+        """Wait for it. Raises NoPlaceError."""
+        self._turn = asyncio.get_running_loop().create_future()
+        await self._turn
+
+    def wake(self, error: Exception | None) -> None:
+        """Go on, or end."""
+        turn = self._turn
+        if turn is None or turn.done():
+            if error is not None:
+                self.late = error
+                self.task.cancel()
+        elif error is None:
+            turn.set_result(None)
+        else:
+            turn.set_exception(error)

@@ -1,0 +1,177 @@
+"""The bytes of all messages stay within their limit, and no client keeps others out."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+from tests.examples import examples
+
+LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
+
+
+class Machine(RuleBasedStateMachine):
+    """Calls of a few clients come, are read, are late, and end at any point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.places = InFlight(
+            LIMIT,
+            LARGEST,
+            seconds=SECONDS,
+            clock=lambda: self.now,
+            most_waiting=MOST_WAITING,
+        )
+        self.calls: list[Place] = []
+        self.ended: list[Place] = []
+
+    def enter(self, client: str, size: int | None) -> None:
+        def wake(error: Exception | None) -> None:
+            if error is None:
+                assert place.state is State.READING
+            else:
+                self.ended.append(place)
+
+        try:
+            place = self.places.enter(client, wake, size)
+        except NoPlaceError:
+            assert self.places.waiting == MOST_WAITING
+            return
+        self.calls.append(place)
+
+    @rule(client=st.sampled_from("abcd"), size=st.none() | st.integers(0, 150))
+    def a_call_comes(self, client: str, size: int | None) -> None:
+        self.enter(client, size)
+
+    @precondition(lambda self: self.of(State.READING))
+    @rule(data=st.data())
+    def a_message_is_read(self, data: st.DataObject) -> None:
+        place = data.draw(st.sampled_from(self.of(State.READING)))
+        self.places.has_read(place, data.draw(st.integers(0, place.bytes)))
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data())
+    def a_call_ends_at_any_point(self, data: st.DataObject) -> None:
+        self.end(data.draw(st.sampled_from(self.calls)))
+
+    @rule(seconds=st.floats(0.1, 7.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.places.end_late()
+
+    def of(self, state: State) -> list[Place]:
+        self.calls = [place for place in self.calls if place not in self.ended or self.end(place)]
+        return [place for place in self.calls if place.state is state]
+
+    def end(self, place: Place) -> bool:
+        self.places.leave(place)
+        self.calls.remove(place)
+        return False
+
+    @invariant()
+    def the_limit_holds(self) -> None:
+        for place in self.ended:
+            self.places.leave(place)
+        self.calls = [place for place in self.calls if place not in self.ended]
+        self.ended = []
+        self.places.check()
+        inside = [place for place in self.calls if place.state in {State.READING, State.READ}]
+        assert self.places.bytes == sum(place.bytes for place in inside)
+        assert self.places.bytes <= LIMIT or len(inside) == 1
+
+    def teardown(self) -> None:
+        """Whoever waits is let in when those before end, and nothing is left then."""
+        for _ in range(len(self.calls)):
+            inside = [place for place in self.calls if place.state is not State.WAITING]
+            if self.calls:
+                assert inside
+                self.end(inside[0])
+        assert not self.calls
+        assert not self.places.bytes
+        assert not self.places.waiting
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=examples(500), deadline=None)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def places(clock: Clock) -> InFlight:
+    return InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=clock, most_waiting=MOST_WAITING)
+
+
+def test_one_client_leaves_room_for_another(places: InFlight) -> None:
+    greedy = [places.enter("greedy", _ignored) for _ in range(12)]
+    assert sum(place.state is State.READING for place in greedy) == 5
+    assert places.enter("other", _ignored).state is State.READING
+
+
+def test_a_message_larger_than_the_limit_is_read_alone(places: InFlight) -> None:
+    assert places.enter("a", _ignored, 2 * LIMIT).state is State.READING
+    assert places.enter("b", _ignored).state is State.WAITING
+
+
+def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> None:
+    refused: list[Exception | None] = []
+    for _ in range(5 + MOST_WAITING):
+        places.enter("greedy", refused.append)
+    for client in "bcdef":
+        places.enter(client, _ignored)
+    assert not refused
+    assert places.enter("g", _ignored).state is State.WAITING
+    [error] = refused
+    assert isinstance(error, NoPlaceError)
+    with pytest.raises(NoPlaceError):
+        places.enter("greedy", _ignored)
+
+
+def test_a_late_message_hurts_nobody_while_nobody_waits(places: InFlight, clock: Clock) -> None:
+    places.enter("a", _unexpected)
+    clock.now += 100
+    places.end_late()
+
+
+def test_a_late_message_loses_its_place_to_who_waits(places: InFlight, clock: Clock) -> None:
+    ended: list[Exception | None] = []
+    places.enter("slow", ended.append, LIMIT)
+    places.enter("other", _ignored)
+    places.end_late()
+    assert not ended
+    clock.now += SECONDS
+    places.end_late()
+    [error] = ended
+    assert isinstance(error, LateError)
+
+
+def test_who_waits_for_places_of_its_own_ends_no_other_client(
+    places: InFlight, clock: Clock
+) -> None:
+    places.enter("slow", _unexpected)
+    clock.now += SECONDS
+    for _ in range(9):
+        places.enter("greedy", _ignored)
+    assert places.waiting
+    places.end_late()
+
+
+def _ignored(error: Exception | None) -> None:
+    pass
+
+
+def _unexpected(error: Exception | None) -> None:
+    raise AssertionError(error)
