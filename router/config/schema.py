@@ -149,7 +149,7 @@ class Pick(Table, frozen=True):
     policy: str = "warmpath"
     """Its name; `warmpath simulate` compares them on your own traffic."""
     options: dict[str, float] = {}
-    """Of the policy; docs/pick.md lists them."""
+    """Of the policy; docs/pick-reference.md lists them."""
     prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
     """A prefill, whatever its length. The three constants are a 70B model's on 4 GPUs; the choice
     depends little on them, the predicted times do."""

@@ -1,4 +1,4 @@
-"""`docs/pick.md` names every key and every policy, with the defaults that they have."""
+"""`docs/pick-reference.md` names every key and every policy, with the defaults that they have."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -8,7 +8,7 @@ import msgspec
 from router.config.schema import Pick
 from scorer.policy import make_policy, policy_names
 
-PAGE = (Path(__file__).parents[3] / "docs" / "pick.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
 KEYS = PAGE.partition("\n## `[pick]`")[2]
 
 
