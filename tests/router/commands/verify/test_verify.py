@@ -88,10 +88,10 @@ def test_the_readable_form_says_the_same(capsys: pytest.CaptureFixture[str]) -> 
     assert "request 228" in text
 
 
-def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(VLLM_TRACE)]) == 0
-    readme = Path(__file__).resolve().parents[4] / "README.md"
-    assert capsys.readouterr().out in readme.read_text(encoding="utf-8")
+    page = Path(__file__).resolve().parents[4] / "docs" / "verify.md"
+    assert capsys.readouterr().out in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
