@@ -5,6 +5,7 @@ It runs in a thread of its own, so that tests with and without an event loop can
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Coroutine
@@ -39,7 +40,8 @@ class Relay:
         """How often that was."""
         self.connections = 0
         """Accepted so far."""
-        self.port = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
         self._tls = _tls(certificate, clients_of) if certificate else None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -47,7 +49,6 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refuses = False
         self._flows = asyncio.Event()
-        self._server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -95,15 +96,39 @@ class Relay:
         self._flows.set()
         # Clients that do not like the certificate are no news here.
         self._loop.set_exception_handler(lambda _loop, _context: None)
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        self._listener.setblocking(False)
+        self._begin(self._accept())
 
     async def _close(self) -> None:
-        assert self._server is not None
-        self._server.close()
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._listener.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        while True:
+            accepted, _ = await self._loop.sock_accept(self._listener)
+            self._begin(self._shake_hands(accepted))
+
+    async def _shake_hands(self, accepted: socket.socket) -> None:
+        """Serve a connection once its handshake is done, in a task, so that closing ends that as well.
+
+        A server of asyncio leaves a connection whose handshake is under way behind.
+        """
+        reader = asyncio.StreamReader(loop=self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol, accepted, ssl=self._tls
+            )
+        except OSError:
+            return
+        await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
 
     async def _cut(self, gently: asyncio.StreamWriter | None = None) -> None:
         """Break all connections off; what was written to the one that is cut gently arrives."""
@@ -114,9 +139,6 @@ class Relay:
                 writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         self._writers.add(writer)
         self.connections += 1
         far: asyncio.StreamWriter | None = None
@@ -143,7 +165,6 @@ class Relay:
                 end.transport.abort()
                 self._writers.discard(end)
             await asyncio.gather(*(end.wait_closed() for end in ends), return_exceptions=True)
-            self._tasks.discard(task)
 
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left_of: str
