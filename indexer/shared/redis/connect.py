@@ -151,19 +151,19 @@ class _Dialler:
         try:
             if log_in and self._settings.password_file:
                 options |= {"username": self._settings.user or None, "password": self._password()}
-            connection: Connection
+            connection: _Plain | _Tls
             if self._is_tls:
-                connection = SSLConnection(**options)
+                connection = _Tls(**options)
                 connection.ssl_context.context = _tls(self._settings)
             else:
-                connection = Connection(**options)
+                connection = _Plain(**options)
         except (OSError, SettingsError) as error:
             raise UnreachableError(str(error)) from error
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException as error:
-            await connection.disconnect(nowait=True)
+            await connection.hang_up()
             if isinstance(error, ResponseError):
                 raise _refused(error) from None
             if isinstance(error, TimeoutError):
@@ -190,17 +190,41 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
     EXCEPTION_CLASSES: dict[str, Any] = {}  # noqa: RUF012 - the base class has it so
 
 
+class _Plain(Connection):
+    """A connection that can be closed at once.
+
+    redis-py closes politely only: what a server that stands still does not take would stay, and under
+    TLS the socket, too, for half a minute.
+    """
+
+    transport: asyncio.WriteTransport | None = None
+
+    async def _connect(self) -> None:
+        await super()._connect()  # type: ignore[no-untyped-call]
+        assert self._writer is not None
+        self.transport = self._writer.transport
+
+    async def hang_up(self) -> None:
+        """Close it without waiting for the server."""
+        with contextlib.suppress(RedisError):
+            await self.disconnect(nowait=True)
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class _Tls(SSLConnection, _Plain):
+    """The same under TLS."""
+
+
 class _RedisWire:
     """`link.Wire` on a connection of redis-py."""
 
-    def __init__(self, connection: Connection, *, tls: bool) -> None:
+    def __init__(self, connection: "_Plain | _Tls", *, tls: bool) -> None:
         self._connection = connection
         self._is_tls = tls
         self._was_answered = False
-        # redis-py closes politely only: what a server that stands still does not take would stay.
-        writer = connection._writer  # noqa: SLF001
-        assert writer is not None
-        self._transport = writer.transport
+        assert connection.transport is not None
+        self._transport = connection.transport
 
     @property
     def is_open(self) -> bool:
@@ -243,8 +267,11 @@ class _RedisWire:
         """Close it, with what it has not sent yet."""
         if self.is_open and self._transport.get_write_buffer_size():
             self._transport.abort()
+        if not wait:
+            await self._connection.hang_up()
+            return
         with contextlib.suppress(RedisError):
-            await self._connection.disconnect(nowait=not wait)
+            await self._connection.disconnect()
 
 
 def _refused(error: ResponseError) -> RefusedError:

@@ -1,6 +1,11 @@
 """Connections under TLS: who the server is, and who asks."""
 
 import asyncio
+import gc
+import socket
+import ssl
+import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +158,35 @@ async def test_a_write_that_is_given_up_under_tls_does_no_harm(
         while (await redis.run([Command(("PING",))], timeout=20))[0] != b"PONG":
             await asyncio.sleep(0.01)
     await redis.close()
+
+
+def test_a_connection_that_is_given_up_under_tls_leaves_no_socket_behind(
+    authority: Authority, tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("wrong")
+    certificate = authority.certificate("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    is_over = threading.Event()
+
+    def refuse_and_stand_still(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        with context.wrap_socket(accepted, server_side=True) as served:
+            served.recv(1000)
+            served.sendall(b"-WRONGPASS no\r\n")
+            is_over.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=refuse_and_stand_still, args=(listener,))
+        server.start()
+        url = f"rediss://127.0.0.1:{listener.getsockname()[1]}"
+        settings = RedisSettings(url, ca=str(authority.ca), password_file=str(password))
+        with warnings.catch_warnings(record=True) as left:
+            warnings.simplefilter("always")
+            reply = asyncio.run(ping(settings))
+            gc.collect()
+        is_over.set()
+        server.join()
+    assert isinstance(reply, UnreachableError)
+    assert not [str(one.message) for one in left]
