@@ -5,6 +5,10 @@ the message is, the place is as large as the largest; then it is as large as the
 is a connection, that has a place gets another one only while as much is left free as all its places take
 then: so there is room for one that has none, and one client alone uses half. Who has none comes before
 all who have one. Calls that wait are let in client by client.
+
+A connection whose last message did not come, or that has sent none yet, is a stranger. All strangers
+share the places of one client, so that callers who open connections and send nothing keep nobody out
+whose messages come; strangers whose message was late come last among them.
 """
 
 from collections import OrderedDict, deque
@@ -12,8 +16,12 @@ from collections.abc import Callable
 from enum import Enum
 
 MOST_WAITING = 512
-"""Calls that wait, each with up to 256 KiB that were sent along; past it the client of whose calls most
-wait has its latest refused."""
+"""Calls that wait, each with up to 256 KiB that were sent along; past it the connection with the most of
+them has its latest refused."""
+
+MOST_KNOWN = 4096
+"""Connections that are remembered for their last message, the latest."""
+STRANGERS = ""
 
 
 class State(Enum):
@@ -36,10 +44,14 @@ class LateError(Exception):
 class Place:
     """A call's; `wake` is called with None when a call that waited may read, and with what ends it."""
 
-    __slots__ = ("bytes", "client", "since", "state", "wake")
+    __slots__ = ("bytes", "client", "connection", "since", "state", "wake")
 
-    def __init__(self, client: str, size: int, wake: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, connection: str, client: str, size: int, wake: Callable[[Exception | None], None]
+    ) -> None:
+        self.connection = connection
         self.client = client
+        """The connection, or `STRANGERS`: whose places it shares."""
         self.bytes = max(size, 1)
         self.wake = wake
         self.state = State.WAITING
@@ -79,20 +91,23 @@ class InFlight:
         self._reading: dict[Place, None] = {}
         """The oldest first."""
         self._queues: OrderedDict[str, deque[Place]] = OrderedDict()
-        """Of each client that waits, in the order of their turns."""
+        """Of each connection that waits, in the order of their turns."""
+        self._known: OrderedDict[str, bool] = OrderedDict()
+        """Whether each connection's last message came in time; the latest are the last."""
 
     def enter(
-        self, client: str, wake: Callable[[Exception | None], None], size: int | None = None
+        self, connection: str, wake: Callable[[Exception | None], None], size: int | None = None
     ) -> Place:
         """Return a call's place, which waits or may read; `size` is its message's, where it is known.
 
         Raises NoPlaceError.
         """
-        place = Place(client, self._largest if size is None else size, wake)
+        client = connection if self._known.get(connection) else STRANGERS
+        place = Place(connection, client, self._largest if size is None else size, wake)
         if not self.waiting and self._fits(place) and self._is_fair(place):
             self._let_in(place)
             return place
-        self._queues.setdefault(client, deque()).append(place)
+        self._queues.setdefault(connection, deque()).append(place)
         self.waiting += 1
         for other in self._turns():
             if other is not place:
@@ -105,6 +120,7 @@ class InFlight:
         """Take note of the length of a message that was read."""
         self._reading.pop(place, None)
         place.state = State.READ
+        self._remember(place.connection, came=True)
         self._resize(place, max(size, 1))
         self._go_on()
 
@@ -125,14 +141,16 @@ class InFlight:
         if not self.waiting:
             return
         before = self._clock() - self._seconds
-        kept_out = any(client not in self._taken for client in self._queues)
+        waiting = {queue[0].client for queue in self._queues.values()}
+        kept_out = any(client not in self._taken for client in waiting)
         for place in list(self._reading):
             if place.since > before:
                 break
             # Who waits beside places of its own waits for those, and not for somebody else's.
-            if kept_out or place.client in self._queues:
+            if kept_out or place.client in waiting:
                 del self._reading[place]
                 self.late += 1
+                self._remember(place.connection, came=False)
                 place.wake(LateError())
 
     def _go_on(self) -> None:
@@ -145,8 +163,8 @@ class InFlight:
         let_in = []
         while place := self._next():
             self._forget(place)
-            if place.client in self._queues:
-                self._queues.move_to_end(place.client)
+            if place.connection in self._queues:
+                self._queues.move_to_end(place.connection)
             self._let_in(place)
             let_in.append(place)
         return let_in
@@ -154,13 +172,23 @@ class InFlight:
     def _next(self) -> Place | None:
         """Return the call whose turn it is, and that may be read now."""
         fair = None
-        for client, queue in self._queues.items():
-            if client not in self._taken:
+        for connection in sorted(self._queues, key=self._was_late):
+            place = self._queues[connection][0]
+            if place.client not in self._taken:
                 # What is free is kept for it until it is enough.
-                return queue[0] if self._fits(queue[0]) else None
-            if fair is None and self._is_fair(queue[0]) and self._fits(queue[0]):
-                fair = queue[0]
+                return place if self._fits(place) else None
+            if fair is None and self._is_fair(place) and self._fits(place):
+                fair = place
         return fair
+
+    def _was_late(self, connection: str) -> bool:
+        return self._known.get(connection) is False
+
+    def _remember(self, connection: str, *, came: bool) -> None:
+        self._known[connection] = came
+        self._known.move_to_end(connection)
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
 
     def _fits(self, place: Place) -> bool:
         return not self.bytes or self.bytes + place.bytes <= self.limit
@@ -187,18 +215,18 @@ class InFlight:
             del self._taken[place.client]
 
     def _forget(self, place: Place) -> None:
-        queue = self._queues[place.client]
+        queue = self._queues[place.connection]
         queue.remove(place)
         self.waiting -= 1
         if not queue:
-            del self._queues[place.client]
+            del self._queues[place.connection]
 
     def _refuse_one(self, newest: Place) -> None:
         """Refuse the latest call of who waits most. Raises NoPlaceError where that is the newest."""
         self.refused += 1
         longest = max(self._queues.values(), key=len)
-        if len(longest) == len(self._queues[newest.client]):
-            longest = self._queues[newest.client]
+        if len(longest) == len(self._queues[newest.connection]):
+            longest = self._queues[newest.connection]
         refused = longest[-1]
         self._forget(refused)
         refused.state = State.LEFT
@@ -214,4 +242,5 @@ class InFlight:
         assert self.bytes == sum(self._taken.values())
         assert all(taken > 0 for taken in self._taken.values())
         assert all(place.state is State.READING for place in self._reading)
+        assert len(self._known) <= MOST_KNOWN
         assert self._next() is None, "somebody waits for nothing"

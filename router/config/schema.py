@@ -60,7 +60,7 @@ class Limits(Table, frozen=True):
     max_in_flight_bytes: Bytes = 160 * MIB
     """Bytes of the messages of all calls, from before one is read until it is answered: one that is not
     read yet counts as the largest, 17 MiB. Memory may grow by twice this."""
-    message_seconds: Seconds = 10.0
+    message_seconds: Seconds = 2.0
     """How long a message may take to come while other calls wait for the room that is kept for it."""
 
     @property

@@ -41,7 +41,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.calls.append(place)
 
-    @rule(client=st.sampled_from("abcd"), size=st.none() | st.integers(0, 150))
+    @rule(client=st.sampled_from("abcdef"), size=st.none() | st.integers(0, 150))
     def a_call_comes(self, client: str, size: int | None) -> None:
         self.enter(client, size)
 
@@ -112,7 +112,17 @@ def clock() -> Clock:
 
 @pytest.fixture
 def places(clock: Clock) -> InFlight:
-    return InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=clock, most_waiting=MOST_WAITING)
+    places = InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=clock, most_waiting=MOST_WAITING)
+    for connection in ("a", "b", "c", "d", "e", "f", "g", "greedy", "other", "slow"):
+        send(places, connection)
+    return places
+
+
+def send(places: InFlight, connection: str) -> None:
+    """Have a message of a connection come and be answered."""
+    place = places.enter(connection, _ignored)
+    places.has_read(place, 1)
+    places.leave(place)
 
 
 def test_one_client_leaves_room_for_another(places: InFlight) -> None:
@@ -167,6 +177,32 @@ def test_who_waits_for_places_of_its_own_ends_no_other_client(
         places.enter("greedy", _ignored)
     assert places.waiting
     places.end_late()
+
+
+def test_connections_that_have_sent_nothing_yet_share_the_places_of_one(places: InFlight) -> None:
+    strangers = [places.enter(f"stranger {number}", _ignored) for number in range(MOST_WAITING)]
+    assert sum(place.state is State.READING for place in strangers) == 5
+    for connection in "abc":
+        assert places.enter(connection, _ignored).state is State.READING
+        send(places, connection)
+
+
+def test_a_connection_whose_message_was_late_is_a_stranger_and_the_last_of_them(
+    places: InFlight, clock: Clock
+) -> None:
+    ended: list[Exception | None] = []
+    hoarded = [places.enter(f"hoarder {number}", ended.append) for number in range(5)]
+    waiting = places.enter("hoarder 5", ended.append)
+    clock.now += SECONDS
+    places.end_late()
+    assert len(ended) == 5
+    again = [places.enter(f"hoarder {number}", _ignored) for number in range(5)]
+    fresh = places.enter("fresh", _ignored)
+    for place in hoarded:
+        places.leave(place)
+    assert waiting.state is State.READING
+    assert fresh.state is State.READING
+    assert [place.state for place in again] == [State.READING] * 3 + [State.WAITING] * 2
 
 
 def _ignored(error: Exception | None) -> None:
