@@ -53,7 +53,8 @@ from router.pods.kubernetes import KubernetesSource
 from router.pods.shared_index import SharedPods, asking, reached, shared_pods
 from router.pods.table import PodTable
 from router.prompt.assemble import texts
-from router.prompt.reader import Limits, PromptReader
+from router.prompt.bounds import Limits
+from router.prompt.reader import PromptReader
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,8 @@ ENDS: dict[int, Literal["finished", "failed"]] = {
 
 EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value}
 
-FORMS: dict[str, Literal["ids", "text", "chat"]] = {"chat_body": "chat", "text": "text"}
-"""What a prompt's form counts as; a completions body may hold ids as well as a text."""
+FORMS: dict[str, Literal["text", "chat"]] = {"prompt.chat_body": "chat", "prompt.text": "text"}
+"""By field of a prompt: its form as evidence. All others are ids, also a completions body's text."""
 
 MOST_SESSION_BYTES = 256
 
@@ -292,7 +292,7 @@ class PickAnswerer:
             policy=request.policy,
             session=request.session_id,
             disaggregated=request.disaggregated,
-            traits=_traits(request.prompt, prompt),
+            traits=_traits(read.field, prompt),
             unread=read.unread,
             unread_because=read.unread_because,
         )
@@ -324,10 +324,9 @@ def _check_load(one: pb.PodLoad, field: str) -> None:
         raise BadRequestError(field, f"has more than {MOST_REQUESTS} requests")
 
 
-def _traits(message: pb.Prompt, prompt: TokenPrompt) -> Traits:
-    given: Sequence[str] = [name for name in FORMS if message.HasField(name)]  # type: ignore[arg-type]
+def _traits(field: str, prompt: TokenPrompt) -> Traits:
     return Traits(
-        form=FORMS[given[0]] if given else "ids",
+        form=FORMS.get(field, "ids"),
         has_adapter=bool(prompt.lora),
         has_salt=bool(prompt.cache_salt),
         has_items=bool(prompt.items),

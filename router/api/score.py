@@ -17,6 +17,7 @@ from router.pods.table import Pod, PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
+from router.prompt.parse import gives_ids
 from router.prompt.reader import PromptReader
 from router.prompt.trace import Trace
 from scorer.match import Match
@@ -73,7 +74,7 @@ class Answerer:
 
     def waits(self, request: wire.ScoreRequest) -> bool:
         """Whether answering Score may take longer than it takes to compute."""
-        return self._scorer.remote is not None or self._reader.waits(request.prompt)
+        return self._scorer.remote is not None or not gives_ids(request.prompt)
 
     async def score(
         self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf

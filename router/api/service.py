@@ -105,13 +105,9 @@ class RouterService:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.api.score_reply`)."""
 
         async def answer() -> bytes:
-            parsed = parse(wire.ScoreRequest, request)
-            # A deadline bounds waiting, and ids need none.
-            waits = self._answerer.waits(parsed)
-            if not waits:
-                return await self._score(parsed, 0.0)
             left = _left(context)
-            return await self._score(parsed, min(self._tokenize_seconds, left), left)
+            timeout = min(self._tokenize_seconds, left)
+            return await self._score(parse(wire.ScoreRequest, request), timeout, left)
 
         return await self._answer("Score", answer)
 

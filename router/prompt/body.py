@@ -73,10 +73,10 @@ class ChatBody:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionBody:
-    """A completions request: a text, or token ids, packed."""
+class Text:
+    """A text, and how it is tokenised."""
 
-    prompt: str | bytes
+    text: str
     add_special_tokens: bool
 
 
@@ -84,7 +84,8 @@ class CompletionBody:
 class Body:
     """A request body."""
 
-    content: ChatBody | CompletionBody
+    content: bytes | Text | ChatBody
+    """Packed token ids, a text or a chat."""
     model: str
     """Empty where the body names none."""
     cache_salt: str
@@ -134,15 +135,13 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
     except FieldError as error:
         raise BadRequestError(f"{field}.prompt", error.problem) from error
     body = await _decoded(fields, field)
-    content = CompletionBody(
-        prompt=prompt,
-        add_special_tokens=_flag(body, "add_special_tokens", default=True, field=field),
-    )
+    special = _flag(body, "add_special_tokens", default=True, field=field)
+    content = prompt if isinstance(prompt, bytes) else Text(prompt, add_special_tokens=special)
     return _body(body, content, field)
 
 
 async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
-    """Return a prompt as CompletionBody has it. Raises FieldError."""
+    """Return a text, or token ids, packed. Raises FieldError."""
     if raw is None or bytes(raw) == b"null":
         raise FieldError("is missing")
     view = memoryview(raw)
@@ -163,7 +162,7 @@ async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
     return found
 
 
-def _body(body: dict[str, Any], content: ChatBody | CompletionBody, field: str) -> Body:
+def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) -> Body:
     return Body(
         content=content,
         model=_optional(body, "model", str, field) or "",

@@ -1,7 +1,6 @@
-"""From a text or a chat to the tokens of its model, within a caller's time."""
+"""From a prompt to the tokens of its model, within a caller's time."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +18,11 @@ from prefixstore.tokenizers.cache import TokenizerCache
 from prefixstore.tokenizers.remote import ChatEncoder, chat_text
 from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
-from router.prompt.body import ChatBody
+from router.prompt.body import ChatBody, Text
+from router.prompt.bounds import Limits
 from router.prompt.deadline import TimeLeft
 from router.prompt.models import Model
+from router.prompt.prompt import Prompt
 from router.prompt.trace import Trace
 from router.prompt.truncate import NoRoomError, Truncation, cut, cut_between
 
@@ -43,17 +44,26 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Whose text it is, how much time there is for it, and where what happens is noted."""
+    """A prompt, the time there is for it, and where its steps are noted."""
 
-    model: Model
+    prompt: Prompt
     left: TimeLeft
-    trace: Trace | None = None
-    truncation: Truncation | None = None
+    trace: Trace | None
+
+    @property
+    def model(self) -> Model:
+        """The prompt's model."""
+        return self.prompt.model
 
     def step(self, name: str) -> None:
         """Note that a step ended."""
         if self.trace:
             self.trace.step(name)
+
+    def refused(self, problem: str) -> BadRequestError:
+        """Return an error about the prompt's truncation."""
+        body = self.prompt.field.removesuffix(".prompt")
+        return BadRequestError(f"{body}.truncate_prompt_tokens", problem)
 
     def tokenised(self, text: str, tokens: Tokens) -> None:
         """Note what became of a text; it is empty where an engine rendered it."""
@@ -62,19 +72,19 @@ class Asked:
 
 
 class Tokeniser:
-    """Turns texts and chats into tokens; `count` refuses too many of them, of a field."""
+    """Turns prompts into tokens."""
 
     def __init__(
         self,
         tokenizers: TokenizerCache,
         renderer: Renderer,
         pool: TokenizerPool,
-        count: Callable[[int, str], None],
+        limits: Limits,
     ) -> None:
         self._tokenizers = tokenizers
         self._renderer = renderer
         self._pool = pool
-        self._count = count
+        self._limits = limits
         self._troubles: dict[str, str] = {}
         """By model, why its tokenizer could not be had when it was last asked for."""
 
@@ -86,9 +96,19 @@ class Tokeniser:
         """Return one more than a model's highest token id; 0 where it is not known."""
         return model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
 
-    async def text(self, text: str, field: str, asked: Asked, *, special: bool) -> Ids:
+    async def tokens(self, prompt: Prompt, timeout: float, trace: Trace | None = None) -> Ids:
+        """Return a prompt's tokens, which takes at most `timeout` seconds."""
+        content = prompt.content
+        if isinstance(content, bytes):
+            return truncated(Ids(content), prompt.truncation)
+        asked = Asked(prompt, TimeLeft(timeout), trace)
+        if isinstance(content, ChatBody):
+            return await self._chat(content, asked)
+        return await self._text(content.text, asked, special=content.add_special_tokens)
+
+    async def _text(self, text: str, asked: Asked, *, special: bool) -> Ids:
         """Return a text's tokens; `special` says whether special tokens are put around it."""
-        model = asked.model
+        model, field = asked.model, asked.prompt.field
         if not text:
             raise BadRequestError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
@@ -99,53 +119,46 @@ class Tokeniser:
         if tokenizer is None:
             return Ids(b"", unread=reckon(text))
         try:
-            found = await self._encode(
-                model.tokenizer, tokenizer, text, field, asked, special=special
-            )
+            found = await self._encode(model.tokenizer, tokenizer, text, asked, special=special)
         except InvalidTextError as error:
             raise BadRequestError(field, str(error)) from error
         except TokenizerUnavailableError as error:
             raise self._unavailable(model, error) from error
         asked.tokenised(text, found)
         ids = Ids(found.ids, found.covered_chars, found.memo, reckon(text, found.covered_chars))
-        cut = asked.truncation
+        cut = asked.prompt.truncation
         if not special or ids.unread or cut is None or cut.side or _fits(found.ids, cut):
             return truncated(ids, cut)
-        plain = await self._encode(model.tokenizer, tokenizer, text, field, asked, special=False)
+        plain = await self._encode(model.tokenizer, tokenizer, text, asked, special=False)
         if plain.covered_chars < len(text):
             return truncated(ids._replace(unread=reckon(text)), cut)
-        name = f"{field.removesuffix('.prompt')}.truncate_prompt_tokens"
         try:
             return Ids(cut_between(found.ids, plain.ids, cut), found.covered_chars)
         except NoRoomError:
-            raise BadRequestError(
-                name, f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
-            ) from None
+            problem = f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
+            raise asked.refused(problem) from None
         except ValueError as error:
-            raise BadRequestError(name, f"cannot be honoured: {error}") from error
+            raise asked.refused(f"cannot be honoured: {error}") from error
 
-    async def chat(self, content: ChatBody, asked: Asked) -> Ids:
+    async def _chat(self, content: ChatBody, asked: Asked) -> Ids:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
-        model, field = asked.model, "prompt.chat_body"
+        model, field, cut = asked.model, asked.prompt.field, asked.prompt.truncation
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
             if tokenizer is None:
                 return Ids(b"", unread=reckon(chat_text(content.request())))
             if isinstance(tokenizer, ChatEncoder):
-                if asked.truncation and not asked.truncation.side and content.add_special_tokens:
-                    raise BadRequestError(
-                        f"{field}.truncate_prompt_tokens",
-                        "needs truncation_side beside add_special_tokens: the engine renders the chat",
+                if cut and not cut.side and content.add_special_tokens:
+                    raise asked.refused(
+                        "needs truncation_side beside add_special_tokens: the engine renders the chat"
                     )
                 try:
                     # Beside the model's texts, and no text can be taken for a chat.
                     name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
-                    found = await self._encode(
-                        name, tokenizer.chats, text, field, asked, special=False
-                    )
+                    found = await self._encode(name, tokenizer.chats, text, asked, special=False)
                     asked.tokenised("", found)
                     unread = reckon(text, found.covered_chars)
-                    return truncated(Ids(found.ids, 0, found.memo, unread), asked.truncation)
+                    return truncated(Ids(found.ids, 0, found.memo, unread), cut)
                 except InvalidTextError as error:
                     raise BadRequestError(field, str(error)) from error
                 except TokenizerUnavailableError as error:
@@ -153,7 +166,7 @@ class Tokeniser:
                         raise self._unavailable(model, error) from error
         text = await self._render(content, asked)
         asked.step("render the chat")
-        return await self.text(text, field, asked, special=content.add_special_tokens)
+        return await self._text(text, asked, special=content.add_special_tokens)
 
     async def _render(self, content: ChatBody, asked: Asked) -> str:
         name = asked.model.name
@@ -190,7 +203,6 @@ class Tokeniser:
         tokenizer_id: str,
         tokenizer: Tokenizer,
         text: str,
-        field: str,
         asked: Asked,
         *,
         special: bool,
@@ -204,7 +216,7 @@ class Tokeniser:
         )
         asked.step("tokenise")
         self._troubles.pop(asked.model.name, None)
-        self._count(len(found.ids) // TOKEN_BYTES, field)
+        self._limits.check_tokens(asked.prompt.field, len(found.ids) // TOKEN_BYTES)
         return found
 
     def _unavailable(
@@ -229,6 +241,15 @@ def truncated(ids: Ids, truncation: Truncation | None) -> Ids:
 
 def _fits(packed: bytes, truncation: Truncation) -> bool:
     return len(packed) <= truncation.tokens * TOKEN_BYTES
+
+
+def reckoned(prompt: Prompt) -> Ids:
+    """Return a prompt's tokens where nothing tokenises it: of a text, about how many it has."""
+    content = prompt.content
+    if isinstance(content, bytes):
+        return truncated(Ids(content), prompt.truncation)
+    text = content.text if isinstance(content, Text) else chat_text(content.request())
+    return truncated(Ids(b"", unread=reckon(text)), prompt.truncation)
 
 
 def reckon(text: str, covered_chars: int = 0) -> int:

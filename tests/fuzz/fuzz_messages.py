@@ -55,7 +55,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.pick.scorer import Scorer
     from router.prompt import body
     from router.prompt.bad_request import BadRequestError
-    from router.prompt.token_ids import listed_ids
+    from router.prompt.parse import listed_ids
     from router.prompt.token_prompt import TokenPrompt
     from scorer.strategies.by_name import longest_prefix
     from tests.fuzz.asked_service import AskedService

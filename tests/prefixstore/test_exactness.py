@@ -22,7 +22,7 @@ from prefixstore.pool import TokenizerPool
 from prefixstore.store.lru import LruStore
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
-from router.prompt.body import ChatBody, parse_chat, parse_completions
+from router.prompt.body import ChatBody, Text, parse_chat, parse_completions
 from tests.examples import examples
 from tests.prefixstore.families import FAMILIES
 from tests.prefixstore.texts import GAPS, PARTS, text
@@ -319,13 +319,14 @@ async def test_the_recorded_engine_saw_exactly_these_tokens(model_folder: Path) 
             parsing = parse_chat(body, "body") if chat else parse_completions(body, "body", 10**6)
             content = (await parsing).content
             if isinstance(content, ChatBody):
-                prompt: Any = template.render_chat(content.chat)
+                text = template.render_chat(content.chat)
+            elif isinstance(content, Text):
+                text = content.text
             else:
-                prompt = content.prompt
-            if isinstance(prompt, str):
-                tokens = ids(tokenizer.encode([prompt.encode()], at_start=True)[0])
-                assert tokens == raw["prompt_token_ids"]
-                compared += 1
+                continue
+            tokens = ids(tokenizer.encode([text.encode()], at_start=True)[0])
+            assert tokens == raw["prompt_token_ids"]
+            compared += 1
     assert compared > 150
 
 

@@ -18,7 +18,7 @@ from router.api.score_reply import (
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
-from router.prompt.token_ids import listed_ids
+from router.prompt.parse import listed_ids
 from scorer.match import TIERS, Match, Span
 
 IDS = st.lists(st.integers(0, (1 << 32) - 1), max_size=50)

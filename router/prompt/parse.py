@@ -1,0 +1,199 @@
+"""From a request's message to its prompt; every limit is checked that needs no tokenizer."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from indexer.keys.extra import Item
+from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.prompt.bad_request import BadRequestError
+from router.prompt.body import Body, ChatBody, Text, parse_chat, parse_completions
+from router.prompt.bounds import Limits, check_name
+from router.prompt.models import Model, ModelTable
+from router.prompt.prompt import Prompt
+
+try:
+    from indexer.compiled.scan.varint import unpack
+except ImportError:  # no Numba: protobuf makes the objects
+    unpack = None  # type: ignore[assignment]
+
+AnyPrompt = pb.Prompt | wire.Prompt
+"""A prompt of the contract, or of Score's own schema, which leaves a list of ids packed."""
+
+FIELDS = {
+    "text": "prompt.text",
+    "chat_body": "prompt.chat_body",
+    "completions_body": "prompt.completions_body.prompt",
+    "token_ids_packed": "prompt.token_ids_packed",
+    "token_ids": "prompt.token_ids.ids",
+}
+"""By form of a message: where it has the content."""
+
+NO_BODY = Body(content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True)
+"""The body of a prompt that is not given as one."""
+
+
+def gives_ids(message: AnyPrompt) -> bool:
+    """Whether a prompt is given as token ids, so that nothing is awaited until they are parsed.
+
+    This is asked before the message is parsed, since bodies are parsed in turns with other work.
+    """
+    return message.HasField("token_ids_packed") or message.HasField("token_ids")
+
+
+class PromptParser:
+    """Parses prompts of all forms; `vocab_size` is one more than a model's highest token id, or 0."""
+
+    def __init__(
+        self, models: ModelTable, limits: Limits, vocab_size: Callable[[Model], int]
+    ) -> None:
+        self._models = models
+        self._limits = limits
+        self._vocab_size = vocab_size
+
+    async def parse(self, message: AnyPrompt) -> Prompt:
+        """Parse a prompt. Raises BadRequestError and UnknownModelError."""
+        form = self._form(message)
+        body = NO_BODY
+        if form == "chat_body":
+            body = await parse_chat(message.chat_body, "prompt.chat_body")
+        elif form == "completions_body":
+            most = self._limits.max_prompt_tokens
+            body = await parse_completions(message.completions_body, f"prompt.{form}", most)
+        model, adapter = self._model(message, body)
+        if body.truncation and message.multimodal:
+            raise BadRequestError(
+                f"prompt.{form}.truncate_prompt_tokens", "is not supported beside multimodal items"
+            )
+        field = FIELDS[form]
+        content = self._content(message, form, body)
+        if isinstance(content, bytes):
+            self._check_ids(content, model, field)
+        return Prompt(
+            model=model,
+            adapter=adapter,
+            field=field,
+            content=content,
+            cache_salt=_either(message, body, "cache_salt"),
+            extra_key=_either(message, body, "extra_key"),
+            items=_items(message, content),
+            lora_path=check_name("prompt.lora_path", body.lora_path),
+            reads_cache=body.reads_cache,
+            truncation=body.truncation,
+        )
+
+    def _form(self, message: AnyPrompt) -> str:
+        given = [form for form in FIELDS if message.HasField(form)]  # type: ignore[arg-type]
+        if not given:
+            raise BadRequestError("prompt", f"is missing; give one of {', '.join(FIELDS)}")
+        if len(given) > 1:
+            raise BadRequestError("prompt", f"is given as {' and '.join(given)}; give one of them")
+        form = given[0]
+        limit = self._limits.max_prompt_bytes
+        if form in ("text", "chat_body", "completions_body"):
+            value = getattr(message, form)
+            # A plain text has as many bytes as characters; to encode megabytes takes milliseconds.
+            plain = isinstance(value, bytes) or value.isascii()
+            size = len(value) if plain else len(value.encode())
+            if size > limit:
+                raise BadRequestError(
+                    f"prompt.{form}", f"has {size} bytes; limits.max-prompt-bytes is {limit}"
+                )
+        return form
+
+    def _model(self, message: AnyPrompt, body: Body) -> tuple[Model, str]:
+        """Return the model and the adapter. Raises BadRequestError and UnknownModelError."""
+        if message.model and body.model and message.model != body.model:
+            raise BadRequestError(
+                "prompt.model", f"is {message.model!r}, but the body's is {body.model!r}"
+            )
+        name = message.model or body.model
+        if not name:
+            raise BadRequestError("prompt.model", "is missing")
+        check_name("prompt.model", name)
+        check_name("prompt.lora", message.lora)
+        model, lora = self._models.resolve(name)
+        if lora and message.lora and message.lora != lora:
+            raise BadRequestError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
+        return model, lora or message.lora
+
+    def _content(self, message: AnyPrompt, form: str, body: Body) -> bytes | Text | ChatBody:
+        if form == "token_ids_packed":
+            return message.token_ids_packed
+        if form == "text":
+            return Text(message.text, add_special_tokens=True)
+        if form != "token_ids":
+            return body.content
+        if isinstance(message, wire.Prompt):
+            return listed_ids(message.token_ids, FIELDS[form])
+        self._limits.check_tokens(FIELDS[form], len(message.token_ids.ids))
+        return pack_tokens(message.token_ids.ids)
+
+    def _check_ids(self, packed: bytes, model: Model, field: str) -> None:
+        if len(packed) % TOKEN_BYTES:
+            raise BadRequestError(
+                field, f"has {len(packed)} bytes; packed token ids take {TOKEN_BYTES} each"
+            )
+        if not packed:
+            raise BadRequestError(field, "is empty; at least one token is needed")
+        self._limits.check_tokens(field, len(packed) // TOKEN_BYTES)
+        vocab_size = self._vocab_size(model)
+        if vocab_size:
+            highest = highest_token(packed)
+            if highest >= vocab_size:
+                raise BadRequestError(
+                    field,
+                    f"holds token id {highest}; the vocabulary of {model.name!r} "
+                    f"has {vocab_size}, from 0",
+                )
+
+
+def listed_ids(message: wire.TokenIds, field: str) -> bytes:
+    """Return listed token ids, packed as 4 bytes each. Raises BadRequestError for `field`."""
+    if unpack is None or len(UnknownFieldSet(message)):
+        # A sender may write each id as a field of its own.
+        ids = pb.TokenIds.FromString(message.SerializeToString()).ids
+        return np.array(ids, "<u4").tobytes()
+    packed = np.frombuffer(b"".join(message.ids), np.uint8)
+    found = np.empty(len(packed), np.uint32)
+    count = unpack(packed, found)
+    if count < 0:
+        raise BadRequestError(field, "holds something that is no unsigned 32-bit integer")
+    return found[:count].tobytes()
+
+
+def _either(message: AnyPrompt, body: Body, name: Literal["cache_salt", "extra_key"]) -> str:
+    """Return a field of the prompt or of its body. Raises BadRequestError where the two differ."""
+    given: str = getattr(message, name)
+    in_body: str = getattr(body, name)
+    if given and in_body and given != in_body:
+        raise BadRequestError(f"prompt.{name}", f"differs from the body's {name}")
+    return check_name(f"prompt.{name}", given or in_body)
+
+
+def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[Item, ...]:
+    """Return the multimodal items; only token ids say where the prompt ends."""
+    tokens = len(content) // TOKEN_BYTES if isinstance(content, bytes) else None
+    items = []
+    end = 0
+    given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
+    for position, item in enumerate(given):
+        field = f"prompt.multimodal[{position}]"
+        if not item.hash:
+            raise BadRequestError(f"{field}.hash", "is empty")
+        check_name(f"{field}.hash", item.hash)
+        if not item.length:
+            raise BadRequestError(f"{field}.length", "is 0; an item has at least one token")
+        if item.offset < end:
+            raise BadRequestError(
+                f"{field}.offset", f"is {item.offset}, before the last item's end"
+            )
+        end = item.offset + item.length
+        if tokens is not None and end > tokens:
+            raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens}")
+        items.append(Item(item.hash, item.offset, item.length))
+    return tuple(items)

@@ -1,0 +1,130 @@
+"""A request's prompt is one value, whatever form and schema it has; wrong fields are named."""
+
+import json
+from typing import Any
+
+import pytest
+
+from indexer.keys.extra import Item
+from indexer.keys.token import pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.prompt.bad_request import BadRequestError
+from router.prompt.body import ChatBody, Text
+from router.prompt.bounds import Limits
+from router.prompt.models import Model, ModelTable
+from router.prompt.parse import PromptParser, gives_ids
+from router.prompt.prompt import Prompt
+from router.prompt.truncate import Truncation
+
+MODEL = Model("m", vocab_size=100)
+IDS = [1, 2, 3, 4]
+PACKED = pack_tokens(IDS)
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+@pytest.fixture
+def parser() -> PromptParser:
+    models = ModelTable()
+    models.add(MODEL, ["alias"], ["tuned"])
+    limits = Limits(max_prompt_bytes=2000, max_prompt_tokens=10)
+    return PromptParser(models, limits, lambda model: model.vocab_size)
+
+
+def both(message: pb.Prompt) -> list[pb.Prompt | wire.Prompt]:
+    return [message, wire.Prompt.FromString(message.SerializeToString())]
+
+
+FORMS: list[tuple[dict[str, Any], str, bytes | Text]] = [
+    ({"text": "hi"}, "text", Text("hi", add_special_tokens=True)),
+    ({"token_ids_packed": PACKED}, "token_ids_packed", PACKED),
+    ({"token_ids": pb.TokenIds(ids=IDS)}, "token_ids.ids", PACKED),
+    (
+        {"completions_body": body(prompt="hi", add_special_tokens=False)},
+        "completions_body.prompt",
+        Text("hi", add_special_tokens=False),
+    ),
+    ({"completions_body": body(prompt=IDS)}, "completions_body.prompt", PACKED),
+]
+
+
+@pytest.mark.parametrize(("form", "field", "content"), FORMS)
+async def test_every_form_is_one_value_in_both_schemas(
+    parser: PromptParser, form: dict[str, Any], field: str, content: bytes | Text
+) -> None:
+    items = [pb.MultimodalItem(hash="h", offset=1, length=2)]
+    message = pb.Prompt(
+        model="alias", lora="a", cache_salt="s", extra_key="e", multimodal=items, **form
+    )
+    for schema in both(message):
+        assert gives_ids(schema) == field.startswith("token_ids")
+        assert await parser.parse(schema) == Prompt(
+            model=MODEL,
+            adapter="a",
+            field=f"prompt.{field}",
+            content=content,
+            cache_salt="s",
+            extra_key="e",
+            items=(Item("h", 1, 2),),
+            lora_path="",
+            reads_cache=True,
+            truncation=None,
+        )
+
+
+async def test_a_body_says_whatever_the_prompt_leaves_unsaid(parser: PromptParser) -> None:
+    raw = body(
+        **CHAT,
+        model="tuned",
+        cache_salt="s",
+        extra_key=["e"],
+        lora_path="path",
+        prompt_logprobs=1,
+        truncate_prompt_tokens=5,
+        truncation_side="right",
+    )
+    for schema in both(pb.Prompt(chat_body=raw)):
+        prompt = await parser.parse(schema)
+        assert isinstance(prompt.content, ChatBody)
+        assert prompt.content.chat.messages == CHAT["messages"]
+        assert (prompt.model, prompt.adapter, prompt.field) == (MODEL, "tuned", "prompt.chat_body")
+        assert (prompt.cache_salt, prompt.extra_key, prompt.lora_path) == ("s", "e", "path")
+        assert prompt.truncation == Truncation(5, "right")
+        assert not prompt.reads_cache
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({}, "prompt: is missing; give one of text, chat_body, completions_body, token_ids_packed, token_ids"),
+        ({"text": "a", "token_ids": pb.TokenIds()}, "prompt: is given as text and token_ids; give one of them"),
+        ({"text": "é" * 1001}, "prompt.text: has 2002 bytes; limits.max-prompt-bytes is 2000"),
+        ({"token_ids": pb.TokenIds(ids=[1] * 11)}, "prompt.token_ids.ids: has 11 tokens; limits.max-prompt-tokens is 10"),
+        ({"completions_body": body(prompt=[100])}, "prompt.completions_body.prompt: holds token id 100; the vocabulary of 'm' has 100, from 0"),
+        ({"token_ids_packed": b"12345"}, "prompt.token_ids_packed: has 5 bytes; packed token ids take 4 each"),
+        ({"completions_body": body(prompt=[])}, "prompt.completions_body.prompt: is empty; at least one token is needed"),
+        ({"model": "tuned", "lora": "x", "text": "a"}, "prompt.lora: is 'x', but 'tuned' is an adapter"),
+        ({"cache_salt": "a", "completions_body": body(prompt="hi", cache_salt="b")}, "prompt.cache_salt: differs from the body's cache_salt"),
+        ({"completions_body": body(prompt="hi", lora_path="p" * 1025, model="m")}, "prompt.lora_path: is longer than 1024 bytes"),
+        (
+            {"completions_body": body(prompt="hi", truncate_prompt_tokens=3), "multimodal": [pb.MultimodalItem()]},
+            "prompt.completions_body.truncate_prompt_tokens: is not supported beside multimodal items",
+        ),
+        (
+            {"token_ids_packed": PACKED, "multimodal": [pb.MultimodalItem(hash="h", offset=3, length=2)]},
+            "prompt.multimodal[0]: ends at token 5; the prompt has 4",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_wrong_field_is_named_with_its_limit_in_both_schemas(
+    parser: PromptParser, wrong: dict[str, Any], message: str
+) -> None:
+    for schema in both(pb.Prompt(**({"model": "m"} | wrong))):
+        with pytest.raises(BadRequestError) as refused:
+            await parser.parse(schema)
+        assert str(refused.value) == message
+        assert refused.value.field == message.partition(":")[0]
