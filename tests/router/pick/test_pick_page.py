@@ -13,7 +13,9 @@ KEYS = PAGE.partition("\n## `[pick]`")[2]
 
 
 def row(key: str, table: str) -> str:
-    return next(line for line in table.splitlines() if line.startswith("|") and f"`{key}`" in line)
+    rows = [line for line in table.splitlines() if line.startswith("|") and f"`{key}`" in line]
+    assert rows, f"docs/pick-reference.md has no row for `{key}`"
+    return rows[0]
 
 
 def test_every_key_has_a_row_with_its_default() -> None:
