@@ -12,6 +12,7 @@ from rich.table import Table
 from bench import peer
 from bench.figure import Figure
 from bench.speed import (
+    holds,
     index,
     ingest,
     memory,
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "recover": recover.measure,
     "simworker": simworker.measure,
     "pick": pick.measure,
+    "holds": holds.measure,
     "policy": policy_bars.measure,
     "redis": _redis,
 }

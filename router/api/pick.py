@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Literal
@@ -10,10 +10,10 @@ from typing import Literal
 from google.protobuf.message import DecodeError
 
 from indexer.ingest import Ingest
+from router.api.gateway_loads import GatewayLoads, check_loads
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.diagnosis.diagnose import diagnose
-from router.load.engine_metrics import MOST_REQUESTS, Observed
 from router.load.table import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.peers import booking_id
@@ -31,6 +31,7 @@ from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
+from router.turns import in_turns
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ MOST_SESSION_BYTES = 256
 MOST_TOLD = 64
 """Candidates in an answer to Pick, the pick among them: to tell of all costs more than to weigh them,
 and nobody tries so many fall-backs."""
+
+DECISIONS_AT_ONCE = 16
+"""Told without a pause: about two milliseconds' work."""
 
 
 class PickAnswerer:
@@ -78,9 +82,9 @@ class PickAnswerer:
         self._pods = pods
         self._picker = picker
         self._loads = loads
+        self._gateways = GatewayLoads(ingest, loads, clock)
         self._decisions = decisions
         self._attribution = attribution
-        self._ingest = ingest
         self._window = window
         self._underway = Underway()
         self._clock = clock
@@ -101,8 +105,9 @@ class PickAnswerer:
         _check_name(name)
         if booking_id.router_of(name):
             raise BadRequestError("booking_id", "has the form of the router's own names")
-        self._observe(request.loads)
+        check_loads(request.loads)
         with self._underway.pick(name):
+            await self._gateways.observe_in_turns(request.loads)
             ask = await self._ask(request, timeout, patience)
             ask = replace(ask, shadow=request.shadow, booking_id=name)
             placed, choice = await self._choose(ask)
@@ -142,7 +147,8 @@ class PickAnswerer:
         self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
-        self._observe(request.loads)
+        check_loads(request.loads)
+        await self._gateways.observe_in_turns(request.loads)
         ask = await self._ask(request, timeout, patience)
         now = self._clock()
         try:
@@ -177,7 +183,8 @@ class PickAnswerer:
         if not request.booking_id:
             raise BadRequestError("booking_id", "is missing")
         _check_name(request.booking_id)
-        self._observe(request.loads)
+        check_loads(request.loads)
+        self._gateways.observe(request.loads)
         self._check_report(request)
         now = self._clock()
         known = self._reported(request, now)
@@ -257,20 +264,23 @@ class PickAnswerer:
                 "rank", f"is {number}; those of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
             )
 
-    def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
+    async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""
         listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
-        return pb.ListDecisionsResponse(decisions=listed)
+        response = pb.ListDecisionsResponse()
+        async for one in in_turns(listed, DECISIONS_AT_ONCE):
+            response.decisions.append(one)
+        return response
 
-    def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
+    async def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
         """Answer Diagnose."""
-        return diagnose(
+        return await diagnose(
             request.model,
             self._pods,
             self._attribution,
             self._loads,
             troubles=self._reader.troubles(),
-            now=self._clock(),
+            clock=self._clock,
         )
 
     async def _ask(
@@ -299,29 +309,10 @@ class PickAnswerer:
         await self._picker.refresh(ask, left.seconds())
         return ask
 
-    def _observe(self, loads: Sequence[pb.PodLoad]) -> None:
-        """Take note of what a gateway says of loads; of pods that are not known it is passed over."""
-        now = self._clock()
-        for position, one in enumerate(loads):
-            _check_load(one, f"loads[{position}]")
-        for one in loads:
-            if self._ingest.rank(one.pod, one.rank) is not None:
-                seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
-                self._loads.observe(one.pod, one.rank, seen, "gateway")
-
 
 def _check_name(name: str) -> None:
     if problem := booking_id.problem_of(name):
         raise BadRequestError("booking_id", problem)
-
-
-def _check_load(one: pb.PodLoad, field: str) -> None:
-    if not 0 <= one.kv_usage <= 1:
-        raise BadRequestError(f"{field}.kv_usage", f"is {one.kv_usage}, not 0 to 1")
-    if not 0 <= one.age < math.inf:
-        raise BadRequestError(f"{field}.age", f"is {one.age} s, not 0 or more")
-    if one.running + one.waiting > MOST_REQUESTS:
-        raise BadRequestError(field, f"has more than {MOST_REQUESTS} requests")
 
 
 def _traits(field: str, prompt: TokenPrompt) -> Traits:

@@ -1,8 +1,9 @@
 """The last decisions: what was chosen among what, why, and what became of it. No prompt is kept."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from indexer.invariant import BrokenInvariantError
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -109,21 +110,17 @@ class Decisions:
         if kept is not None:
             kept.state = ENDS[end]
 
-    def listed(self, limit: int = 0, model: str = "", pod: str = "") -> list[pb.Decision]:
+    def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
         """Return the decisions, newest first: of a model, and those that chose a pod; empty: all.
 
-        At most `limit`; 0: all that are kept.
+        At most `limit`; 0: all that are kept now. Each message is made as it is asked for.
         """
-        found: list[pb.Decision] = []
-        for kept in reversed(self._kept.values()):
-            if model and kept.model != model:
-                continue
-            if pod and kept.candidates[0].candidate.pod != pod:
-                continue
-            found.append(self._message(kept))
-            if len(found) == limit:
-                break
-        return found
+        found = (
+            kept
+            for kept in [*reversed(self._kept.values())]
+            if model in ("", kept.model) and pod in ("", kept.candidates[0].candidate.pod)
+        )
+        return map(self._message, islice(found, limit or None))
 
     def _message(self, kept: Kept) -> pb.Decision:
         return pb.Decision(

@@ -1,5 +1,6 @@
 """Figures that cannot be, from any peer: they cost what they came with, and nobody else."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -122,7 +123,7 @@ def answers(side: Side) -> None:
     assert side.rank("honest").trust.level is Level.EXACT
     reader = None
     answerer = Answerer(reader, scorer, pods, clock=lambda: 0.0, wall_offset=0.0)  # type: ignore[arg-type]
-    listed = answerer.list_pods(router_pb2.ListPodsRequest())
+    listed = asyncio.run(answerer.list_pods(router_pb2.ListPodsRequest()))
     assert [pod.id for pod in listed.pods] == ["honest", "liar"]
     for rank in side.ingest.save():
         msgspec.msgpack.encode(rank)

@@ -70,15 +70,15 @@ def test_what_became_of_a_pick_is_followed() -> None:
     one = pick(decisions)
     follow(one, "b")
     decisions.started(one, 100.1)
-    assert decisions.listed()[0].state == pb.Decision.STARTED
+    assert next(decisions.listed()).state == pb.Decision.STARTED
     decisions.first_token(one, 100.5)
     decisions.told(one, 640, None)
     decisions.started(one, 100.6)
-    told = decisions.listed()[0]
+    told = next(decisions.listed())
     assert told.state == pb.Decision.FIRST_TOKEN
     assert (told.pod, told.cached_tokens, told.ttft) == ("b", 640, 0.5)
     decisions.ended(one, "finished", 101.0)
-    assert decisions.listed()[0].state == pb.Decision.FINISHED
+    assert next(decisions.listed()).state == pb.Decision.FINISHED
 
 
 def test_decisions_are_listed_newest_first_by_model_and_by_the_pod_they_chose() -> None:

@@ -1,5 +1,6 @@
 """Diagnose: the answer made of attribution, the ranks' state and the load that was seen."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -35,9 +36,13 @@ def test_rows_shadows_and_findings_are_told_by_model() -> None:
         attribution.told(one, 640, None)
         shadow = placed(made, model=model, shadow=True)
         attribution.picked(shadow, made)
-    whole = diagnose("", [pod("a"), pod("a", "n")], attribution, loads(), now=NOW)
+    whole = asyncio.run(
+        diagnose("", [pod("a"), pod("a", "n")], attribution, loads(), clock=lambda: NOW)
+    )
     assert [row.model for row in whole.attributions] == ["m", "n"]
-    told = diagnose("m", [pod("a"), pod("a", "n")], attribution, loads(), now=NOW)
+    told = asyncio.run(
+        diagnose("m", [pod("a"), pod("a", "n")], attribution, loads(), clock=lambda: NOW)
+    )
     assert told.attributions == [
         pb.Attribution(
             pod="a",
@@ -59,7 +64,7 @@ def test_events_in_the_open_are_told_once_a_model() -> None:
     pods = [pod("a"), pod("b"), pod("c", "n")]
     for one in pods[:2]:
         one.exposed = f"tcp://{one.id}:5557"
-    [found] = diagnose("", pods, Attribution(), loads(), now=NOW).findings
+    [found] = asyncio.run(diagnose("", pods, Attribution(), loads(), clock=lambda: NOW)).findings
     assert (found.model, found.pod, found.kind) == ("m", "", "plain-text")
     assert "events of 2 pods" in found.text
     assert "pod a from tcp://a:5557" in found.text
@@ -72,7 +77,7 @@ def test_a_shadow_is_told() -> None:
     one.shadow = True
     attribution.picked(one, made)
     attribution.ended(one, "finished", NOW)
-    told = diagnose("", [], attribution, loads(), now=NOW)
+    told = asyncio.run(diagnose("", [], attribution, loads(), clock=lambda: NOW))
     assert told.shadows == [
         pb.Shadow(
             model="m",
@@ -91,8 +96,10 @@ def test_a_load_counts_as_told_while_it_is_fresh() -> None:
     table = loads()
     table.observe("a", 0, Observed(running=1, waiting=0, kv_usage=0.1, at=NOW))
     pods = [pod("a", healthy=True)]
-    assert not diagnose("", pods, Attribution(), table, now=NOW + 1).findings
-    (found,) = diagnose("", pods, Attribution(), table, now=NOW + 60).findings
+    assert not asyncio.run(diagnose("", pods, Attribution(), table, clock=lambda: NOW + 1)).findings
+    (found,) = asyncio.run(
+        diagnose("", pods, Attribution(), table, clock=lambda: NOW + 60)
+    ).findings
     assert (found.pod, found.model, found.kind) == ("a", "m", "load")
 
 
@@ -100,7 +107,9 @@ def test_a_load_counts_as_told_while_it_is_fresh() -> None:
 def test_a_ranks_trust_is_looked_at(level: Level) -> None:
     ill = pod("a")
     ill.ranks[0].trust = Trust(level, "a gap", 5.0)  # type: ignore[misc]
-    found = diagnose("", [ill, pod("b")], Attribution(), loads(), now=NOW).findings
+    found = asyncio.run(
+        diagnose("", [ill, pod("b")], Attribution(), loads(), clock=lambda: NOW)
+    ).findings
     assert [(one.pod, one.kind) for one in found] == [("a", "trust")]
 
 
@@ -112,7 +121,9 @@ def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
         row = attribution.row(name, "m")
         assert row is not None
         row.evidence.factors[0] = 3.0 if name == "c" else 1.1
-    found = diagnose("", [pod(name) for name in "abc"], attribution, loads(), now=NOW).findings
+    found = asyncio.run(
+        diagnose("", [pod(name) for name in "abc"], attribution, loads(), clock=lambda: NOW)
+    ).findings
     assert [(one.pod, one.kind) for one in found] == [("c", "calibration")]
     assert "2.7 times" in found[0].text
 
@@ -120,6 +131,6 @@ def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
 def test_a_pod_that_is_followed_through_the_shared_index_is_told_of_it() -> None:
     ill = replace(pod("a"), shared="redis://h:1 under prefix 'x'")
     ill.ranks[0].trust = Trust(Level.STALE, "the shared index: refused", NOW - 20)  # type: ignore[misc]
-    (found,) = diagnose("", [ill], Attribution(), loads(), now=NOW).findings
+    (found,) = asyncio.run(diagnose("", [ill], Attribution(), loads(), clock=lambda: NOW)).findings
     assert (found.pod, found.kind) == ("a", "shared-index")
     assert "redis://h:1 under prefix 'x'" in found.text

@@ -1,0 +1,225 @@
+"""How long each call to a router with a very large fleet holds its loop: the longest of its steps.
+
+A call is all that the service does with it, from the request's bytes to the answer's.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bench.figure import Figure
+from bench.stand.look_up import BLOCKS, TOKENS, no_collector
+from bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest, prompt_of
+from bench.stand.steps import Steps
+from indexer.embedded import embedded_index
+from indexer.keys.token import pack_tokens
+from router.api.in_flight import InFlight
+from router.api.intake import Intake
+from router.api.pick import PickAnswerer
+from router.api.score import Answerer
+from router.api.service import SERVICE, RouterService
+from router.assemble_picking import Picking
+from router.config import schema as config
+from router.drain import Drain
+from router.load.engine_metrics import Observed
+from router.load.rank_bookings import Work
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.group_window import GroupWindow
+from router.pick.scorer import Scorer
+from router.pods.table import Pod, PodTable, Role, Status
+from router.prompt.assemble import texts
+from router.prompt.bounds import Limits
+from router.prompt.reader import PromptReader
+
+PODS = 2000
+PROMPTS = 20
+HOLDERS = 3
+"""Pods that hold a prompt."""
+BOOKED = 3
+"""Of a pod, requests in flight; every third pod has one that waits besides."""
+CHAT_BYTES = 8 << 20
+MOST_MS = 10.0
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Measure it for every method, and for a Pick in every form that has more to do."""
+    return asyncio.run(_measured(10 if quick else 40))
+
+
+async def _measured(rounds: int) -> list[Figure]:
+    async with texts(config.Config([config.Model(MODEL)]), Path()) as read:
+        router = _Router(PromptReader(read, Limits(2 * CHAT_BYTES, 1 << 20)))
+        figures = []
+        with no_collector():
+            for name, method, request in _calls():
+                longest, whole = [], []
+                for call in range(rounds + 3):
+                    seconds = await router.steps(method, request(call))
+                    longest.append(max(seconds) * 1e3)
+                    whole.append(sum(seconds) * 1e3)
+                # The first few fill what is kept from call to call.
+                hold, cost = (_median(taken[3:]) for taken in (longest, whole))
+                text = (
+                    f"{name}, {PODS:,} pods: longest hold of the loop, p50 ({cost:.1f} ms in all)"
+                )
+                figures.append(Figure(text, hold, "ms", 1.0, "1 ms", goal=MOST_MS))
+        return figures
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _calls() -> list[tuple[str, str, Callable[[int], Any]]]:
+    """Return what is measured: its name, its method, and the request of its nth call."""
+    prompts = [_prompt(seed) for seed in range(PROMPTS)]
+    loads = [
+        pb.PodLoad(pod=f"pod-{number}", running=BOOKED, waiting=number % 5, kv_usage=0.5)
+        for number in range(PODS)
+    ]
+    names = [f"pod-{number}" for number in range(PODS)]
+    escapes = json.dumps([{"role": "user", "content": "\u4e2d" * (CHAT_BYTES // 6)}])
+    chat = pb.Prompt(chat_body=f'{{"model": "{MODEL}", "messages": {escapes}}}'.encode())
+
+    def asks(**fields: Any) -> Callable[[int], Any]:
+        return lambda call: pb.PickRequest(prompt=prompts[call % PROMPTS], **fields)
+
+    return [
+        ("Score", "Score", lambda call: pb.ScoreRequest(prompt=prompts[call % PROMPTS])),
+        ("Pick", "Pick", asks()),
+        ("Pick with every pod's name", "Pick", asks(pods=names)),
+        ("Pick with every rank's load", "Pick", asks(loads=loads)),
+        ("Pick in shadow", "Pick", asks(shadow=True)),
+        ("Pick where prefill and decoding are apart", "Pick", asks(disaggregated=True)),
+        ("Pick by least-load", "Pick", asks(policy="least-load")),
+        ("Pick of a chat of 8 MB of escapes", "Pick", lambda _: pb.PickRequest(prompt=chat)),
+        ("Explain", "Explain", lambda call: pb.ExplainRequest(prompt=prompts[call % PROMPTS])),
+        ("ListPods", "ListPods", lambda _: pb.ListPodsRequest()),
+        ("ListDecisions", "ListDecisions", lambda _: pb.ListDecisionsRequest()),
+        ("Diagnose", "Diagnose", lambda _: pb.DiagnoseRequest()),
+    ]
+
+
+def _prompt(seed: int) -> pb.Prompt:
+    ids = pack_tokens(prompt_of(seed, BLOCKS)[:TOKENS])
+    return pb.Prompt(model=MODEL, token_ids_packed=ids)
+
+
+class _Router:
+    """A router's parts put together as by `router.assemble`; the time is made up."""
+
+    def __init__(self, reader: PromptReader) -> None:
+        self._now = 0.0
+        ingest, ranks = new_ingest(embedded_index(1 << 28), PODS)
+        for seed in range(PROMPTS):
+            for rank in ranks[seed : seed + HOLDERS]:
+                feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
+        roles: tuple[Role, ...] = ("both", "prefill", "decode")
+        pods = PodTable(
+            Pod(
+                rank.pod,
+                f"10.0.0.1:{number}",
+                MODEL,
+                (rank,),
+                Status(healthy=True),
+                roles[number % 3],
+            )
+            for number, rank in enumerate(ranks)
+        )
+        picking = Picking(config.Pick(), config.Booking(), wall_offset=0.0)
+        scorer = Scorer(ingest, "", believed=picking.believed)
+        picker = picking.picker(scorer)
+        self._load(picking)
+        clock = self._clock
+        picks = PickAnswerer(
+            reader,
+            pods,
+            ingest,
+            picker=picker,
+            window=GroupWindow(picker, seconds=0.0, size=1, clock=clock),
+            loads=picking.loads,
+            decisions=picking.decisions,
+            attribution=picking.attribution,
+            clock=clock,
+            wall_offset=0.0,
+        )
+        answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=0.0)
+        largest = config.Limits().largest_message
+        in_flight = InFlight(2 * largest, largest, seconds=1.0, clock=clock)
+        service = RouterService(
+            answerer,
+            picks,
+            _Silent(),
+            Drain(clock),
+            Intake(in_flight, _Silent(), seconds=1.0),
+            tokenize_seconds=1.0,
+        )
+        self._handlers = service.handlers()
+
+    def _clock(self) -> float:
+        return self._now
+
+    def _load(self, picking: Picking) -> None:
+        """Give each pod requests of several sizes, and what its engine says of them."""
+        for number in range(PODS):
+            pod = f"pod-{number}"
+            for nth in range(BOOKED + 1):
+                cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
+                booking = picking.bookings.book(
+                    Work(MODEL, pod, 0, TOKENS, cached, seconds), self._now
+                )
+                if nth < BOOKED or number % 3:
+                    picking.bookings.first_token(booking.id, self._now)
+            picking.loads.observe(pod, 0, Observed(BOOKED, number % 5, 0.5, self._now))
+
+    async def steps(self, method: str, request: Any) -> list[float]:
+        """Have a request answered; return the seconds of each of the call's steps."""
+        self._now += 0.001
+        handler: Any = self._handlers.service(_Details(f"/{SERVICE.full_name}/{method}"))
+        context = _Context(request.SerializeToString())
+        call = Steps((handler.stream_unary or handler.stream_stream)(None, context))
+        await call
+        return call.seconds
+
+
+@dataclass(slots=True)
+class _Details:
+    method: str
+    invocation_metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+
+class _Context:
+    """A call's other end."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> bytes:
+        return self._message
+
+    def time_remaining(self) -> float:
+        return 1.0
+
+    async def write(self, message: bytes) -> None:
+        assert message
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        raise AssertionError(f"{code}: {text}")
+
+
+class _Silent:
+    """Measures nothing."""
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        pass
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        pass

@@ -1,0 +1,56 @@
+"""What gateways say of ranks' loads in their requests: checked, and taken note of."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from indexer.ingest import Ingest
+from router.load.engine_metrics import MOST_REQUESTS, Observed
+from router.load.table import LoadTable
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.bad_request import BadRequestError
+from router.turns import in_turns
+
+AT_ONCE = 64
+"""Loads that are taken note of without a pause: about two milliseconds' work."""
+
+
+def check_loads(loads: Sequence[pb.PodLoad]) -> None:
+    """Raise BadRequestError where a load is impossible."""
+    for position, one in enumerate(loads):
+        if not 0 <= one.kv_usage <= 1:
+            raise BadRequestError(f"loads[{position}].kv_usage", f"is {one.kv_usage}, not 0 to 1")
+        if not 0 <= one.age < math.inf:
+            raise BadRequestError(f"loads[{position}].age", f"is {one.age} s, not 0 or more")
+        if one.running + one.waiting > MOST_REQUESTS:
+            raise BadRequestError(f"loads[{position}]", f"has more than {MOST_REQUESTS} requests")
+
+
+class GatewayLoads:
+    """Takes note of loads that were checked; those of pods that are not known are passed over."""
+
+    def __init__(self, ingest: Ingest, loads: LoadTable, clock: Callable[[], float]) -> None:
+        self._ingest = ingest
+        self._loads = loads
+        self._clock = clock
+
+    def observe(self, loads: Sequence[pb.PodLoad]) -> None:
+        """Take note of loads at once."""
+        now = self._clock()
+        for one in loads:
+            self._observe(one, now)
+
+    async def observe_in_turns(self, loads: Sequence[pb.PodLoad]) -> None:
+        """Take note of loads; where they are many, others have their turn in between."""
+        now = self._clock()
+        async for one in in_turns(loads, AT_ONCE):
+            if self._observe(one, now):
+                # What is made of it is kept: the pick that follows need not make it of all at once.
+                self._loads.load(one.pod, one.rank, self._clock())
+
+    def _observe(self, one: pb.PodLoad, now: float) -> bool:
+        """Return whether the rank is known."""
+        if self._ingest.rank(one.pod, one.rank) is None:
+            return False
+        seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
+        self._loads.observe(one.pod, one.rank, seen, "gateway")
+        return True
