@@ -101,3 +101,9 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             reached.add(one)
             waiting += [path for path, _ in links(one) if path.suffix == ".md"]
     assert set(PAGES) <= reached
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    names = [name.lower() for name in re.findall(r"^\*\*([^*]+)\.\*\*", page, re.MULTILINE)]
+    assert names == sorted(names)
