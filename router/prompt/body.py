@@ -7,7 +7,7 @@ cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,10 @@ from prefixstore.chats.template import TemplateError
 from router.prompt.bad_request import BadRequestError
 from router.prompt.body_fields import MOST_VALUES, FieldError, decoded, packed_ids, raw_fields
 from router.prompt.truncate import Truncation
+
+T = TypeVar("T", str, bool)
+
+_NAMES = {str: "string", bool: "boolean"}
 
 CHAT = (
     "messages",
@@ -119,7 +123,7 @@ async def parse_chat(raw: bytes, field: str) -> Body:
     for position, message in enumerate(chat.messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadRequestError(f"{field}.messages[{position}]", "is no object with a role")
-    special = _flag(body, "add_special_tokens", default=False, field=field)
+    special = _typed(body, "add_special_tokens", default=False, field=field)
     content = ChatBody(chat, add_special_tokens=special)
     return _body(body, content, field)
 
@@ -135,7 +139,7 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
     except FieldError as error:
         raise BadRequestError(f"{field}.prompt", error.problem) from error
     body = await _decoded(fields, field)
-    special = _flag(body, "add_special_tokens", default=True, field=field)
+    special = _typed(body, "add_special_tokens", default=True, field=field)
     content = prompt if isinstance(prompt, bytes) else Text(prompt, add_special_tokens=special)
     return _body(body, content, field)
 
@@ -151,21 +155,20 @@ async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
         except msgspec.ValidationError as error:
             raise FieldError("holds several prompts; one request scores one") from error
         view = memoryview(raw)
-    prompt: Any = None
+    prompt: str | bytes | None = None
     if view[0] == ord("["):
         prompt = await packed_ids(raw, "", most_tokens)
     elif view[0] == ord('"'):
         prompt = await decoded(raw, "")
     if prompt is None:
         raise FieldError("is neither a text nor a list of token ids")
-    found: str | bytes = prompt
-    return found
+    return prompt
 
 
 def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) -> Body:
     return Body(
         content=content,
-        model=_optional(body, "model", str, field) or "",
+        model=_typed(body, "model", "", field),
         cache_salt=_one_text(body, "cache_salt", field),
         extra_key=_one_text(body, "extra_key", field),
         lora_path=_one_text(body, "lora_path", field),
@@ -190,25 +193,20 @@ async def _decoded(fields: Mapping[str, msgspec.Raw], field: str) -> dict[str, A
         raise BadRequestError(f"{field}.{error.field}", error.problem) from error
 
 
-def _typed(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
+def _typed(body: dict[str, Any], name: str, default: T, field: str) -> T:
+    """Return a field of the default's type. Raises BadRequestError where it has another."""
     value = body.get(name)
-    if not isinstance(value, kind):
-        problem = "is missing" if value is None else f"is no {_NAMES[kind]}"
-        raise BadRequestError(f"{field}.{name}", problem)
+    if value is None:
+        return default
+    if not isinstance(value, type(default)):
+        raise BadRequestError(f"{field}.{name}", f"is no {_NAMES[type(default)]}")
     return value
-
-
-def _optional(body: dict[str, Any], name: str, kind: type, field: str) -> Any:
-    return None if body.get(name) is None else _typed(body, name, kind, field)
-
-
-SIDES = ("left", "right")
 
 
 def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
     tokens = body.get("truncate_prompt_tokens")
     side = body.get("truncation_side")
-    if side is not None and side not in SIDES:
+    if side not in (None, "left", "right"):
         raise BadRequestError(f"{field}.truncation_side", "is neither left nor right")
     if tokens is None:
         return None
@@ -232,11 +230,3 @@ def _one_text(body: dict[str, Any], name: str, field: str) -> str:
     if not isinstance(value, str | None):
         raise BadRequestError(f"{field}.{name}", "is neither a string nor a list of one")
     return value or ""
-
-
-def _flag(body: dict[str, Any], name: str, *, default: bool, field: str) -> bool:
-    value = _optional(body, name, bool, field)
-    return default if value is None else bool(value)
-
-
-_NAMES = {list: "list", dict: "object", str: "string", bool: "boolean"}

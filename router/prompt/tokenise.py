@@ -50,11 +50,6 @@ class Asked:
     left: TimeLeft
     trace: Trace | None
 
-    @property
-    def model(self) -> Model:
-        """The prompt's model."""
-        return self.prompt.model
-
     def step(self, name: str) -> None:
         """Note that a step ended."""
         if self.trace:
@@ -108,7 +103,7 @@ class Tokeniser:
 
     async def _text(self, text: str, asked: Asked, *, special: bool) -> Ids:
         """Return a text's tokens; `special` says whether special tokens are put around it."""
-        model, field = asked.model, asked.prompt.field
+        model, field = asked.prompt.model, asked.prompt.field
         if not text:
             raise BadRequestError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
@@ -142,7 +137,7 @@ class Tokeniser:
 
     async def _chat(self, content: ChatBody, asked: Asked) -> Ids:
         """Return a chat's tokens: the engine's own where it is asked, else through the template."""
-        model, field, cut = asked.model, asked.prompt.field, asked.prompt.truncation
+        model, field, cut = asked.prompt.model, asked.prompt.field, asked.prompt.truncation
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
             if tokenizer is None:
@@ -169,7 +164,7 @@ class Tokeniser:
         return await self._text(text, asked, special=content.add_special_tokens)
 
     async def _render(self, content: ChatBody, asked: Asked) -> str:
-        name = asked.model.name
+        name = asked.prompt.model.name
         try:
             return await self._renderer.render(name, content.chat, asked.left.seconds())
         except KeyError as error:
@@ -190,11 +185,11 @@ class Tokeniser:
         try:
             # The load is not the caller's to end: the cache goes on with it.
             async with asyncio.timeout(asked.left.seconds()):
-                tokenizer = await self._tokenizers.get(asked.model.tokenizer)
+                tokenizer = await self._tokenizers.get(asked.prompt.model.tokenizer)
         except TimeoutError:
             return None
         except TokenizerUnavailableError as error:
-            raise self._unavailable(asked.model, error) from error
+            raise self._unavailable(asked.prompt.model, error) from error
         asked.step("have the tokenizer")
         return tokenizer
 
@@ -215,7 +210,7 @@ class Tokeniser:
             timeout=asked.left.seconds(),
         )
         asked.step("tokenise")
-        self._troubles.pop(asked.model.name, None)
+        self._troubles.pop(asked.prompt.model.name, None)
         self._limits.check_tokens(asked.prompt.field, len(found.ids) // TOKEN_BYTES)
         return found
 
