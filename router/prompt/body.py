@@ -5,7 +5,8 @@ cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves 
 (`vllm/entrypoints/openai`, 0.32).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -115,11 +116,10 @@ def reads_cache(body: Mapping[str, Any]) -> bool:
 
 async def parse_chat(raw: bytes, field: str) -> Body:
     """Parse a chat body. Raises BadRequestError."""
-    body = await _decoded(await _fields(raw, field, CHAT + COMMON), field)
-    try:
+    with _within(field):
+        fields = await raw_fields(raw, CHAT + COMMON)
+        body = {name: await decoded(one, name) for name, one in fields.items()}
         chat = chat_of(body)
-    except TemplateError as error:
-        raise BadRequestError(f"{field}.{error.field}", error.problem) from error
     for position, message in enumerate(chat.messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadRequestError(f"{field}.messages[{position}]", "is no object with a role")
@@ -133,12 +133,12 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
 
     Raises BadRequestError.
     """
-    fields = await _fields(raw, field, ("prompt", *COMMON), MOST_VALUES + most_tokens)
-    try:
+    with _within(field):
+        fields = await raw_fields(raw, ("prompt", *COMMON), MOST_VALUES + most_tokens)
+    with _within(f"{field}.prompt"):
         prompt = await _prompt(fields.pop("prompt", None), most_tokens)
-    except FieldError as error:
-        raise BadRequestError(f"{field}.prompt", error.problem) from error
-    body = await _decoded(fields, field)
+    with _within(field):
+        body = {name: await decoded(one, name) for name, one in fields.items()}
     special = _typed(body, "add_special_tokens", default=True, field=field)
     content = prompt if isinstance(prompt, bytes) else Text(prompt, add_special_tokens=special)
     return _body(body, content, field)
@@ -177,20 +177,14 @@ def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) ->
     )
 
 
-async def _fields(
-    raw: bytes, field: str, names: tuple[str, ...], most: int = MOST_VALUES
-) -> dict[str, msgspec.Raw]:
+@contextmanager
+def _within(field: str) -> Iterator[None]:
+    """Have errors about what is within a field name their whole path."""
     try:
-        return await raw_fields(raw, names, most)
-    except FieldError as error:
-        raise BadRequestError(field, error.problem) from error
-
-
-async def _decoded(fields: Mapping[str, msgspec.Raw], field: str) -> dict[str, Any]:
-    try:
-        return {name: await decoded(raw, name) for name, raw in fields.items()}
-    except FieldError as error:
-        raise BadRequestError(f"{field}.{error.field}", error.problem) from error
+        yield
+    except (FieldError, TemplateError) as error:
+        path = f"{field}.{error.field}" if error.field else field
+        raise BadRequestError(path, error.problem) from error
 
 
 def _typed(body: dict[str, Any], name: str, default: T, field: str) -> T:
