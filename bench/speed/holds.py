@@ -116,6 +116,8 @@ class _Router:
     def __init__(self, reader: PromptReader) -> None:
         self._now = 0.0
         ingest, ranks = new_ingest(embedded_index(1 << 28), PODS)
+        for rank in ranks:
+            rank.connected()
         for seed in range(PROMPTS):
             for rank in ranks[seed : seed + HOLDERS]:
                 feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))

@@ -109,10 +109,30 @@ class LoadTable:
         if not self._seen and (self._others is None or not self._others.anywhere(now)):
             return self._bookings.waits(ranks, now)
         self._bookings.expire(now)
-        found = [self._found(name, now) for name in ranks]
+        found = self._all_found(ranks, now)
         uncorrected = [name for name, one in zip(ranks, found, strict=True) if one is None]
         booked = iter(self._bookings.waits(uncorrected, now))
         return [next(booked) if one is None else (self._wait(one, now), one.load) for one in found]
+
+    def _all_found(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Correction | None]:
+        """Return `_found` of each rank; mostly nothing has changed, which one loop finds soonest."""
+        if self._others is not None:
+            return [self._found(name, now) for name in ranks]
+        books, seen_of, kept_of = self._bookings.ranks(), self._seen.get, self._corrections.get
+        slack, stale = self._slack, self._stale
+        found: list[Correction | None] = []
+        for name in ranks:
+            kept, seen = kept_of(name), seen_of(name)
+            if (
+                kept is not None
+                and seen is not None
+                and -slack <= now - seen.observed.at <= stale
+                and kept.is_of(books.get(name, NOTHING), NOBODY, seen)
+            ):
+                found.append(kept)
+            else:
+                found.append(self._found(name, now))
+        return found
 
     def _found(self, name: tuple[str, int], now: float) -> Correction | None:
         """Return what corrects a rank's bookings; None where nothing does."""

@@ -101,6 +101,8 @@ class Scorer:
         self._usual_form: dict[str, Form] = {}
         self._lives: dict[tuple[str, int], int] = {}
         """Of the ranks about which something may be believed."""
+        self._last_lives: tuple[Sequence[Rank], list[tuple[str, int]], list[int]] = ((), [], [])
+        """Ranks that were asked for last, mostly the same again, with their names and lives."""
 
     def score(
         self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
@@ -278,10 +280,17 @@ class Scorer:
         """Believe nothing of ranks whose caches have begun anew: what was sent there before is gone."""
         if self._believed is None:
             return
+        last_ranks, names, last_lives = self._last_lives
+        if ranks is not last_ranks:
+            names = [(rank.pod, rank.number) for rank in ranks]
+        current = self._ingest.lives(names)
+        if ranks is last_ranks and current == last_lives:
+            return
+        self._last_lives = ranks, names, current
         if len(self._lives) > MOST_LIVES:
             self._lives.clear()
-        names, lives = [(rank.pod, rank.number) for rank in ranks], self._lives
-        for name, life in zip(names, self._ingest.lives(names), strict=True):
+        lives = self._lives
+        for name, life in zip(names, current, strict=True):
             if lives.get(name) != life:
                 if name in lives:
                     self._believed.forget(*name)
