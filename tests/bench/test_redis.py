@@ -1,12 +1,11 @@
-"""`warmpath bench redis` and `python -m bench.redis.rejected_layouts`."""
+"""`warmpath bench redis`."""
 
 import json
 
 import pytest
 
 from bench import command as benchmarks
-from bench.redis import rejected_layouts as redis_layouts
-from router.commands.local.redis_server import NoServerError, RedisServer, find_server
+from router.commands.local.redis_server import NoServerError, find_server
 
 pytestmark = pytest.mark.deep
 
@@ -29,13 +28,6 @@ def test_the_shared_index_is_measured_against_a_hash_per_block(
         replica: 1.1,
         f"{replica}, while prompts come": 1.1,
     }
-
-
-def test_every_layout_is_measured() -> None:
-    with RedisServer("valkey") as server:
-        lines = redis_layouts.table(server, quick=True)
-    cells = [line.split(" | ")[1:] for line in lines[2:]]
-    assert all(len(row) == len(redis_layouts.LAYOUTS) for row in cells)
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
