@@ -65,7 +65,7 @@ max-sessions = 1000
 assumed-seconds = 30
 [probe]
 interval-seconds = 1.0
-timeout-seconds = 10.0
+timeout-seconds = 1.0
 [[models]]
 name = "m"
 vocab-size = 50000
