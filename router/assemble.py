@@ -1,4 +1,7 @@
-"""The router's composition root: builds every part, wires them, and closes them in reverse."""
+"""The router's composition root: builds every part, wires them, and closes them in reverse.
+
+It is long because it names every part of the service once, in the order of their dependence.
+"""
 
 import asyncio
 import contextlib
@@ -31,9 +34,10 @@ from router.api.intake import Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.service import SERVICE, RouterService
-from router.assemble_picking import Picking
 from router.config.credentials import engine_credentials, publisher_credentials
 from router.config.schema import Config, IndexTable
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
@@ -41,9 +45,12 @@ from router.health_service import HealthService
 from router.http import http_app
 from router.loop_lag import watch_lag
 from router.metrics import Metrics, PartsCollector
+from router.peers import booking_id
+from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
 from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
+from router.pick.picking import Picking
 from router.pick.scorer import Scorer
 from router.pods.discover import Found, PodSource, Reconciler
 from router.pods.dns import DnsSource
@@ -51,7 +58,7 @@ from router.pods.file import FileSource
 from router.pods.follow import Follower
 from router.pods.kubernetes import KubernetesSource
 from router.pods.shared_index import SharedPods, asking, reached, shared_pods
-from router.pods.table import PodTable
+from router.pods.table import Pod, PodTable
 from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
 from router.prompt.reader import PromptReader
@@ -64,6 +71,9 @@ TICK_SECONDS = 0.1
 EXPIRE_SECONDS = 1.0
 STOP_SECONDS = 0.5
 """For answers that were given and are not written yet; it ends who watches the health, too."""
+BELIEVED_BYTES = 100
+"""Of the index a believed block, on the high side."""
+LEAST_BELIEVED_BYTES = 16 << 20
 SWEEP_BUDGET = 20_000
 """Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
 
@@ -125,13 +135,26 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             pods_of_index = _shared_pods(config, folder, ingest, health)
             through = await _in_thread(thread, pods_of_index, stack)
         wall_offset = time.time() - time.monotonic()
+        decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
+        attribution = Attribution()
+        router = booking_id.new_router()
         picking = Picking(
             config.pick,
             config.booking,
-            wall_offset=wall_offset,
-            shared=names if shared.share_bookings else None,
+            index=embedded_index(
+                max(LEAST_BELIEVED_BYTES, BELIEVED_BYTES * config.pick.max_believed_blocks)
+            ),
+            new_id=partial(booking_id.new_id, router),
+            rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
+            witnesses=(decisions, attribution),
+            share=partial(PeerBookings, router, names) if shared.share_bookings else None,
         )
         loop = asyncio.get_running_loop()
+
+        def forget(pod: Pod) -> None:
+            picking.forget(pod)
+            attribution.forget(pod.id)
+
         follower = Follower(
             ingest,
             pods,
@@ -143,7 +166,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             shared=through,
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
             ended=lambda pod: _tell(loop, picking.engine_ended, pod),
-            gone=lambda pod: _tell(loop, picking.forget, pod),
+            gone=lambda pod: _tell(loop, forget, pod),
             saved=_saved(config.index, folder),
         )
         await _in_thread(thread, _following(config, folder, ingest, follower), stack)
@@ -170,7 +193,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             seconds=limits.message_seconds,
             clock=time.monotonic,
         )
-        registry.register(PartsCollector(ingest, read, picking, in_flight, shared=through))
+        registry.register(
+            PartsCollector(ingest, read, picking, attribution, in_flight, shared=through)
+        )
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
             reader,
@@ -184,8 +209,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 clock=time.monotonic,
             ),
             loads=picking.loads,
-            decisions=picking.decisions,
-            attribution=picking.attribution,
+            decisions=decisions,
+            attribution=attribution,
             clock=time.monotonic,
             wall_offset=wall_offset,
             peers=picking.peers,

@@ -1,5 +1,6 @@
 """Every metric of the router: name, unit, labels and what bounds them.
 
+One file declares them all, however long it becomes, so that names and labels are compared at a glance.
 Labels are pods, ranks, tiers, methods and statuses: as many as are configured or defined. No prompt,
 hash or request id is ever a label. What the parts count in plain fields is read when it is scraped.
 """
@@ -20,8 +21,9 @@ from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, State
 from indexer.trust import Level
 from router.api.in_flight import InFlight
-from router.assemble_picking import Picking
+from router.diagnosis.attribution import Attribution
 from router.peers.exchange import PeerBookings
+from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
 from router.prompt.assemble import Texts
 
@@ -97,6 +99,7 @@ class PartsCollector(Collector):
         ingest: Ingest,
         texts: Texts,
         picking: Picking,
+        attribution: Attribution,
         in_flight: InFlight,
         *,
         shared: SharedPods | None = None,
@@ -105,6 +108,7 @@ class PartsCollector(Collector):
         self._ingest = ingest
         self._texts = texts
         self._picking = picking
+        self._attribution = attribution
         self._in_flight = in_flight
 
     def describe(self) -> Iterable[Metric]:
@@ -213,7 +217,7 @@ class PartsCollector(Collector):
             metric = CounterMetricFamily(
                 f"warmpath_pick_{name}", help_text, labels=["pod", "model"]
             )
-            for row in picking.attribution.rows():
+            for row in self._attribution.rows():
                 metric.add_metric([row.pod, row.model], getattr(row, name))
             yield metric
         yield from self._shadows()
@@ -226,7 +230,7 @@ class PartsCollector(Collector):
             ("warmpath_tokens", "Of these, held where warmpath would have."),
         ):
             metric = CounterMetricFamily(f"warmpath_shadow_{name}", help_text, labels=["model"])
-            for row in self._picking.attribution.shadows():
+            for row in self._attribution.shadows():
                 metric.add_metric([row.model], getattr(row, name))
             yield metric
 

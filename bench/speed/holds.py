@@ -15,6 +15,7 @@ import grpc
 from bench.figure import Figure
 from bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest, prompt_of
+from bench.stand.picking import new_picking
 from bench.stand.steps import Steps
 from indexer.embedded import embedded_index
 from indexer.keys.token import pack_tokens
@@ -23,13 +24,15 @@ from router.api.intake import Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.service import SERVICE, RouterService
-from router.assemble_picking import Picking
 from router.config import schema as config
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.load.engine_metrics import Observed
 from router.load.rank_bookings import Work
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.group_window import GroupWindow
+from router.pick.picking import Picking
 from router.pick.scorer import Scorer
 from router.pods.table import Pod, PodTable, Role, Status
 from router.prompt.assemble import texts
@@ -133,7 +136,8 @@ class _Router:
             )
             for number, rank in enumerate(ranks)
         )
-        picking = Picking(config.Pick(), config.Booking(), wall_offset=0.0)
+        decisions, attribution = Decisions(), Attribution()
+        picking = new_picking(decisions, attribution)
         scorer = Scorer(ingest, "", believed=picking.believed)
         picker = picking.picker(scorer)
         self._load(picking)
@@ -145,8 +149,8 @@ class _Router:
             picker=picker,
             window=GroupWindow(picker, seconds=0.0, size=1, clock=clock),
             loads=picking.loads,
-            decisions=picking.decisions,
-            attribution=picking.attribution,
+            decisions=decisions,
+            attribution=attribution,
             clock=clock,
             wall_offset=0.0,
         )

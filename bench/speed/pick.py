@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from bench.figure import Figure
 from bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of
+from bench.stand.picking import new_picking
 from indexer.embedded import embedded_index
 from indexer.keys.token import pack_tokens
 from router.api.pick import MOST_TOLD
-from router.assemble_picking import Picking
-from router.config import schema as config
+from router.diagnosis.attribution import Attribution
+from router.diagnosis.decisions import Decisions
 from router.load.engine_metrics import Observed
 from router.load.rank_bookings import Work
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -103,7 +104,7 @@ class _Asked:
             self._prompts.append(TokenPrompt(MODEL, ids))
         self._ranks = ranks
         self._pods = [Pod(rank.pod, "", MODEL, (rank,)) for rank in ranks]
-        picking = Picking(config.Pick(), config.Booking(), wall_offset=0.0)
+        picking = new_picking(Decisions(), Attribution())
         self._scorer = Scorer(ingest, "", believed=picking.believed)
         self._picker = picking.picker(self._scorer)
         self._picking = picking

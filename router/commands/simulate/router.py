@@ -28,13 +28,9 @@ from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.fleet import SimulatedEngine
 from router.commands.simulate.study import Variant
 from router.config import schema as config
-from router.load.bookings import Bookings
 from router.load.engine_metrics import Observed
-from router.load.table import LoadTable
-from router.pick.calibration import Calibration
-from router.pick.picker import Picker, PickSettings
+from router.pick.picking import Picking
 from router.pick.scorer import Scorer
-from router.pick.sessions import Sessions
 from router.pick.weigh import Ask
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel
@@ -182,7 +178,7 @@ class SimulatedRouter:
         self._scraped = self._ticked = float("-inf")
         self._now = 0.0
         self._booked: dict[str, str] = {}
-        settings, numbers = config.Pick(), count()
+        numbers = count()
         self._ingest = Ingest(
             new_index(),
             hash_seed="",
@@ -208,36 +204,29 @@ class SimulatedRouter:
             self._records = {number: Record(one, blocks) for number, one in followed.items()}
         else:
             self._followed = followed
-        believed_kind = Believed if variant.counts_arriving else NothingArrives
-        self._believed = believed_kind(
-            new_index(),
-            max_blocks=settings.max_believed_blocks,
-            assumed_seconds=settings.assumed_seconds,
-        )
-        self._bookings = Bookings(
-            expire_after=config.Booking().expire_seconds,
-            most=2 * config.Booking().max_bookings,
+        self._picking = Picking(
+            config.Pick(
+                policy=variant.policy,
+                options=dict(variant.options),
+                prefill_base_seconds=estimate.base,
+                prefill_token_seconds=estimate.per_token,
+                prefill_context_seconds=estimate.per_context,
+            ),
+            config.Booking(),
+            index=new_index(),
             new_id=lambda: str(next(numbers)),
-            expects_first_tokens=False,
+            rng=Random(seed),
+            beliefs=Believed if variant.counts_arriving else NothingArrives,
         )
-        self._loads = LoadTable(self._bookings, stale_seconds=settings.load_stale_seconds)
-        self._picker = Picker(
+        self._picker = self._picking.picker(
             Scorer(
                 self._ingest,
                 "",
-                believed=self._believed,
+                believed=self._picking.believed,
                 # The first pod's events tell of the bound's one cache, which all read.
                 shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
                 assumed_block_size=block_size,
-            ),
-            loads=self._loads,
-            bookings=self._bookings,
-            believed=self._believed,
-            sessions=Sessions(most=settings.max_sessions, seconds=settings.session_seconds),
-            calibration=Calibration(),
-            settings=PickSettings(policy=variant.policy, options=variant.options, prefill=estimate),
-            new_id=lambda: str(next(numbers)),
-            rng=Random(seed),
+            )
         )
 
     def place(self, request_id: str, one: LoggedRequest, now: float) -> int:
@@ -268,7 +257,7 @@ class SimulatedRouter:
             for pod, engine in zip(self._pods, self._engines, strict=True):
                 load = engine.load()
                 seen = Observed(load.running, load.waiting, load.kv_cache_usage, now)
-                self._loads.observe(pod.id, 0, seen)
+                self._picking.loads.observe(pod.id, 0, seen)
 
     def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
         """Take what a pod tells of its cache."""
@@ -293,7 +282,4 @@ class SimulatedRouter:
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
         self._ingest.check()
-        self._picker.check()
-        self._believed.check()
-        self._bookings.check()
-        self._loads.check()
+        self._picking.check()

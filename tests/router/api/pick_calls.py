@@ -163,13 +163,11 @@ class Calls:
         self.loop.call_later = self._call_later  # type: ignore[method-assign, assignment]
         self._timers: list[tuple[float, asyncio.Handle]] = []
         self.waits = Waits()
-        self.parts = Parts(pods=1, router="router-1")
+        self.decisions, self.attribution = Decisions(), Attribution()
+        self.parts = Parts(pods=1, router="router-1", witnesses=(self.decisions, self.attribution))
         blind = self.parts.ingest.add_blind("pod-blind", 0)
         self.parts.pods.append(Pod("pod-blind", "blind:80", "m", (blind,), has_events=False))
-        self.decisions, self.attribution = Decisions(), Attribution()
-        picker = self.parts.picker
-        picker._witnesses = (self.decisions, self.attribution)
-        slow: Any = SlowPicker(picker, self.waits)
+        slow: Any = SlowPicker(self.parts.picker, self.waits)
         self.window = GroupWindow(
             slow, seconds=WINDOW_SECONDS, size=2, clock=lambda: self.parts.now
         )
@@ -289,10 +287,7 @@ class Calls:
         raise AssertionError("nothing was told")
 
     def check(self) -> None:
-        self.parts.bookings.check()
-        self.parts.picker.check()
-        self.parts.believed.check()
-        self.parts.sessions.check()
+        self.parts.picking.check()
         self.window.check()
         self.picks._underway.check()
         self.decisions.check()

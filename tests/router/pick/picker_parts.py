@@ -1,10 +1,10 @@
 """A picker over ranks that hold what a test says."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from random import Random
 
-from indexer.believed.beliefs import Believed
 from indexer.index.reference import ReferenceIndex
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
@@ -12,14 +12,11 @@ from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import Names
 from indexer.watch.watched_rank import WatchedRank
-from router.load.bookings import Bookings
-from router.load.table import LoadTable
+from router.config import schema as config
 from router.peers.exchange import PeerBookings
-from router.pick.calibration import Calibration
-from router.pick.pending import Placed
-from router.pick.picker import Picker, PickSettings
+from router.pick.pending import Placed, Witness
+from router.pick.picking import Picking
 from router.pick.scorer import Scorer
-from router.pick.sessions import Sessions
 from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod, Role
 
@@ -68,44 +65,50 @@ class Parts:
     """A picker over watched ranks, and all that it stands on."""
 
     def __init__(
-        self, pods: int = 3, roles: Sequence[Role] = (), *, router: str = "", **options: object
+        self,
+        pods: int = 3,
+        roles: Sequence[Role] = (),
+        *,
+        router: str = "",
+        most: int = 1000,
+        shared_tiers: frozenset[str] = frozenset(),
+        witnesses: Sequence[Witness] = (),
+        **options: object,
     ) -> None:
-        """Build them; as `router`, where it is named, it shares its bookings with others."""
+        """Build them; as `router`, where it is named, it shares its bookings with others.
+
+        `options` are those of [pick].
+        """
         self.now = 1000.0
         self.ingest = Ingest(
             ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: self.now
         )
-        self.bookings = Bookings(expire_after=600.0, most=2000, new_id=_ids("b"))
-        self.peers = PeerBookings(router, Names("test"), self.bookings) if router else None
-        others = self.peers.told if self.peers else None
-        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=others)
-        most = options.pop("max_believed_blocks", 10_000)
-        self.believed = Believed(ReferenceIndex(), max_blocks=most, assumed_seconds=600.0)  # type: ignore[arg-type]
-        self.sessions = Sessions(most=100, seconds=600.0)
-        self.calibration = Calibration()
         self.seen: list[str] = []
         self.placed: list[Placed] = []
+        names = map("p{}".format, count())
+        self.picking = Picking(
+            config.Pick(**{"max_believed_blocks": 10_000, "session_seconds": 600.0, **options}),  # type: ignore[arg-type]
+            config.Booking(max_bookings=most),
+            index=ReferenceIndex(),
+            new_id=lambda: next(names),
+            rng=Random(1),
+            witnesses=witnesses or (self,),
+            share=partial(PeerBookings, router, Names("test")) if router else None,
+        )
+        self.bookings, self.loads = self.picking.bookings, self.picking.loads
+        self.believed, self.sessions = self.picking.believed, self.picking.sessions
+        self.calibration, self.peers = self.picking.calibration, self.picking.peers
         self.pods = [
             self.pod(f"pod-{number}", roles[number] if roles else "both") for number in range(pods)
         ]
-        tiers = options.pop("shared_tiers", frozenset())
-        self.picker = Picker(
+        self.picker = self.picking.picker(
             Scorer(
                 self.ingest,
                 "",
                 believed=self.believed,
-                shared_tiers={"m": tiers},
+                shared_tiers={"m": shared_tiers},
                 assumed_block_size=BLOCK,
-            ),  # type: ignore[dict-item]
-            loads=self.loads,
-            bookings=self.bookings,
-            believed=self.believed,
-            sessions=self.sessions,
-            calibration=self.calibration,
-            settings=PickSettings(**{"most": 1000, **options}),  # type: ignore[arg-type]
-            new_id=_ids("p"),
-            rng=Random(1),
-            witnesses=(self,),
+            )
         )
 
     def pod(self, name: str, role: Role = "both") -> Pod:
@@ -172,8 +175,3 @@ class Parts:
     def ended(self, placed: Placed, end: str, now: float) -> None:
         del placed, now
         self.seen.append(end)
-
-
-def _ids(letter: str):  # noqa: ANN202
-    numbers = count()
-    return lambda: f"{letter}{next(numbers)}"

@@ -274,6 +274,6 @@ def test_a_rank_that_prefills_and_decodes_a_request_has_it_once() -> None:
 
 
 def test_a_prompt_past_all_measure_is_placed_too() -> None:
-    parts = Parts(prefill=PrefillModel(per_token=1.0))
+    parts = Parts(prefill_token_seconds=1.0)
     booking_id, _ = parts.choose(prompt=KeyedPrompt((), tokens=1_000_000))
     assert parts.picker.ended(booking_id, "finished", parts.now)

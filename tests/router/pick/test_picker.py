@@ -231,12 +231,7 @@ class AnyReports(RuleBasedStateMachine):
     @invariant()
     def nothing_contradicts_itself(self) -> None:
         parts = self.parts
-        parts.picker.check()
-        parts.bookings.check()
-        parts.loads.check()
-        parts.believed.check()
-        parts.sessions.check()
-        parts.calibration.check()
+        parts.picking.check()
         parts.ingest.check()
         assert len(parts.picker) <= 20
         assert len(parts.believed) <= 6 * 2 * len(self.names)

@@ -1,75 +1,74 @@
-"""What picks stand on and leave behind: built once a process, and told when a pod goes."""
+"""The parts of picking, put together alike in the service, `warmpath simulate`, tests and benchmarks.
 
-import secrets
+What differs between them is an argument: the index of believed blocks, names of bookings, randomness,
+witnesses.
+"""
+
+from collections.abc import Callable, Sequence
 from random import Random
 
 from indexer.believed.beliefs import Believed
-from indexer.embedded import embedded_index
-from indexer.shared.layout.names import Names
+from indexer.index.contract import Index
 from router.config import schema as config
-from router.diagnosis.attribution import Attribution
-from router.diagnosis.decisions import Decisions
 from router.load.bookings import Bookings
 from router.load.table import LoadTable
-from router.peers import booking_id
 from router.peers.exchange import PeerBookings
 from router.pick.calibration import Calibration
+from router.pick.pending import Witness
 from router.pick.picker import Picker, PickSettings
 from router.pick.scorer import Scorer
 from router.pick.sessions import Sessions
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 
-BELIEVED_BYTES = 100
-"""Of the index a believed block, on the high side."""
-
 
 class Picking:
-    """The parts of picking."""
+    """What picks stand on, and the picker over it.
+
+    `index` keeps the blocks that `beliefs` believes to be somewhere. With `share` other routers are told
+    of the bookings.
+    """
 
     def __init__(
         self,
         pick: config.Pick,
         booking: config.Booking,
         *,
-        wall_offset: float,
-        shared: Names | None = None,
+        index: Index,
+        new_id: Callable[[], str],
+        rng: Random,
+        witnesses: Sequence[Witness] = (),
+        beliefs: type[Believed] = Believed,
+        share: Callable[[Bookings], PeerBookings] | None = None,
     ) -> None:
-        """Build them. `wall_offset` brings the picker's clock to the Unix epoch, seconds.
-
-        With `shared`, the names of keys in Redis, bookings are shared with other routers: by `peers`,
-        once `router.peers.run` lets it speak.
-        """
-        self._router = booking_id.new_router()
-        self._table = pick
+        self._pick = pick
         self._booking = booking
+        self._new_id = new_id
+        self._rng = rng
+        self._witnesses = witnesses
         self.bookings = Bookings(
             expire_after=booking.expire_seconds,
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
-            new_id=self._new_id,
+            new_id=new_id,
             expects_first_tokens=False,
         )
-        self.peers = PeerBookings(self._router, shared, self.bookings) if shared else None
+        self.peers = share(self.bookings) if share else None
         self.loads = LoadTable(
             self.bookings,
             stale_seconds=pick.load_stale_seconds,
             others=self.peers.told if self.peers else None,
         )
-        self.believed = Believed(
-            embedded_index(max(16 << 20, BELIEVED_BYTES * pick.max_believed_blocks)),
-            max_blocks=pick.max_believed_blocks,
-            assumed_seconds=pick.assumed_seconds,
+        self.believed = beliefs(
+            index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds
         )
         self.sessions = Sessions(most=pick.max_sessions, seconds=pick.session_seconds)
         self.calibration = Calibration()
-        self.decisions = Decisions(pick.kept_decisions, wall_offset=wall_offset)
-        self.attribution = Attribution()
         self._picker: Picker | None = None
 
     def picker(self, scorer: Scorer) -> Picker:
         """Return the picker over a scorer; one only."""
-        pick = self._table
+        pick = self._pick
         self._picker = Picker(
             scorer,
             loads=self.loads,
@@ -92,8 +91,8 @@ class Picking:
                 most=self._booking.max_bookings,
             ),
             new_id=self._new_id,
-            rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
-            witnesses=(self.decisions, self.attribution),
+            rng=self._rng,
+            witnesses=self._witnesses,
         )
         return self._picker
 
@@ -111,7 +110,13 @@ class Picking:
         """Take note that a pod is gone."""
         if self._picker is not None:
             self._picker.forget(pod)
-        self.attribution.forget(pod.id)
 
-    def _new_id(self) -> str:
-        return booking_id.new_id(self._router)
+    def check(self) -> None:
+        """Raise BrokenInvariantError where any part contradicts itself."""
+        if self._picker is not None:
+            self._picker.check()
+        self.believed.check()
+        self.bookings.check()
+        self.loads.check()
+        self.sessions.check()
+        self.calibration.check()

@@ -1,0 +1,22 @@
+"""The parts of picking with the settings that the service has by itself, for benchmarks."""
+
+from itertools import count
+from random import Random
+
+from indexer.embedded import embedded_index
+from router.config import schema as config
+from router.pick.pending import Witness
+from router.pick.picking import Picking
+
+
+def new_picking(*witnesses: Witness) -> Picking:
+    """Put them together; ties break the same way in each run."""
+    names = map(str, count())
+    return Picking(
+        config.Pick(),
+        config.Booking(),
+        index=embedded_index(1 << 28),
+        new_id=lambda: next(names),
+        rng=Random(1),
+        witnesses=witnesses,
+    )
