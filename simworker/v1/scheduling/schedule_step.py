@@ -15,15 +15,37 @@ Source: `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` of 0.32.
 """
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from simworker.v1.cache.kv_cache_manager import KVCacheManager
+from simworker.v1.offload.connector import OffloadingConnector
 from simworker.v1.requests.request import Request, RequestStatus
 from simworker.v1.scheduling.request_queue import RequestQueue, SchedulingPolicy
-from simworker.v1.scheduling.scheduler_config import PauseState
+from simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
 from simworker.v1.scheduling.scheduler_output import SchedulerOutput
 
-if TYPE_CHECKING:
-    from simworker.v1.scheduling.scheduler import Scheduler
+
+class Queues(Protocol):
+    """The part of `Scheduler` that a step reads and changes."""
+
+    kv_cache_manager: KVCacheManager
+    config: SchedulerConfig
+    connector: OffloadingConnector | None
+    policy: SchedulingPolicy
+    pause_state: PauseState
+    steady_block_size: int
+    running: list[Request]
+    waiting: RequestQueue
+    kv_holding_waiting: RequestQueue
+    deferred_waiting: set[Request]
+    inflight_prefills: set[Request]
+    finished_recving_kv_req_ids: set[str]
+
+    def get_request_counts(self) -> tuple[int, int]:
+        """Return how many requests run and how many wait."""
+
+    def preempt_request(self, request: Request) -> None:
+        """Take a request's blocks and let it wait; it is out of `running` already."""
 
 
 class _Verdict(Enum):
@@ -39,7 +61,7 @@ class _Verdict(Enum):
 class ScheduleStep:
     """One step being put together, into `output`."""
 
-    def __init__(self, scheduler: "Scheduler", output: SchedulerOutput) -> None:
+    def __init__(self, scheduler: Queues, output: SchedulerOutput) -> None:
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
         self._config = scheduler.config
