@@ -29,6 +29,7 @@ from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
+from router.prompt.prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.turns import in_turns
@@ -42,9 +43,6 @@ ENDS: dict[int, Literal["finished", "failed"]] = {
 }
 
 EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value}
-
-FORMS: dict[str, Literal["text", "chat"]] = {"prompt.chat_body": "chat", "prompt.text": "text"}
-"""By field of a prompt: its form as evidence. All others are ids, also a completions body's text."""
 
 MOST_SESSION_BYTES = 256
 
@@ -302,7 +300,7 @@ class PickAnswerer:
             policy=request.policy,
             session=request.session_id,
             disaggregated=request.disaggregated,
-            traits=_traits(read.field, prompt),
+            traits=_traits(read.form, prompt),
             unread=read.unread,
             unread_because=read.unread_because,
         )
@@ -315,9 +313,9 @@ def _check_name(name: str) -> None:
         raise BadRequestError("booking_id", problem)
 
 
-def _traits(field: str, prompt: TokenPrompt) -> Traits:
+def _traits(form: Form, prompt: TokenPrompt) -> Traits:
     return Traits(
-        form=FORMS.get(field, "ids"),
+        form=form,
         has_adapter=bool(prompt.lora),
         has_salt=bool(prompt.cache_salt),
         has_items=bool(prompt.items),

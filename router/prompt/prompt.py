@@ -1,11 +1,15 @@
 """A prompt as its request gives it: the one value that stands for it once the request is parsed."""
 
+from typing import Literal
+
 import msgspec
 
 from indexer.keys.extra import Item
 from router.prompt.body import ChatBody, Text
 from router.prompt.models import Model
 from router.prompt.truncate import Truncation
+
+Form = Literal["ids", "text", "chat"]
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -26,3 +30,14 @@ class Prompt(msgspec.Struct, frozen=True):
     """The adapter that a body names as SGLang takes it."""
     reads_cache: bool
     truncation: Truncation | None
+
+    @property
+    def form(self) -> Form:
+        """What its content is, in whichever field it came."""
+        match self.content:
+            case bytes():
+                return "ids"
+            case Text():
+                return "text"
+            case ChatBody():
+                return "chat"

@@ -9,6 +9,7 @@ from router.prompt.assemble import Texts
 from router.prompt.bad_request import NoTokenizerError
 from router.prompt.bounds import Limits
 from router.prompt.parse import AnyPrompt, PromptParser
+from router.prompt.prompt import Form
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenise import Tokeniser, reckoned
 from router.prompt.trace import Trace
@@ -36,8 +37,8 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     unread: int = 0
     """Tokens, as reckoned, of what is left of a text that was not tokenised."""
     unread_because: str = ""
-    field: str = ""
-    """The request's field that has the content, as Prompt says it."""
+    form: Form = "ids"
+    """The form that it came in."""
 
 
 class PromptReader:
@@ -100,5 +101,5 @@ class PromptReader:
             lora_path=prompt.lora_path,
             unread=found.unread,
             unread_because=because,
-            field=prompt.field,
+            form=prompt.form,
         )

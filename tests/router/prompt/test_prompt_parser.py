@@ -128,3 +128,20 @@ async def test_a_wrong_field_is_named_with_its_limit_in_both_schemas(
             await parser.parse(schema)
         assert str(refused.value) == message
         assert refused.value.field == message.partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "form"),
+    [
+        ({"completions_body": body(prompt="hi")}, "text"),
+        ({"completions_body": body(prompt=IDS)}, "ids"),
+        ({"text": "hi"}, "text"),
+        ({"token_ids_packed": PACKED}, "ids"),
+        ({"chat_body": body(**CHAT)}, "chat"),
+    ],
+)
+async def test_a_prompts_form_is_its_contents_whichever_field_it_came_in(
+    parser: PromptParser, given: dict[str, Any], form: str
+) -> None:
+    [prompt, same] = [await parser.parse(one) for one in both(pb.Prompt(model="m", **given))]
+    assert prompt.form == same.form == form
