@@ -12,6 +12,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check
 PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
   /^Collecting|^Requirement already/ { printf "\r  package %d of at most %d%10s", ++count, total, ""; fflush() } \
   /^Installing/ { printf "\r  unpacking %d packages%20s", count, ""; fflush() } END { print "" }'
+# Sources may be newer than what setup compiled: no process's or test's time limit is there for that.
 COMPILE = $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 .DEFAULT_GOAL := help
@@ -39,9 +40,11 @@ $(STAMP): constraints.txt pyproject.toml
 	@touch $@
 
 demo: setup ## a local cluster of simulated workers, the router, real traffic
+	@$(COMPILE)
 	@$(BIN)/warmpath demo
 
 fleet: setup ## three routers over a Redis Cluster, with workers, publishers and traffic; Ctrl-C ends it
+	@$(COMPILE)
 	@$(BIN)/warmpath fleet
 
 run: setup ## serve on loopback with deploy/warmpath.toml
@@ -56,7 +59,6 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-# What is compiled is compiled before the tests: no test's time limit is there for that.
 test: setup $(TOKENIZERS) ## the test-suite, but for what takes long: 5 minutes on 2 quiet cores
 	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"

@@ -3,7 +3,7 @@
 Names, defaults and limits are those of `vllm/config/cache.py` of 0.32, and for offloading those of
 `kv_connector_extra_config` in `vllm/distributed/kv_transfer/kv_connector/v1/offloading/config.py`; the
 device's memory, which vLLM measures, is given here. What the settings must have in common with a model's
-layers and with the scheduler's is looked at in `simworker/v1/engine_config.py`.
+layers and with the scheduler's is checked in `simworker/v1/memory/plan.py`.
 """
 
 from dataclasses import dataclass
