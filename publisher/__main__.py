@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -18,11 +17,10 @@ from indexer.follow.endpoint import endpoint_problem
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import pass_over_what_is_no_http
 from indexer.process.log_limit import limited_handler
+from indexer.shared.layout.names import prefix_problem
 from publisher.assemble import Settings, publishing
 
 MOST_RANKS = 1024
-PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
-"""Of keys in Redis: braces mark what decides on a key's node, and a colon ends the prefix."""
 LEAST_LEASE, MOST_LEASE = 1.0, 3600.0
 
 PARENT_SECONDS = 0.5
@@ -72,10 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, option) < low:
             parser.error(f"--{option.replace('_', '-')}: at least {low}")
     if args.redis:
-        if not PREFIX.fullmatch(args.redis_prefix):
-            parser.error(
-                "--redis-prefix: 1 to 64 characters, no spaces or braces, no colon at its ends"
-            )
+        if problem := prefix_problem(args.redis_prefix):
+            parser.error(f"--redis-prefix: {problem}")
         if not LEAST_LEASE <= args.redis_lease_seconds <= MOST_LEASE:
             parser.error(f"--redis-lease-seconds: {LEAST_LEASE:g} to {MOST_LEASE:g}")
     if args.advertise and not args.redis:

@@ -16,7 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from indexer.follow.endpoint import endpoint_problem, rank_endpoint
-from indexer.shared.redis.address import AddressError
+from indexer.shared.layout.names import prefix_problem
+from indexer.shared.redis.address import AddressError, contradictions
 from indexer.shared.redis.address import parse as parse_address
 from prefixstore.tokenizers.pin import Pin
 from router.config.credentials import CredentialsError, engine_credentials
@@ -40,10 +41,6 @@ HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
 
 URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 """With a path where there is one; without credentials, which would end up in messages."""
-
-
-PREFIX = re.compile(r"^[^\s{}:]([^\s{}]{0,62}[^\s{}:])?$")
-"""Of keys in Redis: braces mark what decides on a key's node, and a colon ends the prefix."""
 
 
 class ConfigError(Exception):
@@ -312,19 +309,17 @@ def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], s
     except AddressError as error:
         yield ("shared-index", "url"), str(error)
         return
-    if not PREFIX.match(table.prefix):
-        problem = (
-            "is not 1 to 64 characters without spaces and braces, and without a colon at an end"
-        )
+    if problem := prefix_problem(table.prefix):
         yield ("shared-index", "prefix"), problem
-    for key in ("ca", "cert", "key"):
-        if getattr(table, key) and not address.tls:
-            yield ("shared-index", key), "is for TLS, and url does not begin with rediss"
-    for key in ("cert", "key"):
-        if bool(getattr(table, key)) != bool(table.cert and table.key):
-            yield ("shared-index", key), "cert and key: give both or none"
-    if table.user and not table.password_file:
-        yield ("shared-index", "user"), "needs a password-file"
+    for key, problem in contradictions(
+        address,
+        ca=table.ca,
+        cert=table.cert,
+        key=table.key,
+        user=table.user,
+        password_file=table.password_file,
+    ):
+        yield ("shared-index", key), problem
 
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:

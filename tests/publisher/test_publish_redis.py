@@ -156,9 +156,9 @@ def test_bad_options_are_named(
     [
         ("--redis=http://h:1", "--redis:"),
         ("--redis=redis://u:secret@h:1", "`--redis-user` and the password in a file by `--redis-p"),
-        ("--redis-user=u", "publish: --redis-user: it needs a --redis-password-file"),
+        ("--redis-user=u", "publish: --redis-user: needs a --redis-password-file"),
         ("--redis-password-file=/nowhere/x", "publish: --redis-password-file: /nowhere/x"),
-        ("--redis-ca=/dev/null", "publish: --redis-ca: only for TLS"),
+        ("--redis-ca=/dev/null", "publish: --redis-ca: is for TLS"),
     ],
 )
 def test_what_redis_cannot_be_reached_with_is_said_at_the_start(

@@ -4,6 +4,7 @@ A hash tag (the part in braces) decides on which node of a cluster a key lies: e
 has one, and so has each pod.
 """
 
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -12,6 +13,16 @@ SCHEMA = 1
 
 BUCKETS = 64
 """Hashes that the index is spread over: few enough to look over each second, enough for a cluster."""
+
+_PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
+"""Braces mark the part of a key that decides on its node, and a colon ends the prefix."""
+
+
+def prefix_problem(prefix: str) -> str:
+    """Return why no deployment can have this prefix; empty where one can."""
+    if _PREFIX.fullmatch(prefix):
+        return ""
+    return "is not 1 to 64 characters without spaces and braces, and without a colon at an end"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Where a deployment's Redis is: the URL that is configured, taken apart."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -92,6 +93,26 @@ def parse(url: str, *, named: str = "") -> Address:
     if len(places) > MAX_HOSTS:
         raise AddressError(f"Redis URL: {len(places)} hosts; {MAX_HOSTS} at most")
     return Address(kind, tls, places, path)
+
+
+def contradictions(
+    address: Address,
+    *,
+    ca: str,
+    cert: str,
+    key: str,
+    user: str,
+    password_file: str,
+    named: str = "",
+) -> Iterator[tuple[str, str]]:
+    """Yield each setting beside the URL that cannot be, and its problem; `named` is as in `parse`."""
+    for name, value in (("ca", ca), ("cert", cert), ("key", key)):
+        if value and not address.tls:
+            yield name, "is for TLS, and url does not begin with rediss"
+    if bool(cert) != bool(key):
+        yield "cert" if cert else "key", "cert and key: give both or none"
+    if user and not password_file:
+        yield "user", f"needs a {named}password-file"
 
 
 def _place(text: str, port: int) -> Place:

@@ -14,7 +14,7 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
-from indexer.shared.redis.address import Address, Kind, Place, parse
+from indexer.shared.redis.address import Address, Kind, Place, contradictions, parse
 from indexer.shared.redis.client import Client
 from indexer.shared.redis.command import Argument, Redis, RefusedError, Reply, UnreachableError
 from indexer.shared.redis.link import Wire
@@ -89,15 +89,14 @@ async def connect(settings: RedisSettings) -> Redis:
 def _check(settings: RedisSettings, address: Address) -> None:
     files = {"ca": settings.ca, "cert": settings.cert, "key": settings.key}
     named = settings.named
-    given = [name for name, value in files.items() if value]
-    if given and not address.tls:
-        raise SettingsError(
-            f"{named}{given[0]}: only for TLS, and the URL does not begin with rediss"
-        )
-    if bool(settings.cert) != bool(settings.key):
-        raise SettingsError(f"{named}cert and {named}key: a client certificate needs both")
-    if settings.user and not settings.password_file:
-        raise SettingsError(f"{named}user: it needs a {named}password-file")
+    for name, problem in contradictions(
+        address,
+        **files,
+        user=settings.user,
+        password_file=settings.password_file,
+        named=named,
+    ):
+        raise SettingsError(f"{named}{name}: {problem}")
     for name, value in {**files, "password-file": settings.password_file}.items():
         try:
             if value:

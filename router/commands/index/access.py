@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from indexer.shared.layout.living import Living, Owner, read_owner
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import Names, prefix_problem
 from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, judge
 from indexer.shared.redis.address import AddressError
@@ -25,7 +25,7 @@ from indexer.shared.redis.command import (
 )
 from router.commands.client import seconds
 from router.config.credentials import publisher_credentials
-from router.config.read import PREFIX, ConfigError, load
+from router.config.read import ConfigError, load
 
 TIMEOUT = 10.0
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
@@ -54,10 +54,8 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 
 def _prefix(text: str) -> str:
-    if not PREFIX.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not 1 to 64 characters without spaces and braces, or a colon at an end"
-        )
+    if problem := prefix_problem(text):
+        raise argparse.ArgumentTypeError(f"{text!r} {problem}")
     return text
 
 

@@ -353,9 +353,9 @@ async def test_a_password_file_that_is_empty_or_gone_later_is_named(
 @pytest.mark.parametrize(
     ("url", "settings", "says"),
     [
-        ("redis://a", {"ca": "ca.pem"}, "ca: only for TLS"),
+        ("redis://a", {"ca": "ca.pem"}, "ca: is for TLS"),
         ("rediss://a", {"cert": "cert.pem"}, "cert and key"),
-        ("redis://a", {"user": "joe"}, "user: it needs a password-file"),
+        ("redis://a", {"user": "joe"}, "user: needs a password-file"),
         ("redis://a", {"password_file": "/nowhere/x"}, "password-file: /nowhere/x cannot be read"),
         ("rediss://a", {"ca": "/nowhere/ca"}, "ca: /nowhere/ca cannot be read"),
         ("rediss://a", {"ca": "/dev/null"}, "ca, cert or key .*/dev/null"),
