@@ -36,7 +36,7 @@ IDLE = Load()
 
 
 class Candidate(NamedTuple):
-    """One rank that could take the request."""
+    """One rank that could take the request, in names and numbers: policies know no pod object."""
 
     pod: str
     rank: int

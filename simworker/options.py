@@ -1,4 +1,7 @@
-"""The command line: every option, its limits, and what the worker is built from."""
+"""The command line: every option, its limits, and what the worker is built from.
+
+One file has all options, however many they are, so that `--help` and the limits are read in one place.
+"""
 
 import argparse
 import json

@@ -23,7 +23,7 @@ AT_ONCE = 128
 
 
 class Weighed(NamedTuple):
-    """What there is to tell of an option; unlike it, this holds on to no pod and no rank."""
+    """The parts of an option that messages tell: it holds no pod, as kept decisions outlive pods."""
 
     address: str
     match: Match

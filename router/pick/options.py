@@ -17,7 +17,7 @@ from scorer.reason import GUARD, SESSION
 
 
 class Option(NamedTuple):
-    """A candidate as it was weighed."""
+    """A candidate as it was weighed, with the pod and rank that `Candidate`, scorer's, only names."""
 
     pod: Pod
     rank: Rank

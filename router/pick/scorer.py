@@ -63,7 +63,7 @@ class Prompt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankScore:
-    """What one rank holds of a prompt, and what a strategy makes of it."""
+    """One rank's share of a prompt by a strategy; unlike an option it has no load and no cost."""
 
     rank: Rank
     score: float

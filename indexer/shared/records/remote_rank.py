@@ -38,7 +38,6 @@ class RemoteRank:
         self._doubt = doubt
         self._close = close
         self._limits = Limits(clock)
-        self._last: tuple[Trust, Doubt, Trust] | None = None
 
     @property
     def trust(self) -> Trust:
@@ -46,11 +45,7 @@ class RemoteRank:
         said, doubt = self.said.trust, self._doubt()
         if doubt is None or said.level in {Level.COLD, Level.STALE}:
             return self._limits.on(said)
-        last = self._last
-        if last is None or last[0] is not said or last[1] is not doubt:
-            # One object for one trust: who builds answers compares by identity.
-            last = self._last = said, doubt, Trust(doubt.level, doubt.reason, doubt.since)
-        return last[2]
+        return Trust(doubt.level, doubt.reason, doubt.since)
 
     @property
     def layout(self) -> Layout:
