@@ -1,6 +1,7 @@
 """The router's configuration: one frozen tree, read from TOML once.
 
 Every default stands beside its unit and its reason. `router.config.read` reads and checks it.
+One file has every key, however many there are, as the file that it describes is one.
 """
 
 from typing import Annotated, Literal

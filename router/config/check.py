@@ -1,0 +1,239 @@
+"""Contradictions within a configuration whose keys all have the right form."""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+
+from indexer.follow.endpoint import endpoint_problem, rank_endpoint
+from indexer.shared.layout.names import prefix_problem
+from indexer.shared.redis.address import AddressError
+from indexer.shared.redis.address import contradictions as redis_contradictions
+from indexer.shared.redis.address import parse as parse_address
+from prefixstore.tokenizers.pin import Pin
+from router.config.schema import Config, Hub, Pick, Server, SharedIndex
+from scorer.policy import UnknownPolicyError, make_policy
+
+HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
+
+URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
+"""With a path where there is one; without credentials, which would end up in messages."""
+
+
+def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what has the right form and still cannot be."""
+    yield from _addresses(config)
+    yield from _endpoints(config)
+    yield from _sources(config)
+    yield from _pick(config.pick)
+    yield from _shared_index(config.shared_index)
+    limits = config.limits
+    if limits.max_prompt_bytes > limits.max_queued_bytes:
+        problem = f"is {limits.max_queued_bytes}, less than one prompt of max-prompt-bytes may have"
+        yield ("limits", "max-queued-bytes"), problem
+    if not config.models:
+        yield ("models",), "is empty; at least one model is needed"
+    names: set[str] = set()
+    for position, model in enumerate(config.models):
+        for key, given in (
+            ("name", [model.name]),
+            ("aliases", model.aliases),
+            ("adapters", model.adapters),
+        ):
+            for name in given:
+                if not name:
+                    yield ("models", position, key), "is empty"
+                if name in names:
+                    yield ("models", position, key), f"{name!r} is taken; names are unique"
+                names.add(name)
+    bases = {model.name for model in config.models}
+    sets: set[str] = set()
+    for position, pods in enumerate(config.pod_sets):
+        at = ("pod-sets", position)
+        if not pods.name or pods.name in sets:
+            problem = f"{pods.name!r} is taken; names are unique" if pods.name else "is empty"
+            yield (*at, "name"), problem
+        sets.add(pods.name)
+        if pods.namespace and importlib.util.find_spec("kubernetes_asyncio") is None:
+            yield (*at, "namespace"), "needs the extra: pip install 'warmpath[kubernetes]'"
+        if pods.model not in bases:
+            known = ", ".join(sorted(bases))
+            yield (*at, "model"), f"no model is named {pods.model!r}; known: {known}"
+        if bool(pods.dns) == bool(pods.namespace):
+            yield (*at, "dns"), "give one of dns and namespace"
+        elif pods.namespace and bool(pods.selector) == bool(pods.inference_pool):
+            yield (*at, "selector"), "give one of selector and inference-pool"
+        elif pods.dns and (pods.selector or pods.inference_pool):
+            yield (*at, "selector"), "selector and inference-pool go with namespace, not with dns"
+    ids: set[str] = set()
+    for position, pod in enumerate(config.pods):
+        if not pod.id or pod.id in ids:
+            problem = f"{pod.id!r} is taken; ids are unique" if pod.id else "is empty"
+            yield ("pods", position, "id"), problem
+        ids.add(pod.id)
+        if pod.model not in bases:
+            known = ", ".join(sorted(bases))
+            yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
+
+
+def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with the policy and its options."""
+    try:
+        make_policy(pick.policy)
+    except UnknownPolicyError as error:
+        yield ("pick", "policy"), str(error)
+        return
+    try:
+        make_policy(pick.policy, pick.options)
+    except ValueError as error:
+        yield ("pick", "options"), str(error)
+
+
+def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with how Redis is reached, and what is asked of it."""
+    if not table.url:
+        for key in (
+            "mode",
+            "user",
+            "password_file",
+            "ca",
+            "cert",
+            "key",
+            "write",
+            "share_bookings",
+        ):
+            if getattr(table, key) != getattr(SharedIndex(), key):
+                yield ("shared-index", key.replace("_", "-")), "goes with url, which is missing"
+        return
+    if any(importlib.util.find_spec(name) is None for name in ("redis", "hiredis")):
+        yield ("shared-index", "url"), "needs the extra: pip install 'warmpath[redis]'"
+    try:
+        address = parse_address(table.url)
+    except AddressError as error:
+        yield ("shared-index", "url"), str(error)
+        return
+    if problem := prefix_problem(table.prefix):
+        yield ("shared-index", "prefix"), problem
+    for key, problem in redis_contradictions(
+        address,
+        ca=table.ca,
+        cert=table.cert,
+        key=table.key,
+        user=table.user,
+        password_file=table.password_file,
+    ):
+        yield ("shared-index", key), problem
+
+
+def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    server = config.server
+    if not _is_address(server.listen):
+        yield ("server", "listen"), f"{server.listen!r} is not host:port"
+    if server.metrics_listen:
+        if not _is_address(server.metrics_listen):
+            yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
+        if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
+            yield ("server", "metrics-listen"), "is server.listen; each needs its own port"
+    yield from _shared_ports(server)
+    for position, pod in enumerate(config.pods):
+        if not _is_address(pod.address) or pod.address.endswith(":0"):
+            problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
+            yield ("pods", position, "address"), problem
+
+
+def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with addresses that several processes share."""
+    if server.processes == 1 or not _is_address(server.listen):
+        return
+    port = int(server.listen.rpartition(":")[2])
+    if not port:
+        yield ("server", "listen"), "has port 0, which several processes cannot share"
+    if server.metrics_listen and _is_address(server.metrics_listen):
+        first = int(server.metrics_listen.rpartition(":")[2])
+        last = first + server.processes - 1
+        if first and last > 65535:
+            yield (
+                ("server", "metrics-listen"),
+                f"{server.processes} ports from {first} on are past 65535",
+            )
+        if first and first <= port <= last:
+            problem = f"its ports, {first} to {last}, one a process, include server.listen's"
+            yield ("server", "metrics-listen"), problem
+
+
+def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield what is wrong with where tokenizers come from."""
+    for position, model in enumerate(config.models):
+        at = ("models", position)
+        for url in model.tokenizer_urls:
+            if not URL.match(url):
+                yield (*at, "tokenizer-urls"), f"{_shown(url)} is not http://host:port"
+        hub = model.hub
+        if hub == Hub():
+            continue
+        if model.tokenizer:
+            yield (*at, "tokenizer"), "give one of tokenizer and hub"
+        for key, problem in Pin(hub.repo, hub.revision, hub.files).problems():
+            yield (*at, "hub", key), problem
+        if hub.endpoint and not URL.match(hub.endpoint):
+            yield (*at, "hub", "endpoint"), f"{_shown(hub.endpoint)} is not https://host"
+
+
+def _shown(url: str) -> str:
+    return "a URL with a user or password" if "@" in url else repr(url)
+
+
+def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    taken: dict[str, str] = {}
+    for table in ("watch", "probe"):
+        files = getattr(config, table)
+        for name in ("cert", "key"):
+            if bool(getattr(files, name)) != bool(files.cert and files.key):
+                yield (table, name), "cert and key: give both or none"
+    if config.watch.cert and not config.watch.ca:
+        yield ("watch", "ca"), "is missing; cert and key are for connections with an authority"
+    for position, pod in enumerate(config.pods):
+        if pod.events and pod.watch:
+            yield ("pods", position, "events"), "give one of events and watch, or neither"
+        if pod.watch:
+            if pod.replay or pod.topic:
+                yield (
+                    ("pods", position, "replay"),
+                    "replay and topic go with events, not with watch",
+                )
+            if not _is_address(pod.watch):
+                yield ("pods", position, "watch"), f"{pod.watch!r} is not host:port"
+            continue
+        if not pod.events:
+            for key in ("replay", "topic"):
+                if getattr(pod, key):
+                    yield ("pods", position, key), "goes with events, which are missing"
+            continue
+        if pod.engine == "trtllm":
+            if not re.match(r"^https?://[^/\s]+/", pod.events):
+                problem = f"{pod.events!r} is not http://host:port/kv_cache_events"
+                yield ("pods", position, "events"), problem
+            if pod.replay:
+                yield ("pods", position, "replay"), "trtllm has no replay"
+            continue
+        for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
+            if not endpoint and key == "replay":
+                continue
+            at = ("pods", position, key)
+            if problem := endpoint_problem(endpoint, pod.first_rank + pod.ranks):
+                yield at, problem
+                continue
+            socket = rank_endpoint(endpoint, pod.first_rank)
+            # With a topic each, pods may share one socket that they connect to.
+            if not pod.topic or key == "replay":
+                if socket in taken:
+                    yield at, f"{endpoint!r} is {taken[socket]} already"
+                taken[socket] = f"the {key} of pod {pod.id!r}"
+
+
+def _is_address(value: str) -> bool:
+    match = HOST_PORT.match(value)
+    return bool(match) and _is_port(match[2] if match else "")
+
+
+def _is_port(digits: str) -> bool:
+    return int(digits) <= 65535
