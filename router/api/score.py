@@ -107,7 +107,12 @@ class Answerer:
             for rank in pod.ranks:
                 trust = rank.trust
                 entry = entries.get(rank)
-                if entry is None or entry.ready is not ready or _differ(entry.trust, trust):
+                if (
+                    entry is None
+                    or entry.ready is not ready
+                    # Most ranks keep one object, which is compared sooner than its fields.
+                    or (entry.trust is not trust and entry.trust != trust)
+                ):
                     entry = entries[rank] = self._entry(rank, trust, ready=ready)
                 match = matches.get(rank)
                 if match is None:
@@ -184,12 +189,6 @@ class Answerer:
         if rank.sequence is not None:
             message.sequence = rank.sequence
         return message
-
-
-def _differ(one: Trust, other: Trust) -> bool:
-    """Whether an entry of one trust says something else than of another."""
-    # Most ranks keep one object, which is compared sooner than its fields.
-    return one is not other and one != other
 
 
 def _strategy(name: str) -> Strategy:

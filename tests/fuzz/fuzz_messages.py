@@ -40,7 +40,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from indexer.compiled.warm_up import warm_up
     from indexer.index.memory import MemoryIndex
     from indexer.ingest import Ingest
-    from indexer.keys import segment_value as packed
+    from indexer.keys import segment_value
     from indexer.keys.key import Chain
     from indexer.keys.segment import SEGMENT
     from indexer.keys.word import WORD_BYTES, pack_words
@@ -198,10 +198,10 @@ KEYS = np.arange(1, SEGMENT + 9, dtype="<u8")
 def _names_twice(value: bytes) -> bool:
     """Whether a value has two records of one block, which no writer makes: either of them may count."""
     try:
-        start, columns = packed.records_at(value)
-    except packed.BadSegmentError:
+        start, columns = segment_value.records_at(value)
+    except segment_value.BadSegmentError:
         return False
-    step = WORD_BYTES + packed.width_of(columns)
+    step = WORD_BYTES + segment_value.width_of(columns)
     keys = [value[at : at + WORD_BYTES] for at in range(start, len(value), step)]
     return len(keys) > len(set(keys))
 
@@ -222,11 +222,11 @@ def segments(_: asyncio.Runner) -> Target:
         lookup.stretches(KEYS, values, loose=True)
         for value in found:
             try:
-                read = packed.decode(value)
-                assert packed.encode(read) == value
-                packed.holders(read)
+                read = segment_value.decode(value)
+                assert segment_value.encode(read) == value
+                segment_value.holders(read)
                 list(lookup.blocks_of({b"x" * 8: value}))
-            except packed.BadSegmentError:
+            except segment_value.BadSegmentError:
                 continue
 
     return one_input
@@ -258,10 +258,10 @@ def seeds(target: str) -> list[bytes]:
     if target == "bodies":
         return [CHAT, COMPLETION, b'{"prompt": [1, 2, 3], "echo": true, "logprobs": 1}']
     if target == "segments":
-        value = packed.encode(
-            packed.pack({key: [7, 9] if key % 2 else [7] for key in range(1, 17)})
+        value = segment_value.encode(
+            segment_value.pack({key: [7, 9] if key % 2 else [7] for key in range(1, 17)})
         )
-        lone = packed.encode(packed.pack({SEGMENT + 1: range(20)}))
+        lone = segment_value.encode(segment_value.pack({SEGMENT + 1: range(20)}))
         return [joined(value, lone), joined(b"\2\0\0\0\5\0\0\0", lone)]
     keys = watch_pb.Keys(tier="gpu", keys=pack_words([1, 2]), segments=[1], counts=[2])
     group = watch_pb.Group(kind="full_attention", block_size=16)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexer.index.contract import Stretch
-from indexer.keys import segment_value as packed
+from indexer.keys import segment_value
 from indexer.keys.segment import SEGMENT
 from indexer.keys.segment_value import BadSegmentError, Packed
 from indexer.keys.word import WORD_BYTES, unpack_words
@@ -57,7 +57,7 @@ class LookUp:
         """Return what has to be asked besides: blocks of spilled segments."""
         wanted: dict[bytes, None] = {}
         for segment, start, stop in self._spans():
-            if packed.is_spilled(self.values.get(segment)):
+            if segment_value.is_spilled(self.values.get(segment)):
                 wanted |= dict.fromkeys(block_fields(self._packed, segment, start, stop))
         return self._commands(field for field in wanted if field not in self.values)
 
@@ -156,7 +156,7 @@ def _parts(keys: bytes, values: Values, *, loose: bool) -> list[Part]:
     parts: list[Part] = []
     for segment, start, stop in spans(keys, loose=loose):
         value = values.get(segment)
-        if packed.is_spilled(value):
+        if segment_value.is_spilled(value):
             fields = block_fields(keys, segment, start, stop)
             parts += [(at, at + 1, values.get(field)) for at, field in enumerate(fields, start)]
         else:
@@ -166,7 +166,7 @@ def _parts(keys: bytes, values: Values, *, loose: bool) -> list[Part]:
 
 def _problem(value: bytes | None) -> BadSegmentError:
     try:
-        packed.decode(value or b"")
+        segment_value.decode(value or b"")
     except BadSegmentError as error:
         return error
     raise AssertionError
@@ -205,10 +205,10 @@ def _runs(
     before = b""
     block = start
     try:
-        at, columns = packed.records_at(value)
-        width = packed.width_of(columns)
+        at, columns = segment_value.records_at(value)
+        width = segment_value.width_of(columns)
         bitmaps = _bitmaps(value, at, width, wanted)
-        slots = value[packed.HEAD : at]
+        slots = value[segment_value.HEAD : at]
         first = bitmaps[:width]
         # Mostly a whole segment is held by the same ones.
         if bitmaps == first * len(wanted):
@@ -280,6 +280,6 @@ def blocks_of(page: Mapping[bytes, bytes]) -> Iterator[Packed]:
     """
     for field, value in page.items():
         if len(field) == 2 * WORD_BYTES or (
-            len(field) == WORD_BYTES and packed.spilled_blocks(value) is None
+            len(field) == WORD_BYTES and segment_value.spilled_blocks(value) is None
         ):
-            yield packed.decode(value)
+            yield segment_value.decode(value)

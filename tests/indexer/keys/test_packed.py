@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.keys import segment_value as packed
+from indexer.keys import segment_value
 from indexer.keys.segment_value import (
     BadSegmentError,
     decode,
@@ -41,7 +41,7 @@ def test_what_is_packed_is_unpacked(held: dict[int, set[int]]) -> None:
     found = decode(value)
     assert holders(found) == held
     assert encode(found) == value
-    assert packed.slots_of(value) == found.slots
+    assert segment_value.slots_of(value) == found.slots
     for column, slot in enumerate(found.slots):
         assert set(found.held(column).tolist()) == {k for k, slots in held.items() if slot in slots}
 
