@@ -65,13 +65,12 @@ class LogLimit(logging.Filter):
 
 
 def _is_departure(record: logging.LogRecord) -> bool:
-    """Whether gRPC tells, as of an error, of a caller that left before its call was begun."""
+    """Whether gRPC logs, as an error, that a caller left before its call was begun or answered."""
     raised = record.exc_info[0] if record.exc_info else None
-    return (
-        record.name.startswith("grpc.")
-        and raised is not None
-        and issubclass(raised, asyncio.CancelledError)
-    )
+    if raised is None or not record.name.startswith("grpc."):
+        return False
+    # An answer to a call that has ended is one that gRPC's core could not write.
+    return issubclass(raised, asyncio.CancelledError) or raised.__name__ == "ExecuteBatchError"
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from indexer.process.log_limit import (
     BURST,
@@ -60,6 +61,7 @@ def test_a_line_has_a_length() -> None:
     ("name", "error", "is_written"),
     [
         ("grpc._cython.cygrpc", asyncio.CancelledError, False),
+        ("grpc._cython.cygrpc", cygrpc.ExecuteBatchError, False),
         ("grpc._cython.cygrpc", ValueError, True),
         ("router.api.service", asyncio.CancelledError, True),
     ],
@@ -67,9 +69,10 @@ def test_a_line_has_a_length() -> None:
 def test_a_caller_that_leaves_writes_no_traceback(
     name: str, error: type[BaseException], *, is_written: bool
 ) -> None:
-    # As gRPC's server writes it where it cancels a handler that has not begun.
+    # As gRPC's server writes it where it cancels a handler that has not begun, or cannot answer.
+    raised = error.__new__(error)
     record = logging.LogRecord(
-        name, logging.ERROR, "x", 1, "not handled: %s", ("Watch",), (error, error(), None)
+        name, logging.ERROR, "x", 1, "not handled: %s", ("Watch",), (error, raised, None)
     )
     assert LogLimit(lambda: 0.0).filter(record) is is_written
 
