@@ -59,7 +59,7 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-test: setup $(TOKENIZERS) ## the test-suite, but for what takes long: 5 minutes on 2 quiet cores
+test: setup $(TOKENIZERS) ## all tests but the slow ones: 5 minutes on 2 quiet cores
 	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
 

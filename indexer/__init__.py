@@ -1,1 +1,1 @@
-"""Block keys, the block-to-pods index, engine codecs, event streams and ingestion."""
+"""Block keys, the block-to-pods index, engine codecs and event streams; no texts, no picks."""

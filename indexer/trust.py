@@ -10,7 +10,7 @@ class Level(StrEnum):
     COLD = "cold"
     """Nothing seen yet."""
     EXACT = "exact"
-    """Unbroken since the engine's start, or since a clear."""
+    """Complete since the engine's start or a clear, or complete again after a gap was closed."""
     DEGRADED = "degraded"
     """Something was missed: what is shown may be missing or already evicted."""
     STALE = "stale"

@@ -1,1 +1,1 @@
-"""Text to tokens: tokenizers, prefix stores, chat templates and the async pool."""
+"""Text to tokens: tokenizers, prefix stores, chat templates, the async pool; no blocks and no pods."""

@@ -1,1 +1,1 @@
-"""The sidecar: one pod's cache, told to routers as keys."""
+"""The sidecar: it tells routers, as keys, what one pod's cache holds; it scores nothing."""

@@ -1,1 +1,1 @@
-"""The router process and the command line."""
+"""The router's process and the command line; blocks and their index are `indexer`."""

@@ -60,7 +60,7 @@ class Request(NamedTuple):
 
     prompt_tokens: int
     utilisation: float = 0.0
-    """Share of the fleet's ranks that had a prefill to do lately, a moving average, 0 to 1."""
+    """Share of the model's ranks that had a prefill to do lately, a moving average, 0 to 1."""
     affinity: str = ""
     """What requests of one session have in common; empty: nothing is known."""
 

@@ -39,7 +39,7 @@ class Row:
 
 @dataclass(slots=True)
 class ShadowRow:
-    """What the callers' choices held and what ours would have, of one model. Tokens and seconds."""
+    """Shadow mode's sums of one model: cached tokens and TTFT (s) of the callers' pods and of ours."""
 
     model: str
     requests: int = 0

@@ -1,4 +1,4 @@
-"""Which pods may take a request."""
+"""Which pods may take a request, and why none may."""
 
 from collections.abc import Sequence
 

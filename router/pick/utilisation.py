@@ -1,4 +1,4 @@
-"""How busy a fleet is: the share of its ranks that have a prefill to do, averaged over time.
+"""How busy a model's ranks are: the share that has a prefill to do, averaged over time.
 
 Source: `own_rho` of `shared/bench/policy-study.md`; looked at whenever a request comes.
 """

@@ -47,7 +47,7 @@ class Collected:
 
 
 class TokenStream:
-    """Tokens of some choices, wanted as they come: the first, then `interval` at a time, the rest."""
+    """Streams the tokens of choices: the first at once, then `interval` at a time, then the rest."""
 
     def __init__(self, choices: int, interval: int) -> None:
         self._interval = interval

@@ -59,7 +59,7 @@ class NoText:
         return "".join(f" t{token}" for token in ids)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del ids
         raise TextError(NO_TOKENIZER)
 

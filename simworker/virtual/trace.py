@@ -18,7 +18,7 @@ TRACE_BLOCK_SIZE = 512
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """One request."""
+    """One request of a trace: when it arrives, its lengths in tokens, the ids of its blocks."""
 
     arrival: float
     """Seconds."""

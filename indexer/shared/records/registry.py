@@ -194,7 +194,7 @@ class Registry:
         return level, shortened(state.reason, MOST_REASON)
 
     def forget(self, pod: str) -> None:
-        """Forget a pod."""
+        """Drop the readings of a pod's record; until it is read again the pod is cold."""
         self._readings.pop(pod, None)
 
 

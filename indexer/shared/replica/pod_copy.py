@@ -126,10 +126,10 @@ class PodCopy:
         return Command(words)
 
     def take(self, record: Record | None, limit: str, entries: Reply = None) -> bool:
-        """Take a good reading; return whether the log has more.
+        """Take a record that was read without an error; return whether the log has more.
 
-        `limit` says why the pod's ranks are degraded at best (`Registry.limit`). `entries` are the
-        reply to what was asked, and were read before the record.
+        `limit` is the reason why the pod's ranks cannot be exact now (`Registry.limit`); empty: none.
+        `entries` are the reply to `asked`'s command, which was carried out before the record was read.
         """
         if self._problem:
             log.info("pod %s: the shared index answers again", self.pod)

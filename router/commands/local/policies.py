@@ -46,10 +46,10 @@ class RoundRobin:
         return Choice(pod)
 
     async def first_token(self, choice: Choice) -> None:
-        """Take note of nothing."""
+        """Do nothing: this policy learns nothing from requests."""
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
-        """Take note of nothing."""
+        """Do nothing: this policy learns nothing from requests."""
 
 
 class LeastLoad:
@@ -71,7 +71,7 @@ class LeastLoad:
         return Choice(pod)
 
     async def first_token(self, choice: Choice) -> None:
-        """Take note of nothing."""
+        """Do nothing: this policy learns nothing from requests."""
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
         """Count one request less."""

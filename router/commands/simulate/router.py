@@ -47,7 +47,7 @@ REPORTS: tuple[Reports, ...] = get_args(Reports)
 
 
 class LoggedPrompt:
-    """A prompt of which the blocks' keys are known; what the picker asks for."""
+    """A logged prompt, known by its block keys alone, in the form that the picker takes."""
 
     __slots__ = ("_chain", "model", "tokens")
 

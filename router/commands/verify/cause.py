@@ -18,7 +18,7 @@ Said = tuple[Kind, frozenset[int]]
 
 
 class Names:
-    """What every name of an engine's life stands for, whoever heard of it."""
+    """The keys of an engine's block hashes, of one life, whether or not the router saw the events."""
 
     def __init__(self, model: str) -> None:
         self._model = model

@@ -23,7 +23,7 @@ class Mismatch:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a whole recording came to."""
+    """Sums over one recording: requests, exact predictions, errors and changes of trust."""
 
     requests: int = 0
     exact: int = 0
