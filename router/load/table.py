@@ -23,6 +23,7 @@ from router.load.engine_metrics import Observed
 from router.load.other_routers import NOBODY, OthersBook
 from router.load.rank_bookings import RankBook, wait
 from scorer.candidate import Load
+from scorer.load_columns import LoadColumns, columns_of
 
 NOTHING = RankBook()
 """What is booked where nothing is."""
@@ -100,6 +101,10 @@ class LoadTable:
         if not self._seen and (self._others is None or not self._others.anywhere(now)):
             return booked
         return [self._corrected(*each, now) for each in zip(ranks, booked, strict=True)]
+
+    def columns(self, ranks: Sequence[tuple[str, int]], now: float) -> LoadColumns:
+        """Return the loads of these ranks as columns, in the order given."""
+        return columns_of(self.loads(ranks, now))
 
     def waits(self, ranks: Sequence[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
         """Return each rank's wait, and a load that is the rank's in everything else, in the order given.
