@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-QUIET_SECONDS = 0.05
-"""How long no call may have come for callers to have gone."""
+QUIET = 0.1
+"""Share of the time for which no call may have come for callers to have gone: one that a busy machine
+holds up is not gone, and its next call would be cut off."""
 REFUSING = 0.5
 """Share of the time from which on new calls are refused: callers have had the other to go."""
 PAUSE = 0.01
@@ -83,17 +84,17 @@ class Drain:
     async def run(self, seconds: float) -> None:
         """Let callers go, and return when they have, or when so many seconds are over."""
         begun = self._clock()
-        while self._in_flight or not self._is_quiet():
+        while self._in_flight or not self._is_quiet(QUIET * seconds):
             if self._clock() - begun >= REFUSING * seconds:
                 break
             await asyncio.sleep(PAUSE)
         self._refuses.set()
         for task in self._reading:
             task.cancel()
-        while self._in_flight or self._streams or not self._is_quiet():
+        while self._in_flight or self._streams or not self._is_quiet(QUIET * seconds):
             if self._clock() - begun >= seconds:
                 break
             await asyncio.sleep(PAUSE)
 
-    def _is_quiet(self) -> bool:
-        return self._clock() - self._last >= QUIET_SECONDS
+    def _is_quiet(self, seconds: float) -> bool:
+        return self._clock() - self._last >= seconds

@@ -15,7 +15,10 @@ async def running_router(
     folder: Path, tables: str, *, top: str = "", metrics: str = "127.0.0.1:0"
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
     """Run one of the configuration that ends with `tables`; its metrics are at `metrics`, host:port."""
-    server = f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\n'
+    # A drain waits for a tenth of its time without a call.
+    server = (
+        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = 0.5\n'
+    )
     config = parse(f"{top}\n{server}{tables}", "test")
     async with (
         running(config, folder) as router,

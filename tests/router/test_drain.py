@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.drain import QUIET_SECONDS, Drain, EndingError
+from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.pick_stand import QUIET, pod, prompt
@@ -42,9 +42,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def test_an_idle_router_ends_as_soon_as_no_call_has_come_for_a_moment(clock: Clock) -> None:
-    await Drain(clock).run(60.0)
-    assert clock.now == pytest.approx(2 * QUIET_SECONDS, abs=0.05)
+async def test_a_router_ends_as_soon_as_no_call_has_come_for_a_tenth_of_its_time(
+    clock: Clock,
+) -> None:
+    idle, drain = Drain(clock), Drain(clock)
+    clock.now = 100.0
+    await idle.run(10.0)
+    assert clock.now == pytest.approx(100.0, abs=0.05)
+    with drain.answering():
+        pass
+    await drain.run(10.0)
+    assert clock.now == pytest.approx(101.0, abs=0.05)
 
 
 async def test_calls_are_answered_first_and_refused_then(clock: Clock) -> None:
@@ -98,7 +106,7 @@ async def test_a_stream_is_closed_between_two_requests_and_never_within_one(cloc
         await within
     await ending
     assert taken == [1, 1]
-    assert clock.now < 1.0
+    assert clock.now < 1.1
 
 
 async def test_a_stream_whose_caller_leaves_is_cancelled_as_ever(clock: Clock) -> None:
@@ -123,7 +131,7 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
 ) -> None:
     config = tmp_path / "router.toml"
     config.write_text(
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 2.0\n'
+        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 10.0\n'
         f'[index]\nstate-file = "state"\n[[models]]\nname = "demo"\n{QUIET}{pod("a")}'
     )
     router = await asyncio.create_subprocess_exec(
