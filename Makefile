@@ -15,6 +15,10 @@ PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
 # Sources may be newer than what setup compiled: no process's or test's time limit is there for that.
 COMPILE = $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
+# Python keeps what it compiled, whatever the environment says: tests start hundreds of processes, and each
+# would compile all of its modules, and each of pytest's workers every test.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
 
