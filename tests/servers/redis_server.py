@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from router.commands.local.held_ports import HeldPorts
 from router.commands.local.redis_cluster import BUS
@@ -78,11 +80,15 @@ class RedisServer(Service):
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
     def client(self, **options: Any) -> "redis.Redis[bytes]":
-        """Return a plain client, to look at the server from outside."""
+        """Return a plain client, to look at the server from outside.
+
+        It tries once: of itself it would take 5 s to say that a server is gone or refuses it.
+        """
         options.setdefault("password", self.password or None)
         return redis.Redis(
-            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10, **options
-        )
+            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=60,
+            retry=Retry(NoBackoff(), 0), **options,
+        )  # fmt: skip
 
     def ask(self, *words: str | bytes | int) -> Any:
         """Return the reply to one command over a connection of its own."""
