@@ -125,7 +125,10 @@ async def test_a_stream_whose_caller_leaves_is_cancelled_as_ever(clock: Clock) -
         await reading
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGQUIT"])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGTERM", *(pytest.param(name, marks=pytest.mark.deep) for name in ("SIGHUP", "SIGQUIT"))],
+)
 async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
     tmp_path: Path, name: str
 ) -> None:
