@@ -14,6 +14,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from indexer.invariant import BrokenInvariantError
@@ -79,6 +80,7 @@ class Bookings:
         """The share that were not, a moving average."""
         self._picks = 0
         self._now = -math.inf
+        self._listeners: list[Callable[[tuple[str, int]], None]] = []
 
     def __len__(self) -> int:
         return len(self._bookings)
@@ -87,6 +89,14 @@ class Bookings:
     def head_floor(self) -> float:
         """The least share that the first of those that wait weighs."""
         return self._head_floor
+
+    def listen(self, changed: Callable[[tuple[str, int]], None]) -> None:
+        """Have each rank told whose bookings change, from now on."""
+        self._listeners.append(changed)
+
+    def _tell(self, name: tuple[str, int]) -> None:
+        for changed in self._listeners:
+            changed(name)
 
     def book(self, work: Work, now: float, *, computed: bool = False) -> Booking:
         """Book work on a rank. Raises ValueError where its figures are impossible.
@@ -107,7 +117,7 @@ class Bookings:
             booking.first_token_at = now
         self._bookings[booking.id] = booking
         self._place(booking, now)
-        self._ranks[work.pod, work.rank].last_pick = booking.number
+        self._ranks[work.pod, work.rank].picked(booking.number)
         return booking
 
     def started(
@@ -199,15 +209,9 @@ class Bookings:
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return what is booked on a rank; its queue and KV usage are not known here."""
-        [load] = self.loads([(pod, rank)], now)
-        return load
-
-    def loads(self, ranks: Iterable[tuple[str, int]], now: float) -> list[Load]:
-        """Return what is booked on each of these ranks, in the order given."""
-        now, books, floor = self.expire(now), self._ranks, self._head_floor
-        return [
-            IDLE if (book := books.get(name)) is None else book.load(now, floor) for name in ranks
-        ]
+        now = self.expire(now)
+        book = self._ranks.get((pod, rank))
+        return IDLE if book is None else book.load(now, self._head_floor)
 
     def waits(self, ranks: Iterable[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
         """Return each rank's wait and the rest of its load (`RankBook.wait_and_rest`), in this order."""
@@ -237,6 +241,7 @@ class Bookings:
             for booking in [*book.in_flight.values()]:
                 self._end(booking, self._now)
             del self._ranks[pod, rank]
+            self._tell((pod, rank))
 
     def expire(self, now: float) -> float:
         """Release what is past its time; return the time that counts, which never goes back a bit."""
@@ -290,8 +295,10 @@ class Bookings:
         if book is None:
             if len(self._ranks) >= self._most:
                 # Pods come and go: those that nobody has said are gone are not kept for ever.
-                self._ranks = {name: book for name, book in self._ranks.items() if book.in_flight}
-            book = self._ranks[name] = RankBook()
+                for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
+                    del self._ranks[idle]
+                    self._tell(idle)
+            book = self._ranks[name] = RankBook(partial(self._tell, name))
         ahead = book.load(now, self._head_floor).wait
         book.place(booking)
         if booking.first_token_at is None:

@@ -1,6 +1,7 @@
 """What is booked on one rank: bookings in the order in which they went out, and their sums."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -99,13 +100,18 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, flo
     return (nanoseconds - whole + left) / NANOSECONDS
 
 
+def _unheard() -> None:
+    """Tell nobody of a change."""
+
+
 class RankBook:
-    """The bookings of one rank."""
+    """The bookings of one rank. `told` is called at every change."""
 
     __slots__ = (
         "_head",
         "_load",
         "_rest",
+        "_told",
         "context_tokens",
         "free_since",
         "in_flight",
@@ -118,7 +124,8 @@ class RankBook:
         "waiting",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], None] = _unheard) -> None:
+        self._told = told
         self.in_flight: OrderedDict[str, Booking] = OrderedDict()
         """By id, in the order of `since`."""
         self.waiting: OrderedDict[str, Booking] = OrderedDict()
@@ -167,6 +174,12 @@ class RankBook:
         """Take note that loads of before are not those of now."""
         self.version += 1
         self._load = self._rest = self._head = None
+        self._told()
+
+    def picked(self, number: int) -> None:
+        """Take note of the last pick that chose the rank."""
+        self.last_pick = number
+        self.changed()
 
     def heads(self, booking: Booking) -> bool:
         """Whether a booking is the first of those that wait."""
@@ -208,14 +221,21 @@ class RankBook:
 
         That one is kept for as long as nothing changes but the time.
         """
-        rest = self._rest
-        if rest is None:
-            if not self.in_flight and not self.last_pick:
-                return 0.0, IDLE
-            rest = self._rest = self._load_with(self.nanoseconds / NANOSECONDS)
+        rest = self.rest()
         if not self.waiting:
             return rest[0], rest
         return wait(self.nanoseconds, self.head(), self.free_since, now, floor), rest
+
+    def rest(self) -> Load:
+        """Return the rank's load with a wait that leaves out what the head has had.
+
+        It is kept for as long as nothing changes but the time.
+        """
+        if self._rest is None:
+            if not self.in_flight and not self.last_pick:
+                return IDLE
+            self._rest = self._load_with(self.nanoseconds / NANOSECONDS)
+        return self._rest
 
     def _load_with(self, seconds: float) -> Load:
         return Load(

@@ -12,7 +12,7 @@ A request takes a moment to reach its engine, so the youngest bookings before an
 may or may not be among those it counts: they are taken for neither surplus nor lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,10 +20,11 @@ from indexer.invariant import BrokenInvariantError
 from router.load.bookings import Bookings
 from router.load.correction import Correction, Seen, Source, correct, seen_beside
 from router.load.engine_metrics import Observed
+from router.load.load_columns import KeptColumns, Standing
 from router.load.other_routers import NOBODY, OthersBook
 from router.load.rank_bookings import RankBook, wait
 from scorer.candidate import Load
-from scorer.load_columns import LoadColumns, columns_of
+from scorer.load_columns import LoadColumns
 
 NOTHING = RankBook()
 """What is booked where nothing is."""
@@ -37,6 +38,12 @@ class Others(Protocol):
 
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
         """Return those on a rank; the same object for as long as nothing else was told."""
+
+    def version(self, now: float) -> int:
+        """Return a number that is another one whenever anything else was told."""
+
+    def where(self) -> Collection[tuple[str, int]]:
+        """Return the ranks on which anything was told of lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,13 @@ class LoadTable:
         self._slack = slack_seconds
         self._seen: dict[tuple[str, int], Seen] = {}
         self._corrections: dict[tuple[str, int], Correction] = {}
+        self._kept = KeptColumns(
+            self._standing, stale=stale_seconds, slack=slack_seconds, head_floor=bookings.head_floor
+        )
+        bookings.listen(self._kept.changed)
+        self._others_version = 0
+        self._with_others: Collection[tuple[str, int]] = ()
+        """The ranks that the version of others' bookings is of."""
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Take note of what was seen of a rank, unless something later was."""
@@ -79,6 +93,7 @@ class LoadTable:
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
             self._seen[name] = seen_beside(self._book(name), observed, source)
+            self._kept.changed(name)
 
     def heard(self, now: float) -> None:
         """Take note that other routers have told anew: what they booked explains what was seen."""
@@ -89,6 +104,7 @@ class LoadTable:
         """Drop what was seen of a rank that is gone."""
         self._seen.pop((pod, rank), None)
         self._corrections.pop((pod, rank), None)
+        self._kept.changed((pod, rank))
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return a rank's load."""
@@ -97,14 +113,42 @@ class LoadTable:
 
     def loads(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Load]:
         """Return the load of each of these ranks, in the order given."""
-        booked = self._bookings.loads(ranks, now)
-        if not self._seen and (self._others is None or not self._others.anywhere(now)):
-            return booked
-        return [self._corrected(*each, now) for each in zip(ranks, booked, strict=True)]
+        waited = self._bookings.expire(now)
+        return [self._load(name, now, waited) for name in ranks]
+
+    def _load(self, name: tuple[str, int], now: float, waited: float) -> Load:
+        load, nanoseconds, head, free_since, _ = self._standing(name, now)
+        if head is None:
+            return load
+        floor = self._bookings.head_floor
+        return load._replace(wait=wait(nanoseconds, head, free_since, waited, floor))
 
     def columns(self, ranks: Sequence[tuple[str, int]], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
-        return columns_of(self.loads(ranks, now))
+        waited = self._bookings.expire(now)
+        version = 0 if self._others is None else self._others.version(now)
+        if self._others is not None and version != self._others_version:
+            before, self._with_others = self._with_others, self._others.where()
+            self._others_version = version
+            for name in {*before, *self._with_others}:
+                self._kept.changed(name)
+        return self._kept.columns(ranks, now, waited)
+
+    def _standing(self, name: tuple[str, int], now: float) -> Standing:
+        """Return a rank's load for as long as only time passes."""
+        correction = self._found(name, now)
+        seen = self._seen.get(name)
+        seen_at = None if seen is None else seen.observed.at
+        if correction is None:
+            book = self._book(name)
+            return Standing(book.rest(), book.nanoseconds, book.head(), book.free_since, seen_at)
+        return Standing(
+            correction.load,
+            correction.nanoseconds,
+            correction.head,
+            correction.free_since,
+            seen_at,
+        )
 
     def waits(self, ranks: Sequence[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
         """Return each rank's wait, and a load that is the rank's in everything else, in the order given.
@@ -152,25 +196,6 @@ class LoadTable:
             return found.load.wait
         floor = self._bookings.head_floor
         return wait(found.nanoseconds, found.head, found.free_since, now, floor)
-
-    def _corrected(self, name: tuple[str, int], booked: Load, now: float) -> Load:
-        correction = self._found(name, now)
-        if correction is None:
-            return booked
-        load = correction.load
-        if correction.head is None:
-            return load
-        return Load(
-            self._wait(correction, now),
-            load.waiting,
-            load.in_flight,
-            load.waiting_uncached_tokens,
-            load.waiting_prompt_tokens,
-            load.context_tokens,
-            load.queue,
-            load.kv_usage,
-            load.last_pick,
-        )
 
     def explain(self, pod: str, rank: int, now: float) -> list[Part]:
         """Return what a rank's load is made of, who said so and how long ago."""

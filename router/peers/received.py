@@ -60,6 +60,8 @@ class ToldBookings:
         self._is_changed = False
         """Whether they are to be made anew."""
         self._from = self._until = math.inf
+        self._version = 0
+        """Grows whenever sums may be others than before."""
 
     # What is heard
 
@@ -86,7 +88,7 @@ class ToldBookings:
                 return None
             ranks = {(one.pod, one.rank): one for one in told.ranks}
             self._peers[router] = _Peer(value, now, ranks)
-            self._is_changed = True
+            self._change()
             return told
         return None
 
@@ -112,6 +114,15 @@ class ToldBookings:
         if found is None:
             found = self._together[name] = self._sums(name)
         return found
+
+    def version(self, now: float) -> int:
+        """Return a number that grows whenever anything is told anew or counts no more."""
+        self._stay_fresh(now)
+        return self._version
+
+    def where(self) -> set[tuple[str, int]]:
+        """Return the ranks that are told of by any router that counted last."""
+        return {name for peer in self._peers.values() for name in peer.ranks}
 
     def routers(self, now: float) -> int:
         """Return how many other routers there are."""
@@ -144,8 +155,12 @@ class ToldBookings:
 
     def _go(self, router: str) -> None:
         if self._peers.pop(router, None) is not None:
-            self._is_changed = True
+            self._change()
         self._gone(router)
+
+    def _change(self) -> None:
+        self._is_changed = True
+        self._version += 1
 
     def _sums(self, name: tuple[str, int]) -> OthersBook:
         return together(
@@ -161,6 +176,7 @@ class ToldBookings:
         for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
             self._go(router)
         self._together.clear()
+        self._version += 1
         self._is_changed = False
         heard = [peer.heard_at for peer in self._peers.values()]
         self._from = max(heard, default=now) - EXPIRE_SECONDS

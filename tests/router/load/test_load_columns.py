@@ -1,0 +1,274 @@
+"""Columns are the loads to the last bit, whatever happened since they were asked for last."""
+
+from collections.abc import Sequence
+from itertools import count
+
+import msgspec
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from router.load.bookings import Bookings, Work
+from router.load.engine_metrics import Observed
+from router.load.other_routers import rank_told
+from router.load.table import LoadTable
+from router.peers.received import Told, ToldBookings
+from scorer.candidate import Load
+from scorer.load_columns import LoadColumns
+from tests.examples import examples
+
+STALE = 5.0
+FAR = 1 << 62
+"""Tokens that no float has to the last one."""
+
+
+def new_bookings(most: int = 5) -> Bookings:
+    numbers = count()
+    return Bookings(
+        expire_after=60.0,
+        most=most,
+        new_id=lambda: str(next(numbers)),
+        expects_first_tokens=False,
+    )
+
+
+def work(prefill: float, pod: str, rank: int = 0, tokens: int = 100) -> Work:
+    return Work("m", pod, rank, tokens, tokens // 3, prefill)
+
+
+def figures_of(columns: LoadColumns) -> list[list[str]]:
+    """Return the figures of each rank, to the last bit."""
+    of_name = [getattr(columns, name).tolist() for name in Load._fields]
+    return [[figure.hex() for figure in rank] for rank in zip(*of_name, strict=True)]
+
+
+def bits_of(loads: Sequence[Load]) -> list[list[str]]:
+    return [[float(figure).hex() for figure in load] for load in loads]
+
+
+def test_a_rank_that_nothing_happens_to_waits_less_as_its_head_is_computed() -> None:
+    bookings = new_bookings()
+    table = LoadTable(bookings, STALE)
+    bookings.book(work(4.0, "p"), 10.0)
+    assert [table.columns([("p", 0)], now).wait.tolist() for now in (10.0, 11.0, 13.0)] == [
+        [4.0],
+        [3.0],
+        [1.0],
+    ]
+
+
+def test_columns_that_were_returned_change_no_more() -> None:
+    bookings = new_bookings()
+    table = LoadTable(bookings, STALE)
+    before = table.columns([("p", 0)], 10.0)
+    bookings.book(work(4.0, "p"), 10.0)
+    assert table.columns([("p", 0)], 10.0).in_flight.tolist() == [1.0]
+    before.wait[0] = 99.0
+    assert before.in_flight.tolist() == [0.0]
+    assert table.columns([("p", 0)], 10.0).wait.tolist() == [4.0]
+
+
+def test_ranks_come_in_the_order_asked_for_and_may_be_asked_for_twice() -> None:
+    bookings = new_bookings()
+    table = LoadTable(bookings, STALE)
+    for pod, seconds in (("p", 1.0), ("q", 2.0)):
+        bookings.book(work(seconds, pod), 10.0)
+    for pods in ("pq", "qp", "qpq", "p", ""):
+        waits = table.columns([(pod, 0) for pod in pods], 10.0).wait
+        assert waits.tolist() == [{"p": 1.0, "q": 2.0}[pod] for pod in pods]
+
+
+def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
+    bookings = new_bookings()
+    table = LoadTable(bookings, STALE)
+    for deployed in range(8):
+        names = [(f"{deployed}-{number}", 0) for number in range(700)]
+        bookings.book(work(1.0 + deployed, *names[deployed]), 10.0)
+        assert figures_of(table.columns(names, 10.0)) == bits_of(table.loads(names, 10.0))
+        assert np.count_nonzero(table.columns(names, 10.5).wait) == 1
+
+
+def test_a_stale_observation_of_before_the_clock_was_set_back_is_dropped() -> None:
+    table = LoadTable(new_bookings(), STALE)
+    table.observe("p", 0, Observed(3, 0, 0.5, 100.0))
+    found = [table.columns([("p", 0)], now).in_flight.tolist() for now in (100.0, 200.0, 50.0)]
+    assert found == [[3.0], [0.0], [0.0]]
+    assert table.columns([("p", 0)], 101.0).in_flight.tolist() == [0.0]
+
+
+def test_a_rank_that_is_gone_was_never_picked() -> None:
+    bookings = new_bookings()
+    table = LoadTable(bookings, STALE)
+    booking = bookings.book(work(1.0, "p"), 10.0)
+    bookings.finish(booking.id, 10.0)
+    assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [1.0]
+    bookings.forget("p", 0)
+    assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [0.0]
+
+
+@given(st.lists(st.integers(0, FAR), min_size=1, max_size=6), st.floats(0, 86400))
+def test_figures_that_no_float_has_are_rounded_once(tokens: list[int], passed: float) -> None:
+    bookings = new_bookings()
+    table = LoadTable(bookings, STALE)
+    for number in tokens:
+        bookings.book(work(86400.0, "p", tokens=number), 0.0)
+    name = ("p", 0)
+    for now in (0.0, passed):
+        assert figures_of(table.columns([name], now)) == bits_of([table.load(*name, now)])
+
+
+class World:
+    """A router's loads, and what two other routers told of theirs."""
+
+    def __init__(self) -> None:
+        self.bookings = new_bookings()
+        self.told = ToldBookings("0" * 12, gone=lambda _: None)
+        self.table = LoadTable(self.bookings, STALE, others=self.told)
+
+
+PODS = st.sampled_from("pqr")
+RANKS = st.integers(0, 1)
+ROUTERS = st.sampled_from(["1" * 12, "2" * 12])
+NAMES = [(pod, rank) for pod in "pqr" for rank in range(2)]
+
+
+class AnyNews(RuleBasedStateMachine):
+    """Two routers to which the same happens: one is asked for loads, and one for columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_loads, self.by_columns = self.worlds = World(), World()
+        self.elsewhere = {router: new_bookings() for router in ("1" * 12, "2" * 12)}
+        self.ids: list[str] = []
+        self.number = 0
+        self.now = 1000.0
+        self.last: tuple[LoadColumns, list[list[str]]] | None = None
+
+    @rule(
+        prefill=st.floats(0, 9),
+        pod=PODS,
+        rank=RANKS,
+        tokens=st.integers(0, 99),
+        computed=st.booleans(),
+    )
+    def book(self, prefill: float, pod: str, rank: int, tokens: int, computed: bool) -> None:
+        for world in self.worlds:
+            what = work(prefill, pod, rank, tokens)
+            booking = world.bookings.book(what, self.now, computed=computed and not tokens % 4)
+        self.ids.append(booking.id)
+
+    @rule(
+        which=st.integers(0, 9),
+        what=st.sampled_from(["started", "first", "finish", "fail", "lose"]),
+        pod=st.none() | PODS,
+    )
+    def report(self, which: int, what: str, pod: str | None) -> None:
+        for world in self.worlds if self.ids else ():
+            name, bookings = self.ids[-1 - which % len(self.ids)], world.bookings
+            if what == "started":
+                bookings.started(name, self.now, pod)
+            elif what == "first":
+                bookings.first_token(name, self.now)
+            elif what == "finish":
+                bookings.finish(name, self.now)
+            elif what == "fail":
+                bookings.fail(name, self.now)
+            else:
+                bookings.lose(name, self.now)
+
+    @rule(
+        pod=PODS,
+        rank=RANKS,
+        running=st.integers(0, 5),
+        waiting=st.integers(0, 5),
+        kv_usage=st.floats(0, 1),
+        late=st.floats(-1.5, 7),
+    )
+    def observe(
+        self, pod: str, rank: int, running: int, waiting: int, kv_usage: float, late: float
+    ) -> None:
+        for world in self.worlds:
+            seen = Observed(running, waiting, kv_usage, self.now - late)
+            world.table.observe(pod, rank, seen)
+
+    @rule(pod=PODS, rank=RANKS, what=st.sampled_from(["bookings", "observations", "both"]))
+    def forget(self, pod: str, rank: int, what: str) -> None:
+        for world in self.worlds:
+            if what != "observations":
+                world.bookings.forget(pod, rank)
+            if what != "bookings":
+                world.table.forget(pod, rank)
+
+    @rule(
+        seconds=st.one_of(
+            st.floats(0, 1),
+            st.floats(0, 9),
+            st.floats(-1, 0),
+            st.floats(-500, 500),
+            # Past what an observation counts for, and before it was made.
+            st.sampled_from([6.0, -9.0, 3.0]),
+        )
+    )
+    def time_passes_or_jumps(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(router=ROUTERS, prefill=st.floats(0, 9), pod=PODS, rank=RANKS, which=st.integers(0, 3))
+    def another_router_books(
+        self, router: str, prefill: float, pod: str, rank: int, which: int
+    ) -> None:
+        bookings = self.elsewhere[router]
+        booking = bookings.book(work(prefill, pod, rank), self.now)
+        if which == 0:
+            bookings.first_token(booking.id, self.now)
+        elif which == 1:
+            bookings.finish(booking.id, self.now)
+
+    @rule(router=ROUTERS)
+    def another_router_tells(self, router: str) -> None:
+        self.number += 1
+        bookings = self.elsewhere[router]
+        bookings.expire(self.now)
+        ranks = [
+            rank_told(*name, book, self.now)
+            for name, book in bookings.ranks().items()
+            if book.in_flight
+        ]
+        value = msgspec.msgpack.encode(Told(self.number, bookings.picks, ranks))
+        for world in self.worlds:
+            assert world.told.hear(router, value, self.now)
+            world.told.heard(self.now)
+            world.table.heard(self.now)
+
+    @rule(router=ROUTERS)
+    def another_router_goes(self, router: str) -> None:
+        for world in self.worlds:
+            world.told.hear(router, None, self.now)
+            world.told.heard(self.now)
+            world.table.heard(self.now)
+
+    @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))
+    def columns_are_the_loads(self, names: list[tuple[str, int]]) -> None:
+        columns = self.by_columns.table.columns(names, self.now)
+        loads = bits_of(self.by_loads.table.loads(names, self.now))
+        assert figures_of(columns) == loads
+        self.last = columns, loads
+
+    @invariant()
+    def what_was_returned_stays_as_it_was(self) -> None:
+        if self.last is not None:
+            columns, loads = self.last
+            assert figures_of(columns) == loads
+
+    @invariant()
+    def parts_agree(self) -> None:
+        for world in self.worlds:
+            world.bookings.check()
+            world.table.check()
+
+    def teardown(self) -> None:
+        self.columns_are_the_loads(NAMES)
+
+
+AnyNews.TestCase.settings = settings(max_examples=examples(150), deadline=None)
+TestAnyNews = AnyNews.TestCase
