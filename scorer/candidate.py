@@ -1,6 +1,6 @@
 """What a policy knows of a request and of the ranks that could take it.
 
-Named tuples: a pick makes one or two for each rank of a fleet.
+Policies have the figures of all candidates as columns (`scorer.columns`), by the same names.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,7 @@ IDLE = Load()
 
 
 class Candidate(NamedTuple):
-    """One rank that could take the request, in names and numbers: policies know no pod object."""
+    """One rank that could take the request, in names and numbers."""
 
     pod: str
     rank: int
@@ -63,13 +63,3 @@ class Request(NamedTuple):
     """Share of the model's ranks that had a prefill to do lately, a moving average, 0 to 1."""
     affinity: str = ""
     """What requests of one session have in common; empty: nothing is known."""
-
-
-class Ranked(NamedTuple):
-    """A candidate, what it costs, and why."""
-
-    candidate: Candidate
-    cost: float
-    """Less is better; the unit is the policy's."""
-    terms: tuple[tuple[str, float], ...] = ()
-    """What the cost is made of, by name."""

@@ -6,11 +6,10 @@ sequences in flight make of each of the steps that follow. A rank whose KV cache
 have to preempt, which costs a whole prefill.
 """
 
-from collections.abc import Sequence
-from random import Random
+import numpy as np
 
-from scorer.candidate import Candidate, Ranked, Request
-from scorer.order import in_order
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 
 MOVE_SECONDS_PER_TOKEN = 4e-6
 """320 KB of KV a token (a 70B model with grouped queries) over a link of 80 GB/s."""
@@ -25,15 +24,13 @@ FULL = 0.9
 """The share of the KV cache from which on preemption is near."""
 
 
-def rank_decode(request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-    """Return all candidates, best first. `Candidate.prefill` counts only where the cache is full."""
-    return in_order((_ranked(request, one) for one in candidates), rng)
-
-
-def _ranked(request: Request, candidate: Candidate) -> Ranked:
-    load = candidate.load
-    move = (request.prompt_tokens - candidate.cached) * MOVE_SECONDS_PER_TOKEN
+def decode_costs(request: Request, columns: Columns) -> Costs:
+    """Return what decoding costs on each candidate. Its prefill counts only where the cache is full."""
+    load = columns.load
     step = load.in_flight * STEP_SECONDS + load.context_tokens * STEP_SECONDS_PER_TOKEN
-    full = max(0.0, load.kv_usage - FULL) / (1 - FULL) * candidate.prefill
-    terms = (("move", move), ("decode", step * STEPS), ("full", full))
-    return Ranked(candidate, sum(value for _, value in terms), terms)
+    full = np.maximum(0.0, load.kv_usage - FULL) / (1 - FULL)
+    return Costs.sum_of(
+        ("move", (request.prompt_tokens - columns.cached) * MOVE_SECONDS_PER_TOKEN),
+        ("decode", step * STEPS),
+        ("full", full * columns.prefill),
+    )

@@ -25,6 +25,20 @@ class LoadColumns:
     kv_usage: Column
     last_pick: Column
 
+    def at(self, place: int) -> Load:
+        """Return one rank's load."""
+        return Load(
+            float(self.wait[place]),
+            int(self.waiting[place]),
+            int(self.in_flight[place]),
+            int(self.waiting_uncached_tokens[place]),
+            int(self.waiting_prompt_tokens[place]),
+            int(self.context_tokens[place]),
+            int(self.queue[place]),
+            float(self.kv_usage[place]),
+            int(self.last_pick[place]),
+        )
+
 
 def columns_of(loads: Sequence[Load]) -> LoadColumns:
     """Return the figures of these loads, in this order."""

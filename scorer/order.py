@@ -4,23 +4,28 @@ The least cost first; among equal costs fewer requests in flight, then more toke
 drawn at random. Never the order in which candidates were given.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from random import Random
 
-from scorer.candidate import Ranked
+import numpy as np
+
+from scorer.columns import Columns, Costs
+from scorer.load_columns import Column
+
+DIGITS = 30
+"""Binary digits that two costs must share to be equal: nine decimal ones."""
 
 
-def in_order(ranked: Iterable[Ranked], rng: Random) -> list[Ranked]:
-    """Return the candidates, best first."""
-    draw = rng.random
-
-    def key(one: Ranked) -> tuple[float, int, int, float]:
-        candidate = one.candidate
-        return rounded(one.cost), candidate.load.in_flight, -candidate.cached, draw()
-
-    return sorted(ranked, key=key)
+def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
+    """Return the candidates' places, best first."""
+    draws = np.array([rng.random() for _ in columns.names])
+    keys = (draws, -columns.cached, columns.load.in_flight, rounded(costs.cost))
+    order: list[int] = np.lexsort(keys).tolist()
+    return order
 
 
-def rounded(cost: float) -> float:
-    """Return the cost to nine digits: sums of the same terms in another order differ by less."""
-    return float(f"{cost:.9g}")
+def rounded(cost: Column) -> Column:
+    """Return costs to nine digits: sums of the same terms in another order differ by less."""
+    mantissa, exponent = np.frexp(cost)
+    found: Column = np.ldexp(np.rint(np.ldexp(mantissa, DIGITS)), exponent - DIGITS)
+    return found

@@ -1,13 +1,10 @@
 """The policies by name, and how others plug in.
 
-A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `rank` orders
-candidates. It keeps no state, so that the same question has the same answer (`Explain` asks it
-again); what it needs to know of the past is in `Load` and `Request`. Where it reads
-`Candidate.known_tokens`, which take long to count, it has a class attribute `needs_known_tokens` that
-is true.
-
-A policy may know columns too (`scorer.columns.ColumnPolicy`): very many candidates take less time so.
-The conformance suite holds `costs` against `rank`.
+A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `costs` says
+what each candidate costs, a NumPy array with a place for each. It keeps no state, so that the same
+question has the same answer (`Explain` asks it again); what it needs to know of the past is in the
+columns and the request. Where it reads `known_tokens`, which take long to count, it has a class
+attribute `needs_known_tokens` that is true.
 
 A package of its own adds one through the entry-point group `warmpath.policies`:
 
@@ -15,13 +12,14 @@ A package of its own adds one through the entry-point group `warmpath.policies`:
     my-policy = "my_package.my_policy:MyPolicy"
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import entry_points
 from random import Random
 from typing import Protocol
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 
 DEFAULT = "warmpath"
 
@@ -29,10 +27,10 @@ GROUP = "warmpath.policies"
 
 
 class Policy(Protocol):
-    """Orders candidates. `tests/conformance/test_policies.py` runs on each of ours."""
+    """Costs candidates. `tests/conformance/test_policies.py` runs on each of ours."""
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return all candidates, of which there is at least one, best first."""
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return what each candidate costs; `scorer.order` makes an order of it."""
 
 
 class UnknownPolicyError(ValueError):

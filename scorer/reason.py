@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from scorer.candidate import Candidate
 from scorer.match import Match
 from scorer.order import rounded
@@ -141,7 +143,9 @@ class _Reason:
             return None
         found = min(charged, key=lambda one: _without(one, term))
         return (
-            found if rounded(_without(found, term)) < rounded(_without(self._best, term)) else None
+            found
+            if _rounded(_without(found, term)) < _rounded(_without(self._best, term))
+            else None
         )
 
     def _tie(self, second: Contender) -> str:
@@ -248,7 +252,11 @@ def _dearest(best: Contender, other: Contender) -> str:
 
 
 def _is_tie(best: Contender, other: Contender) -> bool:
-    return rounded(best.cost) == rounded(other.cost)
+    return _rounded(best.cost) == _rounded(other.cost)
+
+
+def _rounded(cost: float) -> float:
+    return float(rounded(np.array(cost)))
 
 
 def _tie_rule(best: Contender, other: Contender) -> str:

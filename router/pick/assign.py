@@ -7,7 +7,8 @@ from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
 from router.load.bookings import MOST_PREFILL, Bookings, Work
 from router.pick.options import Option
-from router.pick.pending import End, Placed, Predicted
+from router.pick.pending import End, Placed
+from router.pick.predicted import Predicted
 from router.pick.scorer import Form
 from scorer.prefill import PrefillModel
 

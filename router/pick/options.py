@@ -1,17 +1,17 @@
-"""The candidates of a pick as they were weighed, best first: few as objects, many as columns."""
+"""The candidates of a pick as they were weighed, best first: columns, and an object for whoever asks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import numpy as np
 
 from indexer.rank import Rank
 from indexer.trust import Trust
+from router.pick.field import Field
 from router.pick.scorer import NOTHING
 from router.pods.table import Pod
-from scorer.candidate import Candidate, Load
-from scorer.columns import Column, Columns, Costs
+from scorer.candidate import Candidate
+from scorer.columns import Columns, Costs
 from scorer.match import Match
 from scorer.reason import GUARD, SESSION
 
@@ -34,57 +34,8 @@ class Option(NamedTuple):
         return self.candidate.load.wait + self.candidate.prefill
 
 
-class FewOptions(list[Option]):
-    """Options that were made at once."""
-
-    def warmest(self) -> Option:
-        """Return the one that holds most of the prompt, known or believed."""
-        return max(self, key=lambda one: one.match.matched_tokens)
-
-    def fullest(self) -> Option:
-        """Return the one that is known to hold most of the prompt."""
-        return max(self, key=lambda one: one.match.known_tokens)
-
-    def telling(self) -> Sequence[Option]:
-        """Return all."""
-        return self
-
-    def has_ranks(self) -> bool:
-        """Whether several are of one pod."""
-        return len({one.candidate.pod for one in self}) < len(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """The ranks of some pods, and what does not change of them."""
-
-    of: Sequence[Pod]
-    pods: Sequence[Pod]
-    """Of each rank."""
-    ranks: Sequence[Rank]
-    names: Sequence[tuple[str, int]]
-    """Pod and number of each rank."""
-    places: Mapping[Rank, int]
-    has_ranks: bool
-    """Whether several are of one pod."""
-
-
-def field_of(pods: Sequence[Pod]) -> Field:
-    """Return the ranks of these pods."""
-    both = [(pod, rank) for pod in pods for rank in pod.ranks]
-    ranks = [rank for _, rank in both]
-    return Field(
-        list(pods),
-        [pod for pod, _ in both],
-        ranks,
-        [(pod.id, rank.number) for pod, rank in both],
-        {rank: place for place, rank in enumerate(ranks)},
-        len({pod.id for pod, _ in both}) < len(both),
-    )
-
-
-class ManyOptions(Sequence[Option]):
-    """Options that are made when they are asked for, from columns. Their trust is that of then."""
+class Options(Sequence[Option]):
+    """Options that are made when they are asked for. Their trust is that of then."""
 
     def __init__(
         self,
@@ -94,20 +45,16 @@ class ManyOptions(Sequence[Option]):
         order: Sequence[int],
         *,
         matches: Mapping[Rank, Match],
-        rests: Sequence[Load],
         factors: Sequence[float],
     ) -> None:
-        """Take columns as the weigher has filled them; `order` are the candidates' places, best first.
-
-        `rests` are loads that lack only the wait.
-        """
+        """Take a field's columns, and its places, best first; `factors` are calibrations."""
         self._field = field
         self._columns = columns
         self._costs = costs
         self._order = order
         self._matches = matches
-        self._rests = rests
         self._factors = factors
+        self._made: dict[int, Option] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -121,34 +68,25 @@ class ManyOptions(Sequence[Option]):
             return [self._option(place) for place in self._order[at]]
         return self._option(self._order[at])
 
-    def _option(self, place: int) -> Option:
-        field, columns, costs = self._field, self._columns, self._costs
-        rank, (pod, number) = field.ranks[place], field.names[place]
-        wait, rest = float(columns.wait[place]), self._rests[place]
-        return Option(
-            field.pods[place],
-            rank,
-            self._matches.get(rank, NOTHING),
-            rank.trust,
-            Candidate(
-                pod,
-                number,
-                int(columns.cached[place]),
-                float(columns.prefill[place]),
-                rest if wait == rest.wait else rest._replace(wait=wait),
-                is_session=place == columns.session,
-                slowness=float(columns.slowness[place]),
-                arriving=float(columns.arriving[place]),
-            ),
-            float(costs.cost[place]),
-            tuple((name, float(term[place])) for name, term in costs.terms),
-            self._factors[place],
-        )
+    @property
+    def ranks(self) -> Sequence[Rank]:
+        """The candidates' ranks, in no order."""
+        return self._field.ranks
+
+    @property
+    def names(self) -> Sequence[tuple[str, int]]:
+        """The candidates' pods and ranks, in no order."""
+        return self._field.names
+
+    def named(self, name: tuple[str, int]) -> Option | None:
+        """Return the option of a pod's rank; None where it is no candidate."""
+        place = self._field.places.get(name)
+        return None if place is None else self._option(place)
 
     def put_first(self, name: tuple[str, int]) -> None:
         """Put a candidate before all others, if it is one."""
-        names = self._field.names
-        self._order = sorted(self._order, key=lambda place: names[place] != name)
+        first = self._field.places.get(name)
+        self._order = sorted(self._order, key=lambda place: place != first)
 
     def warmest(self) -> Option:
         """Return the one that holds most of the prompt, known or believed."""
@@ -166,24 +104,49 @@ class ManyOptions(Sequence[Option]):
             if name in {GUARD, SESSION}:
                 charged = order[term[order] != 0]
                 if len(charged):
-                    without: Column = self._costs.cost[charged] - term[charged]
+                    without = self._costs.cost[charged] - term[charged]
                     places.add(int(charged[without.argmin()]))
         return [self._option(place) for place in self._order if place in places]
 
+    @property
     def has_ranks(self) -> bool:
         """Whether several are of one pod."""
         return self._field.has_ranks
 
+    def _option(self, place: int) -> Option:
+        made = self._made.get(place)
+        if made is None:
+            made = self._made[place] = self._make(place)
+        return made
+
+    def _make(self, place: int) -> Option:
+        field, columns, costs = self._field, self._columns, self._costs
+        rank = field.ranks[place]
+        return Option(
+            field.pods[place],
+            rank,
+            self._matches.get(rank, NOTHING),
+            rank.trust,
+            Candidate(
+                *field.names[place],
+                int(columns.cached[place]),
+                float(columns.prefill[place]),
+                columns.load.at(place),
+                int(columns.known_tokens[place]),
+                place == columns.session,
+                float(columns.slowness[place]),
+                float(columns.arriving[place]),
+            ),
+            float(costs.cost[place]),
+            tuple((name, float(term[place])) for name, term in costs.terms),
+            self._factors[place],
+        )
+
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:
         """Return the place of the one whose match has most tokens, the best of those."""
-        places, most, best = self._field.places, 0, set[int]()
-        for rank, match in self._matches.items():
-            held = tokens(match)
-            if held > most:
-                most, best = held, set[int]()
-            if held == most:
-                best.add(places[rank])
-        return next(place for place in self._order if not most or place in best)
-
-
-Options = FewOptions | ManyOptions
+        ranks, matches = self._field.ranks, self._matches
+        most = max(map(tokens, matches.values()), default=0)
+        holders = (
+            place for place in self._order if tokens(matches.get(ranks[place], NOTHING)) == most
+        )
+        return next(holders, self._order[0]) if most else self._order[0]

@@ -2,32 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from router.load.bookings import Booking
+from router.pick.predicted import Predicted
 from router.pick.scorer import Form
 from router.pick.weigh import Choice, Traits
 
 End = Literal["finished", "failed", "expired"]
-
-
-class Predicted(NamedTuple):
-    """What was expected of a candidate."""
-
-    held: int
-    """Tokens that a request would find cached."""
-    cached: int
-    """Of these, as many as were counted on."""
-    wait: float
-    """Seconds until its prefill would begin."""
-    prefill: float
-    """Seconds that it would take."""
-    factor: float = 1.0
-    """Of the rank's calibration."""
-    room: int = 0
-    """Blocks that are believed to be there at most; 0 where events tell what is."""
-    believed: int = 0
-    """Of `held`, tokens that no event has told of."""
 
 
 @dataclass(slots=True)

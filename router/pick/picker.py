@@ -20,7 +20,8 @@ from router.load.table import LoadTable
 from router.pick.assign import Assigner
 from router.pick.calibration import Calibration
 from router.pick.options import Option
-from router.pick.pending import End, Placed, Predicted, Witness
+from router.pick.pending import End, Placed, Witness
+from router.pick.predicted import Predicted, Predictions, held, predicted
 from router.pick.scorer import Scorer
 from router.pick.sessions import Sessions
 from router.pick.weigh import Ask, Choice, Weigher
@@ -145,26 +146,32 @@ class Picker:
         self._weigher.see(ask.prompt.model, choice.busy, now)
         best = choice.options[0]
         where = best.pod.id, best.rank.number
-        kept = choice.options[: None if ask.shadow else MOST_FALLBACKS]
+        options, tokens = choice.options, choice.prompt_tokens
+        predictions: Mapping[tuple[str, int], Predicted] = Predictions(options, tokens, self._room)
+        ranks = options.ranks
+        if not ask.shadow:
+            kept = options[:MOST_FALLBACKS]
+            ranks = [one.rank for one in kept]
+            predictions = {
+                (one.pod.id, one.rank.number): predicted(one, tokens, self._room(one))
+                for one in kept
+            }
         self._picks += 1
         placed = Placed(
             self._picks,
             ask.booking_id or self._new_id(),
             ask.prompt.model,
             ask.traits,
-            choice.prompt_tokens,
+            tokens,
             at=now,
             picked=where,
-            available=_held(choice.options.warmest(), choice),
-            predicted={
-                (one.pod.id, one.rank.number): _predicted(one, choice, self._room(one))
-                for one in kept
-            },
+            available=held(options.warmest(), tokens),
+            predicted=predictions,
             shadow=ask.shadow,
             went=where,
             session=ask.session,
             is_whole=not ask.unread,
-            keys=self._scorer.keys(ask.prompt, [one.rank for one in kept]),
+            keys=self._scorer.keys(ask.prompt, ranks),
             choice=choice,
         )
         self._keep(placed, now)
@@ -328,21 +335,3 @@ class Picker:
             raise BrokenInvariantError("the predictions that are kept do not add up")
         if len(kept) > self._settings.most:
             raise BrokenInvariantError(f"{len(kept)} picks, of at most {self._settings.most}")
-
-
-def _held(option: Option, choice: Choice) -> int:
-    """Return the tokens that a request would find cached; the last one never is."""
-    return min(option.match.matched_tokens, max(0, choice.prompt_tokens - 1))
-
-
-def _predicted(option: Option, choice: Choice, room: int) -> Predicted:
-    candidate, held = option.candidate, _held(option, choice)
-    return Predicted(
-        held,
-        candidate.cached,
-        candidate.load.wait,
-        candidate.prefill,
-        option.calibration,
-        room,
-        max(0, held - option.match.known_tokens),
-    )

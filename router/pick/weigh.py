@@ -4,7 +4,7 @@
     load (bookings, engines)  ├─► candidates ─► policy ─► choice
     session, utilisation     ─┘
 
-Of very many ranks it weighs columns (`router.pick.weigh_many`), where the policy knows them.
+A fleet may have thousands of ranks: all figures are columns, in the order of a `Field`.
 
 Nothing is booked here: what follows from a choice is `router.pick.picker`'s.
 """
@@ -12,22 +12,27 @@ Nothing is booked here: what follows from a choice is `router.pick.picker`'s.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.table import LoadTable
 from router.pick.calibration import Calibration
-from router.pick.options import FewOptions, Field, Option, Options
+from router.pick.field import Field, field_of
+from router.pick.options import Option, Options
 from router.pick.scorer import NOTHING, Prompt, Scorer
 from router.pick.sessions import Sessions
 from router.pick.utilisation import Utilisation
-from router.pick.weigh_many import MANY, ManyWeigher
 from router.pods.table import Pod
-from scorer.candidate import Candidate, Load, Ranked, Request
-from scorer.columns import ColumnPolicy
-from scorer.decode import rank_decode
+from scorer.candidate import Request
+from scorer.columns import Columns
+from scorer.decode import decode_costs
+from scorer.load_columns import LoadColumns
 from scorer.match import Match
+from scorer.order import order_of
 from scorer.policy import Policy, make_policy
 from scorer.prefill import PrefillModel
 from scorer.reason import reason
@@ -98,7 +103,7 @@ class Choice:
             self.prompt_tokens,
             self.options.telling(),
             self.policy,
-            names_ranks=self.options.has_ranks(),
+            names_ranks=self.options.has_ranks,
             is_beside=self.is_beside,
         )
         if self.options[0].pod.serves:
@@ -140,14 +145,8 @@ class Weigher:
         self._prefill = prefill
         self._assumed_seconds = assumed_seconds
         self._rng = rng
-        self._many = ManyWeigher(
-            scorer,
-            loads,
-            calibration,
-            prefill=prefill,
-            assumed_seconds=assumed_seconds,
-            rng=rng,
-        )
+        self._fields: dict[str, Field] = {}
+        """Of the pods that were weighed last, by role: mostly the next ones are the same."""
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
         self._utilisations: dict[str, Utilisation] = {}
 
@@ -157,56 +156,35 @@ class Weigher:
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
         policy = self._policy(ask.policy)
-        field = self._many.field(ask.pods)
-        is_many = len(field.ranks) >= MANY and not ask.disaggregated
-        # Last, as it takes microseconds.
-        if is_many and isinstance(policy, ColumnPolicy):
-            return self._weigh_many(ask, policy, field, now)
-        prefilling = _ranks(ask.pods, {"both", "prefill"} if ask.disaggregated else None)
-        decoding = _ranks(ask.pods, {"both", "decode"}) if ask.disaggregated else []
-        if not prefilling or (ask.disaggregated and not decoding):
-            missing = "decode" if prefilling else "prefill"
-            raise NoPodError(f"no pod of {ask.prompt.model!r} has the role {missing}")
-        pod_of = {rank: pod for pod, rank in [*prefilling, *decoding]}
-        names = [(pod.id, rank.number) for rank, pod in pod_of.items()]
-        loads = dict(zip(pod_of, self._loads.loads(names, now), strict=True))
-        busy = sum(loads[rank].waiting > 0 for _, rank in prefilling) / len(prefilling)
+        everybody = self._field(ask, "both")
+        prefilling = self._field(ask, "prefill") if ask.disaggregated else everybody
+        decoding = self._field(ask, "decode") if ask.disaggregated else None
+        loads = self._loads.columns(prefilling.names, now)
+        busy = int(np.count_nonzero(loads.waiting)) / len(prefilling.names)
         utilisation = self._utilisation(ask.prompt.model).after(busy, now)
-        needs_known = getattr(policy, "needs_known_tokens", False)
-        weighed = self._weighed(ask, pod_of, loads, utilisation, now, needs_known=needs_known)
-        first = [weighed[rank] for _, rank in prefilling]
-        second = [weighed[rank] for _, rank in decoding]
         request = Request(ask.tokens, utilisation, ask.session)
-        options = _ordered(first, policy.rank(request, _candidates(first), self._rng))
-        best = options[0]
-        if ask.beside is not None:
-            options.sort(key=lambda one: one.candidate[:2] != ask.beside)
-        return Choice(
-            policy=ask.policy or self._usual,
-            prompt_tokens=ask.tokens,
-            utilisation=utilisation,
-            busy=busy,
-            options=options,
-            decode=_ordered(second, rank_decode(request, _candidates(second), self._rng)),
-            is_beside=options[0] is not best,
+        stale_since = now - self._assumed_seconds
+        matches = self._scorer.matches(
+            ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
         )
-
-    def _weigh_many(self, ask: Ask, policy: ColumnPolicy, field: Field, now: float) -> Choice:
-        loaded = self._many.loaded(field, now)
-        utilisation = self._utilisation(ask.prompt.model).after(loaded.busy, now)
-        request = Request(ask.tokens, utilisation, ask.session)
-        last = self._sessions.get(ask.session, now) if ask.session else None
-        options = self._many.weigh(ask.prompt, request, policy, loaded, session=last, now=now)
-        best = options[0].candidate[:2]
+        weighing = _Weighing(
+            ask.prompt.model, request, self._sessions.get(ask.session, now), matches
+        )
+        options = self._options(weighing, prefilling, loads, policy)
+        decode: Sequence[Option] = ()
+        if decoding is not None:
+            decode = self._options(weighing, decoding, self._loads.columns(decoding.names, now))
+        best = options[0]
         if ask.beside is not None:
             options.put_first(ask.beside)
         return Choice(
             policy=ask.policy or self._usual,
             prompt_tokens=ask.tokens,
             utilisation=utilisation,
-            busy=loaded.busy,
+            busy=busy,
             options=options,
-            is_beside=options[0].candidate[:2] != best,
+            decode=decode,
+            is_beside=options[0] is not best,
         )
 
     def see(self, model: str, busy: float, now: float) -> None:
@@ -226,65 +204,75 @@ class Weigher:
             found = self._utilisations[model] = Utilisation()
         return found
 
-    def _weighed(
-        self,
-        ask: Ask,
-        pod_of: Mapping[Rank, Pod],
-        loads: Mapping[Rank, Load],
-        utilisation: float,
-        now: float,
-        *,
-        needs_known: bool,
-    ) -> dict[Rank, Option]:
-        model, tokens, prefill = ask.prompt.model, ask.tokens, self._prefill
-        matches = self._scorer.matches(
-            ask.prompt,
-            list(pod_of),
-            longest_prefix,
-            stale_since=now - self._assumed_seconds,
+    def _field(self, ask: Ask, role: Literal["both", "prefill", "decode"]) -> Field:
+        """Return the ranks that take a part of a request, or both parts. Raises NoPodError."""
+        pods = (
+            ask.pods if role == "both" else [pod for pod in ask.pods if pod.role in {"both", role}]
         )
-        last = self._sessions.get(ask.session, now) if ask.session else None
-        factor_of, slowness_of = self._calibration.factor, self._calibration.slowness
-        # Many ranks hold the same of a prompt: nothing, mostly.
-        warm_of: dict[tuple[Match, Level], Warmth] = {}
-        options: dict[Rank, Option] = {}
-        for rank, pod in pod_of.items():
-            name, number = pod.id, rank.number
-            trust = rank.trust
-            match = matches.get(rank, NOTHING)
-            warm = warm_of.get((match, trust.level))
-            if warm is None:
-                warm = warmth(match, trust.level, tokens, prefill)
-                warm_of[match, trust.level] = warm
-            factor = factor_of(model, name, number, utilisation)
-            candidate = Candidate(
-                name,
-                number,
-                warm.cached,
-                warm.prefill * factor,
-                loads[rank],
-                self._scorer.held_tokens(model, rank) if needs_known else 0,
-                last == (name, number),
-                slowness_of(model, name, number),
-                warm.arriving * factor,
-            )
-            options[rank] = Option(pod, rank, match, trust, candidate, 0.0, (), factor)
-        return options
+        field = self._fields.get(role)
+        if field is None or field.of != pods:
+            field = self._fields[role] = field_of(pods)
+        if not field.ranks:
+            lack = "may be picked" if role == "both" else f"has the role {role}"
+            raise NoPodError(f"no pod of {ask.prompt.model!r} {lack}")
+        return field
+
+    def _options(
+        self, weighing: "_Weighing", field: Field, loads: LoadColumns, policy: Policy | None = None
+    ) -> Options:
+        """Return a field's options by a policy, best first; for decoding without one."""
+        model, request, session, matches = weighing
+        cached, prefill, arriving = self._warmths(field, matches, request.prompt_tokens)
+        factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
+        factor = np.array(factors)
+        known = np.zeros(len(field.names))
+        if getattr(policy, "needs_known_tokens", False):
+            known += [self._scorer.held_tokens(model, rank) for rank in field.ranks]
+        columns = Columns(
+            field.names,
+            loads,
+            cached,
+            prefill * factor,
+            np.array(slownesses),
+            arriving * factor,
+            known,
+            None if session is None else field.places.get(session),
+        )
+        if policy is None:
+            costs = decode_costs(request, columns)
+        else:
+            costs = policy.costs(request, columns, self._rng)
+        order = order_of(costs, columns, self._rng)
+        return Options(field, columns, costs, order, matches=matches, factors=factors)
+
+    def _warmths(
+        self, field: Field, matches: Mapping[Rank, Match], tokens: int
+    ) -> NDArray[np.float64]:
+        """Return rows: the figures of `Warmth`, by its names' order, of each rank."""
+        # A rank without a match has nothing cached, whatever its trust is.
+        cold = warmth(NOTHING, Level.EXACT, tokens, self._prefill)
+        rows = np.empty((len(field.ranks), len(cold)))
+        rows[:] = cold
+        # Many ranks hold the same of a prompt, and have one match.
+        warm_of: dict[tuple[int, Level], Warmth] = {}
+        places, warm = [], []
+        for rank, match in matches.items():
+            place = field.place_of.get(rank)
+            if place is not None:
+                kind = id(match), rank.trust.level
+                if kind not in warm_of:
+                    warm_of[kind] = warmth(match, kind[1], tokens, self._prefill)
+                places.append(place)
+                warm.append(warm_of[kind])
+        if places:
+            rows[places] = warm
+        return np.ascontiguousarray(rows.T)
 
 
-def _ranks(pods: Sequence[Pod], roles: set[str] | None) -> list[tuple[Pod, Rank]]:
-    return [(pod, rank) for pod in pods if roles is None or pod.role in roles for rank in pod.ranks]
+class _Weighing(NamedTuple):
+    """What the parts of a request have in common."""
 
-
-def _candidates(options: Sequence[Option]) -> list[Candidate]:
-    return [one.candidate for one in options]
-
-
-def _ordered(options: Sequence[Option], ranked: Sequence[Ranked]) -> FewOptions:
-    """Return the options as a policy has ranked their candidates."""
-    by_name = {one.candidate[:2]: one for one in options}
-    ordered = FewOptions()
-    for candidate, cost, terms in ranked:
-        pod, rank, match, trust, _, _, _, factor = by_name[candidate[:2]]
-        ordered.append(Option(pod, rank, match, trust, candidate, cost, terms, factor))
-    return ordered
+    model: str
+    request: Request
+    session: tuple[str, int] | None
+    matches: Mapping[Rank, Match]

@@ -1,12 +1,11 @@
 """The least outstanding work, and no look at caches."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +22,10 @@ class LeastLoad:
     def __post_init__(self) -> None:
         check_option("per-request", self.per_request)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least loaded first."""
-        del request
-        ranked = []
-        for one in candidates:
-            waiting = float(one.load.waiting_prompt_tokens)
-            requests = self.per_request * one.load.in_flight
-            ranked.append(
-                Ranked(one, waiting + requests, (("waiting", waiting), ("requests", requests)))
-            )
-        return in_order(ranked, rng)
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the work that each has to do already."""
+        del request, rng
+        return Costs.sum_of(
+            ("waiting", columns.load.waiting_prompt_tokens),
+            ("requests", self.per_request * columns.load.in_flight),
+        )

@@ -1,12 +1,13 @@
 """The least booked work among those that hold nearly all of the prompt."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+import numpy as np
+
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +32,15 @@ class LlmdToken:
         check_option("gate", self.gate)
         check_option("per-token", self.per_token, lowest=1e-9)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost of those that take part first."""
-        enough = self.affinity * request.prompt_tokens
-        warm = [one.load.waiting_uncached_tokens for one in candidates if one.cached >= enough]
-        sooner = min(warm) - self.gate / self.per_token if warm else 0.0
-        costs = [
-            float(one.load.waiting_uncached_tokens + request.prompt_tokens - one.cached)
-            for one in candidates
-        ]
-        apart = 1.0 + 2.0 * max(costs)
-        ranked = []
-        for one, cost in zip(candidates, costs, strict=True):
-            booked = one.load.waiting_uncached_tokens
-            takes_part = not warm or one.cached >= enough or booked <= sooner
-            outside = 0.0 if takes_part else apart
-            uncached = float(request.prompt_tokens - one.cached)
-            terms = (("booked", float(booked)), ("uncached", uncached), ("outside", outside))
-            ranked.append(Ranked(one, cost + outside, terms))
-        return in_order(ranked, rng)
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return what each has booked, this prompt included; those that take no part follow."""
+        del rng
+        booked = columns.load.waiting_uncached_tokens
+        uncached = request.prompt_tokens - columns.cached
+        is_warm = columns.cached >= self.affinity * request.prompt_tokens
+        takes_part = np.ones_like(is_warm)
+        if is_warm.any():
+            takes_part = is_warm | (booked <= booked[is_warm].min() - self.gate / self.per_token)
+        apart = 1.0 + 2.0 * (booked + uncached).max()
+        outside = np.where(takes_part, 0.0, apart)
+        return Costs.sum_of(("booked", booked), ("uncached", uncached), ("outside", outside))

@@ -1,11 +1,10 @@
 """Tokens to compute times requests at work."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
-from scorer.order import in_order
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +16,9 @@ class Lmetric:
     Dynamo has a variant, with blocks to decode for requests (`shared/bench/peer-features.md`, 3).
     """
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
-        ranked = []
-        for one in candidates:
-            uncached = request.prompt_tokens - one.cached
-            prefill = float(one.load.waiting_uncached_tokens + uncached)
-            batch = 1.0 + one.load.in_flight
-            ranked.append(Ranked(one, prefill * batch, (("prefill", prefill), ("batch", batch))))
-        return in_order(ranked, rng)
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the tokens to compute times the requests at work."""
+        del rng
+        prefill = columns.load.waiting_uncached_tokens + (request.prompt_tokens - columns.cached)
+        batch = 1.0 + columns.load.in_flight
+        return Costs(prefill * batch, (("prefill", prefill), ("batch", batch)))

@@ -1,12 +1,13 @@
 """The warmest of those that are not far above the least loaded."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+import numpy as np
+
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 from scorer.places import places
 
 
@@ -26,25 +27,13 @@ class LoadBand:
         check_option("factor", self.factor, lowest=1.0)
         check_option("slack", self.slack)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the warmest within the band first."""
-        lightest = min(one.load.waiting_prompt_tokens for one in candidates)
-        end = self.factor * lightest + self.slack
-        keys = []
-        for one in candidates:
-            waiting = float(one.load.waiting_prompt_tokens)
-            uncached = float(request.prompt_tokens - one.cached)
-            keys.append((0.0, uncached, waiting) if waiting <= end else (1.0, waiting, uncached))
-        return in_order(
-            [
-                Ranked(one, place, _terms(key))
-                for one, key, place in zip(candidates, keys, places(keys), strict=True)
-            ],
-            rng,
-        )
-
-
-def _terms(key: tuple[float, float, float]) -> tuple[tuple[str, float], ...]:
-    outside, first, second = key
-    waiting, uncached = (first, second) if outside else (second, first)
-    return (("outside", outside), ("uncached", uncached), ("waiting", waiting))
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return places, the warmest within the band first."""
+        del rng
+        waiting = columns.load.waiting_prompt_tokens
+        uncached = request.prompt_tokens - columns.cached
+        outside = (waiting > self.factor * waiting.min() + self.slack).astype(np.float64)
+        first = np.where(outside, waiting, uncached)
+        second = np.where(outside, uncached, waiting)
+        terms = (("outside", outside), ("uncached", uncached), ("waiting", waiting))
+        return Costs(places(outside, first, second), terms)

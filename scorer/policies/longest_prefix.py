@@ -1,11 +1,10 @@
 """The warmest, however loaded it is."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
-from scorer.order import in_order
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.places import places
 
 
@@ -18,16 +17,9 @@ class LongestPrefix:
     worst of all: what is warm gets all that is like it, and drowns.
     """
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the warmest first."""
-        keys = [
-            (float(request.prompt_tokens - one.cached), float(one.load.waiting_prompt_tokens))
-            for one in candidates
-        ]
-        return in_order(
-            [
-                Ranked(one, place, (("uncached", key[0]), ("waiting", key[1])))
-                for one, key, place in zip(candidates, keys, places(keys), strict=True)
-            ],
-            rng,
-        )
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return places, the warmest first."""
+        del rng
+        uncached = request.prompt_tokens - columns.cached
+        waiting = columns.load.waiting_prompt_tokens
+        return Costs(places(uncached, waiting), (("uncached", uncached), ("waiting", waiting)))

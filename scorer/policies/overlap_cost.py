@@ -1,12 +1,11 @@
 """Tokens to compute and tokens to decode over, added up."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,11 @@ class OverlapCost:
     def __post_init__(self) -> None:
         check_option("overlap-weight", self.overlap_weight)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
-        ranked = []
-        for one in candidates:
-            uncached = request.prompt_tokens - one.cached
-            prefill = self.overlap_weight * (one.load.waiting_uncached_tokens + uncached)
-            decode = float(one.load.context_tokens + request.prompt_tokens)
-            ranked.append(Ranked(one, prefill + decode, (("prefill", prefill), ("decode", decode))))
-        return in_order(ranked, rng)
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the tokens to compute, weighted, and those to decode over."""
+        del rng
+        uncached = request.prompt_tokens - columns.cached
+        return Costs.sum_of(
+            ("prefill", self.overlap_weight * (columns.load.waiting_uncached_tokens + uncached)),
+            ("decode", columns.load.context_tokens + request.prompt_tokens),
+        )

@@ -1,12 +1,11 @@
 """Seconds until the first token, and what is decoded meanwhile."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,11 @@ class OverlapTime:
     def __post_init__(self) -> None:
         check_option("per-token", self.per_token)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
-        del request
-        ranked = []
-        for one in candidates:
-            decode = self.per_token * one.load.context_tokens
-            terms = (("wait", one.load.wait), ("prefill", one.prefill), ("decode", decode))
-            ranked.append(Ranked(one, one.load.wait + one.prefill + decode, terms))
-        return in_order(ranked, rng)
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the seconds until the first token, and those of the tokens in flight."""
+        del request, rng
+        return Costs.sum_of(
+            ("wait", columns.load.wait),
+            ("prefill", columns.prefill),
+            ("decode", self.per_token * columns.load.context_tokens),
+        )

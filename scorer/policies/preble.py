@@ -1,12 +1,11 @@
 """Exploit a cache that holds most of the prompt; else explore, by work."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 from scorer.policies.longest_prefix import LongestPrefix
 
 
@@ -37,16 +36,14 @@ class Preble:
         check_option("per-token", self.per_token)
         check_option("per-request", self.per_request)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
-        waiting = [one.load.waiting_prompt_tokens for one in candidates]
-        even = max(waiting) < self.factor * min(waiting) + self.slack
-        if even and max(one.cached for one in candidates) > self.share * request.prompt_tokens:
-            return LongestPrefix().rank(request, candidates, rng)
-        return in_order([self._explore(request, one) for one in candidates], rng)
-
-    def _explore(self, request: Request, one: Candidate) -> Ranked:
-        uncached = request.prompt_tokens - one.cached
-        prefill = self.per_token * (one.load.waiting_uncached_tokens + uncached)
-        requests = self.per_request * one.load.in_flight
-        return Ranked(one, prefill + requests, (("prefill", prefill), ("requests", requests)))
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return places where a cache is worth it, else the seconds of work."""
+        load, waiting = columns.load, columns.load.waiting_prompt_tokens
+        is_even = waiting.max() < self.factor * waiting.min() + self.slack
+        if is_even and columns.cached.max() > self.share * request.prompt_tokens:
+            return LongestPrefix().costs(request, columns, rng)
+        uncached = request.prompt_tokens - columns.cached
+        return Costs.sum_of(
+            ("prefill", self.per_token * (load.waiting_uncached_tokens + uncached)),
+            ("requests", self.per_request * load.in_flight),
+        )

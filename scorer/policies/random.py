@@ -1,11 +1,12 @@
 """Any candidate, drawn at random: the floor that every other policy has to beat."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
-from scorer.order import in_order
+import numpy as np
+
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class RandomChoice:
     Were it the same for all, the tie rule would look at load and warmth.
     """
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates in a random order."""
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return draws."""
         del request
-        return in_order([Ranked(one, rng.random()) for one in candidates], rng)
+        return Costs(np.array([rng.random() for _ in columns.names]))

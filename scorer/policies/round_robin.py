@@ -1,11 +1,10 @@
 """Each in its turn, whatever it holds or has to do."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
-from scorer.order import in_order
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +15,8 @@ class RoundRobin:
     Candidates may come and go, which a pointer into a fixed ring would not bear.
     """
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the one picked longest ago first."""
-        del request
-        oldest = min(one.load.last_pick for one in candidates)
-        return in_order(
-            [Ranked(one, float(one.load.last_pick - oldest)) for one in candidates], rng
-        )
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return how much later each was picked than the first in line."""
+        del request, rng
+        last_pick = columns.load.last_pick
+        return Costs(last_pick - last_pick.min())

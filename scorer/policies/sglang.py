@@ -1,13 +1,12 @@
 """The cache while loads are even, the shortest queue when they are not."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 from scorer.places import places
 
 
@@ -34,27 +33,15 @@ class Sglang:
         check_option("rel", self.rel, lowest=1.0)
         check_option("threshold", self.threshold, highest=1.0)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
-        flights = [one.load.in_flight for one in candidates]
-        least, most = min(flights), max(flights)
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return requests in flight where they are out of balance, else places."""
+        del rng
+        flights = columns.load.in_flight
+        least, most = flights.min(), flights.max()
         if most - least > self.abs and most > self.rel * least:
-            return in_order(
-                [
-                    Ranked(one, float(flight), (("requests", float(flight)),))
-                    for one, flight in zip(candidates, flights, strict=True)
-                ],
-                rng,
-            )
-        if max(one.cached for one in candidates) > self.threshold * request.prompt_tokens:
-            name, firsts = "uncached", [request.prompt_tokens - one.cached for one in candidates]
+            return Costs.sum_of(("requests", flights))
+        if columns.cached.max() > self.threshold * request.prompt_tokens:
+            name, first = "uncached", request.prompt_tokens - columns.cached
         else:
-            name, firsts = "known", [one.known_tokens for one in candidates]
-        keys = list(zip(map(float, firsts), map(float, flights), strict=True))
-        return in_order(
-            [
-                Ranked(one, place, ((name, key[0]), ("requests", key[1])))
-                for one, key, place in zip(candidates, keys, places(keys), strict=True)
-            ],
-            rng,
-        )
+            name, first = "known", columns.known_tokens
+        return Costs(places(first, flights), ((name, first), ("requests", flights)))

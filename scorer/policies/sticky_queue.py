@@ -1,12 +1,13 @@
 """The warmest until its queue is long, then the least loaded."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+import numpy as np
+
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 from scorer.places import places
 
 
@@ -24,23 +25,12 @@ class StickyQueue:
     def __post_init__(self) -> None:
         check_option("q", self.q)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
-        keys = [
-            (
-                float(request.prompt_tokens - one.cached),
-                float(one.load.waiting_prompt_tokens),
-                float(one.load.waiting > self.q),
-            )
-            for one in candidates
-        ]
-        too_long = min(keys)[2]
-        costs = [waiting for _, waiting, _ in keys] if too_long else places(keys)
-        names = ("uncached", "waiting", "too_long")
-        return in_order(
-            [
-                Ranked(one, cost, tuple(zip(names, key, strict=True)))
-                for one, key, cost in zip(candidates, keys, costs, strict=True)
-            ],
-            rng,
-        )
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return places, the warmest first, or the tokens that wait where its queue is long."""
+        del rng
+        uncached = request.prompt_tokens - columns.cached
+        waiting = columns.load.waiting_prompt_tokens
+        too_long = (columns.load.waiting > self.q).astype(np.float64)
+        place = places(uncached, waiting, too_long)
+        terms = (("uncached", uncached), ("waiting", waiting), ("too_long", too_long))
+        return Costs(waiting if too_long[place.argmin()] else place, terms)

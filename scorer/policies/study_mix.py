@@ -1,12 +1,11 @@
 """What the policy study recommended."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 
 HIGHEST_UTILISATION = 0.95
 """Above it the weight of work would run away."""
@@ -32,21 +31,14 @@ class StudyMix:
         check_option("mu", self.mu)
         check_option("g", self.g, highest=2.0)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the seconds of work, times the power of the requests."""
+        del rng
         rho = min(request.utilisation, HIGHEST_UTILISATION)
         alpha = 1 + self.kappa * rho / (1 - rho)
-        ranked = []
-        for one in candidates:
-            prefill = alpha * one.prefill
-            requests = self.mu * one.load.in_flight
-            alone = one.load.wait + prefill + requests
-            cost = alone * (1.0 + one.load.in_flight) ** self.g
-            terms = (
-                ("wait", one.load.wait),
-                ("prefill", prefill),
-                ("requests", requests),
-                ("crowding", cost - alone),
-            )
-            ranked.append(Ranked(one, cost, terms))
-        return in_order(ranked, rng)
+        wait, in_flight = columns.load.wait, columns.load.in_flight
+        prefill, requests = alpha * columns.prefill, self.mu * in_flight
+        alone = wait + prefill + requests
+        cost = alone * (1.0 + in_flight) ** self.g
+        terms = (("wait", wait), ("prefill", prefill), ("requests", requests))
+        return Costs(cost, (*terms, ("crowding", cost - alone)))

@@ -1,15 +1,13 @@
 """Our own: seconds of work that a pick makes, so that a warm pod is used and never drowns."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
 from scorer.columns import Columns, Costs
 from scorer.option import check_option
-from scorer.order import in_order
 
 HIGHEST_UTILISATION = 0.95
 """Above it the weight of work would run away."""
@@ -58,80 +56,31 @@ class Warmpath:
         check_option("load-margin", self.load_margin, lowest=1.0)
         check_option("load-slack", self.load_slack)
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the seconds of work that each would make of this prompt."""
+        del rng
         rho = min(request.utilisation, HIGHEST_UTILISATION)
         weight = self.kappa * rho / (1 - rho)
-        leaving = self.session_margin if any(one.is_session for one in candidates) else 0.0
-        number = len(candidates)
-        in_flight = sum(one.load.in_flight for one in candidates) / number
-        waiting = sum(one.load.waiting for one in candidates) / number
-        usual = (1 + waiting) * (1 + max(0.0, in_flight - waiting))
-        limit = self.load_margin * in_flight + self.load_slack
+        load, in_flight = columns.load, columns.load.in_flight
+        mean, mean_waiting = float(in_flight.mean()), float(load.waiting.mean())
+        usual = (1 + mean_waiting) * (1 + max(0.0, mean - mean_waiting))
+        limit = self.load_margin * mean + self.load_slack
 
-        within = 0.0
-        costs = []
-        for one in candidates:
-            load = one.load
-            decoding = max(0, load.in_flight - load.waiting)
-            crowd = (1 + load.waiting) * (1 + decoding) / usual
-            others = weight * one.prefill / one.slowness * crowd**self.g
-            decode = self.mu * load.in_flight
-            wait = load.wait - self.sharing * min(one.arriving, load.wait)
-            session = 0.0 if one.is_session else leaving
-            cost = wait + one.prefill + others + decode + session
-            if load.in_flight <= limit:
-                within = max(within, cost)
-            costs.append((one, cost, wait, others, decode, session))
-
-        ranked = []
-        for one, cost, wait, others, decode, session in costs:
-            excess = one.load.in_flight - limit
-            hot_spot = within + excess if excess > 0 else 0.0
-            terms = (
-                ("wait", wait),
-                ("prefill", one.prefill),
-                ("others", others),
-                ("decode", decode),
-                ("session", session),
-                ("hot_spot", hot_spot),
-            )
-            ranked.append(Ranked(one, cost + hot_spot, terms))
-        return in_order(ranked, rng)
-
-    def costs(self, request: Request, columns: Columns) -> Costs:
-        """Return what each candidate costs, as `rank` does, for very many of them."""
-        rho = min(request.utilisation, HIGHEST_UTILISATION)
-        weight = self.kappa * rho / (1 - rho)
-        number = len(columns.wait)
-        in_flight = float(columns.in_flight.sum()) / number
-        waiting = float(columns.waiting.sum()) / number
-        usual = (1 + waiting) * (1 + max(0.0, in_flight - waiting))
-        limit = self.load_margin * in_flight + self.load_slack
-
-        decoding = np.maximum(0.0, columns.in_flight - columns.waiting)
-        crowd = (1 + columns.waiting) * (1 + decoding) / usual
-        # NumPy's power may be off by a bit of Python's.
-        crowding = np.array([one**self.g for one in crowd.tolist()])
-        others = weight * columns.prefill / columns.slowness * crowding
-        decode = self.mu * columns.in_flight
-        wait = columns.wait - self.sharing * np.minimum(columns.arriving, columns.wait)
-        session = np.zeros(number)
+        wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
+        crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
+        others = weight * columns.prefill / columns.slowness * crowd**self.g
+        session = np.zeros_like(wait)
         if columns.session is not None:
             session += self.session_margin
             session[columns.session] = 0.0
-        cost = wait + columns.prefill + others + decode + session
-        excess = columns.in_flight - limit
-        within = float(cost[excess <= 0].max(initial=0.0))
-        hot_spot = np.where(excess > 0, within + excess, 0.0)
-        return Costs(
-            cost + hot_spot,
-            (
-                ("wait", wait),
-                ("prefill", columns.prefill),
-                ("others", others),
-                ("decode", decode),
-                ("session", session),
-                ("hot_spot", hot_spot),
-            ),
+        alone = Costs.sum_of(
+            ("wait", wait),
+            ("prefill", columns.prefill),
+            ("others", others),
+            ("decode", self.mu * in_flight),
+            ("session", session),
         )
+        excess = in_flight - limit
+        within = float(alone.cost[excess <= 0].max(initial=0.0))
+        hot_spot = np.where(excess > 0, within + excess, 0.0)
+        return Costs(alone.cost + hot_spot, (*alone.terms, ("hot_spot", hot_spot)))

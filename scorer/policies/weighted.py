@@ -1,12 +1,12 @@
 """Warmth, queue and memory, each a share, weighed and added."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Candidate, Ranked, Request
+from scorer.candidate import Request
+from scorer.columns import Columns, Costs
+from scorer.load_columns import Column
 from scorer.option import check_option
-from scorer.order import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,24 @@ class Weighted:
         if self.min_max not in {0.0, 1.0}:
             raise ValueError(f"option min-max is {self.min_max:g}: 0 or 1 is allowed")
 
-    def rank(self, request: Request, candidates: Sequence[Candidate], rng: Random) -> list[Ranked]:
-        """Return the candidates, the least cost first."""
+    def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
+        """Return the weighted sums of what is missing."""
+        del rng
         if self.min_max:
-            missing = _shares([-one.cached for one in candidates])
+            missing = _shares(-columns.cached)
         else:
             # Of a text that was not tokenised in time no token is known.
-            whole = max(1, request.prompt_tokens)
-            missing = [1 - one.cached / whole for one in candidates]
-        queues = _shares([one.load.queue for one in candidates])
-        ranked = []
-        for one, cold, queue in zip(candidates, missing, queues, strict=True):
-            terms = (self.prefix * cold, self.queue * queue, self.kv * one.load.kv_usage)
-            names = zip(("prefix", "queue", "kv"), terms, strict=True)
-            ranked.append(Ranked(one, sum(terms), tuple(names)))
-        return in_order(ranked, rng)
+            missing = 1 - columns.cached / max(1, request.prompt_tokens)
+        return Costs.sum_of(
+            ("prefix", self.prefix * missing),
+            ("queue", self.queue * _shares(columns.load.queue)),
+            ("kv", self.kv * columns.load.kv_usage),
+        )
 
 
-def _shares(values: Sequence[int]) -> list[float]:
+def _shares(values: Column) -> Column:
     """Return where each value lies between the least, 0, and the greatest, 1; all 0 if equal."""
-    lowest = min(values)
-    span = max(values) - lowest
-    return [(value - lowest) / span if span else 0.0 for value in values]
+    lowest = values.min()
+    span: float = values.max() - lowest
+    shares: Column = (values - lowest) / (span or 1.0)
+    return shares

@@ -8,20 +8,22 @@ import pytest
 from scorer.candidate import Candidate, Request
 from scorer.policies.load_band import LoadBand
 from scorer.policy import DEFAULT, GROUP, UnknownPolicyError, make_policy, policy_names
+from tests.scorer.ranked import rank
 
 PACKAGE = """
 from dataclasses import dataclass
 
-from scorer.candidate import Ranked
-from scorer.order import in_order
+import numpy as np
+
+from scorer.columns import Costs
 
 
 @dataclass(frozen=True)
 class LastInTheAlphabet:
     first_letter: float = 97.0
 
-    def rank(self, request, candidates, rng):
-        return in_order([Ranked(one, -(ord(one.pod) - self.first_letter)) for one in candidates], rng)
+    def costs(self, request, columns, rng):
+        return Costs(np.array([self.first_letter - ord(pod) for pod, _ in columns.names]))
 """
 
 
@@ -41,7 +43,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_policy_of_another_package_is_found_by_its_name() -> None:
     assert "last-in-the-alphabet" in policy_names()
     policy = make_policy("last-in-the-alphabet", {"first-letter": 90})
-    ranked = policy.rank(Request(1), [Candidate(pod, 0, 0, 0.0) for pod in "acb"], Random(0))
+    ranked = rank(policy, Request(1), [Candidate(pod, 0, 0, 0.0) for pod in "acb"], Random(0))
     assert [(one.candidate.pod, one.cost) for one in ranked] == [
         ("c", -9.0),
         ("b", -8.0),

@@ -3,11 +3,13 @@
 from functools import cache
 from random import Random
 
+import numpy as np
 import pytest
 
 from scorer.candidate import Candidate, Load, Request
 from scorer.places import places
 from scorer.policy import Policy, make_policy
+from tests.scorer.ranked import rank
 
 
 @cache
@@ -26,11 +28,11 @@ def order(
 ) -> list[str]:
     request = Request(tokens, utilisation, affinity)
     made = known(policy) if options is None else make_policy(policy, options)
-    return [one.candidate.pod for one in made.rank(request, candidates, Random(seed))]
+    return [one.candidate.pod for one in rank(made, request, candidates, Random(seed))]
 
 
 def costs(policy: str, *candidates: Candidate, **options: float) -> dict[str, float]:
-    ranked = make_policy(policy, options).rank(Request(1000, 0.5), candidates, Random(0))
+    ranked = rank(make_policy(policy, options), Request(1000, 0.5), candidates, Random(0))
     return {one.candidate.pod: one.cost for one in ranked}
 
 
@@ -50,7 +52,8 @@ def queued(
 
 
 def test_places_count_distinct_keys_from_the_least() -> None:
-    assert places([(2, 0), (1, 9), (2, 0), (1, 1e12)]) == [2, 0, 2, 1]
+    first, second = np.array([2.0, 1.0, 2.0, 1.0]), np.array([0.0, 9.0, 0.0, 1e12])
+    assert places(first, second).tolist() == [2, 0, 2, 1]
 
 
 def test_random_looks_at_nothing() -> None:
@@ -106,7 +109,7 @@ def test_session_hash_gives_every_rank_a_place_of_its_own() -> None:
     candidates = [Candidate("pod", rank, 0, 0.0) for rank in range(4)]
     policy = make_policy("session-hash")
     winners = [
-        policy.rank(Request(9, affinity=str(session)), candidates, Random(0))[0].candidate.rank
+        rank(policy, Request(9, affinity=str(session)), candidates, Random(0))[0].candidate.rank
         for session in range(400)
     ]
     assert all(winners.count(rank) > 50 for rank in range(4))
@@ -270,7 +273,7 @@ def test_study_mix_weighs_work_by_utilisation() -> None:
 
 def test_study_mix_caps_utilisation() -> None:
     policy = make_policy("study-mix", {"g": 0})
-    ranked = policy.rank(Request(1000, 1.0), [warm("a", 0, Load(wait=1.0), 0.5)], Random(0))
+    ranked = rank(policy, Request(1000, 1.0), [warm("a", 0, Load(wait=1.0), 0.5)], Random(0))
     assert ranked[0].cost == pytest.approx(1.0 + 20 * 0.5)
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.candidate import Candidate, Load, Ranked, Request
+from scorer.candidate import Candidate, Load, Request
 from scorer.policies.warmpath import Warmpath
+from tests.scorer.ranked import Ranked, rank
 
 POLICY = Warmpath()
 
@@ -64,7 +65,7 @@ def one(pod: str, wait: float = 0.0, prefill: float = 0.0, in_flight: int = 0) -
 
 
 def winner(*given: Candidate, policy: Warmpath = POLICY, utilisation: float = 0.0) -> str:
-    return policy.rank(Request(1000, utilisation), given, Random(0))[0].candidate.pod
+    return rank(policy, Request(1000, utilisation), given, Random(0))[0].candidate.pod
 
 
 def made_of(candidate: Candidate) -> tuple[float, ...]:
@@ -78,7 +79,7 @@ def made_of(candidate: Candidate) -> tuple[float, ...]:
 def test_no_candidate_that_another_beats_in_every_term_is_picked(
     request: Request, given: list[Candidate], seed: int
 ) -> None:
-    best = made_of(POLICY.rank(request, given, Random(seed))[0].candidate)
+    best = made_of(rank(POLICY, request, given, Random(seed))[0].candidate)
     for other in map(made_of, given):
         no_worse = all(theirs <= ours for theirs, ours in zip(other, best, strict=True))
         assert not no_worse or other == best
@@ -86,7 +87,7 @@ def test_no_candidate_that_another_beats_in_every_term_is_picked(
 
 @given(REQUESTS, candidates(loads=st.just(Load(2.0, in_flight=7)), sessions=st.just(False)))
 def test_with_equal_load_the_warmest_wins(request: Request, given: list[Candidate]) -> None:
-    best = POLICY.rank(request, given, Random(0))[0].candidate
+    best = rank(POLICY, request, given, Random(0))[0].candidate
     assert best.prefill == min(other.prefill for other in given)
 
 
@@ -102,7 +103,7 @@ def test_with_equal_warmth_the_least_loaded_wins(request: Request, given: list[C
         other._replace(load=Load(wait, behind, behind + beside))
         for other, wait, behind, beside in zip(given, waits, waiting, decoding, strict=True)
     ]
-    best = POLICY.rank(request, ordered, Random(0))[0].candidate
+    best = rank(POLICY, request, ordered, Random(0))[0].candidate
     assert best.load == ordered[0].load
 
 
@@ -132,14 +133,14 @@ def test_nothing_that_makes_a_candidate_worse_betters_its_place(
         "decoding": before._replace(load=load._replace(in_flight=load.in_flight + by)),
         "session": before._replace(is_session=False),
     }[term]
-    then = POLICY.rank(request, given, Random(0))
-    now = POLICY.rank(request, [*given[:chosen], worse, *given[chosen + 1 :]], Random(0))
+    then = rank(POLICY, request, given, Random(0))
+    now = rank(POLICY, request, [*given[:chosen], worse, *given[chosen + 1 :]], Random(0))
     assert place(now, before.pod) >= place(then, before.pod)
 
 
 @given(REQUESTS, candidates())
 def test_the_cost_is_the_sum_of_the_terms(request: Request, given: list[Candidate]) -> None:
-    for ranked in POLICY.rank(request, given, Random(0)):
+    for ranked in rank(POLICY, request, given, Random(0)):
         assert ranked.cost == pytest.approx(sum(value for _, value in ranked.terms))
 
 
@@ -149,7 +150,7 @@ def test_the_winner_has_never_more_in_flight_than_the_load_margin_allows(
 ) -> None:
     policy = Warmpath(load_margin=margin, load_slack=float(slack))
     mean = sum(other.load.in_flight for other in given) / len(given)
-    best = policy.rank(request, given, Random(0))[0].candidate
+    best = rank(policy, request, given, Random(0))[0].candidate
     assert best.load.in_flight <= margin * mean + slack
 
 
@@ -164,16 +165,18 @@ def test_a_prompt_that_is_on_its_way_is_worth_a_share_of_the_wait_for_it(
     wait: float, arriving: float
 ) -> None:
     there = one("there", wait=wait, prefill=0.02)._replace(arriving=arriving)
-    [ranked] = POLICY.rank(Request(1000), [there], Random(0))
+    [ranked] = rank(POLICY, Request(1000), [there], Random(0))
     assert dict(ranked.terms)["wait"] == wait - 0.25 * min(wait, arriving)
     longer = there._replace(load=there.load._replace(wait=wait + 0.1))
-    assert POLICY.rank(Request(1000), [longer], Random(0))[0].cost > ranked.cost
+    assert rank(POLICY, Request(1000), [longer], Random(0))[0].cost > ranked.cost
 
 
 def test_work_weighs_no_more_on_a_slow_rank_than_on_any_other() -> None:
     slow = one("slow", prefill=2.0)._replace(slowness=2.0)
     # At 0.9 a second counts 2 x 0.9 / 0.1 = 18 times besides. A second of work, wherever it is done.
-    ranked = POLICY.rank(Request(1000, 0.9), [slow, one("usual", wait=0.9, prefill=1.0)], Random(0))
+    ranked = rank(
+        POLICY, Request(1000, 0.9), [slow, one("usual", wait=0.9, prefill=1.0)], Random(0)
+    )
     assert [dict(other.terms)["others"] for other in ranked] == pytest.approx([18.0, 18.0])
     assert winner(slow, one("usual", wait=0.9, prefill=1.0), utilisation=0.9) == "usual"
     assert winner(slow, one("usual", wait=1.1, prefill=1.0), utilisation=0.9) == "slow"
@@ -197,7 +200,7 @@ def test_the_terms_are_what_the_docstring_says() -> None:
         Candidate("a", 0, 0, 0.4, Load(wait=1.0, waiting=3, in_flight=18)),
         one("b", 99.0)._replace(is_session=True),
     ]
-    ranked = policy.rank(Request(1000, 0.5), given, Random(0))
+    ranked = rank(policy, Request(1000, 0.5), given, Random(0))
     # Crowded: (1 + 3) / (1 + 1.5) x (1 + 15) / (1 + 7.5), and of that the root.
     assert dict(ranked[0].terms) == pytest.approx(
         {
@@ -231,7 +234,7 @@ def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
 
 
 def test_without_its_pod_a_session_pays_nowhere() -> None:
-    ranked = POLICY.rank(Request(1000), [one("a"), one("b", 1.0)], Random(0))
+    ranked = rank(POLICY, Request(1000), [one("a"), one("b", 1.0)], Random(0))
     assert all(dict(other.terms)["session"] == 0 for other in ranked)
 
 
@@ -239,7 +242,7 @@ def test_a_hot_spot_loses_to_every_rank_within_the_margin() -> None:
     # A mean of 5 and a limit of 1.5 x 5 + 16 = 23.5.
     cold = [one(f"cold-{n}", wait=5.0, prefill=3.0) for n in range(7)]
     hot = one("hot", prefill=0.02, in_flight=40)
-    ranked = POLICY.rank(Request(1000), [hot, *cold], Random(0))
+    ranked = rank(POLICY, Request(1000), [hot, *cold], Random(0))
     assert ranked[-1].candidate == hot
     assert dict(ranked[-1].terms)["hot_spot"] == pytest.approx(8.0 + 40 - 23.5)
     assert winner(hot, *cold, policy=Warmpath(load_slack=33.0)) == "hot"
@@ -252,7 +255,7 @@ def test_a_prefix_too_hot_for_one_pod_spreads_within_the_margin() -> None:
             one(pod, prefill=0.02 if flights[pod] else 5.0, in_flight=flights[pod])
             for pod in flights
         ]
-        best = POLICY.rank(Request(70_000, 0.9), given, Random(number))[0].candidate
+        best = rank(POLICY, Request(70_000, 0.9), given, Random(number))[0].candidate
         flights[best.pod] += 1
     assert sum(flights.values()) == 500
     assert max(flights.values()) <= 1.5 * 500 / 8 + 16 + 1

@@ -4,15 +4,17 @@ import re
 from dataclasses import dataclass, replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.candidate import Candidate, Load, Ranked, Request
+from scorer.candidate import Candidate, Load, Request
+from scorer.columns import Costs
 from scorer.match import Match, Span
-from scorer.order import in_order
 from scorer.policy import make_policy, policy_names
 from scorer.reason import IN_SECONDS, reason, seconds
+from tests.scorer.ranked import figures, rank, ranked
 
 TOKENS = 9000
 
@@ -74,8 +76,9 @@ def contender(
 
 def told(*contenders: Weighed, policy: str = "warmpath") -> str:
     by_name = {(one.candidate.pod, one.candidate.rank): one for one in contenders}
-    ranked = [Ranked(one.candidate, one.cost, one.terms) for one in contenders]
-    ordered = in_order(ranked, Random(0))
+    candidates = [one.candidate for one in contenders]
+    costs = Costs(np.array([one.cost for one in contenders]))
+    ordered = ranked(costs, figures(candidates), candidates, Random(0))
     return reason(
         TOKENS,
         [by_name[one.candidate.pod, one.candidate.rank] for one in ordered],
@@ -272,8 +275,10 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
 ) -> None:
     by_pod = {one.candidate.pod: one for one in contenders}
     candidates = [one.candidate for one in contenders]
-    ranked = make_policy(policy).rank(Request(TOKENS, 0.7, affinity), candidates, Random(seed))
-    weighed = [replace(by_pod[one.candidate.pod], cost=one.cost, terms=one.terms) for one in ranked]
+    ordered = rank(make_policy(policy), Request(TOKENS, 0.7, affinity), candidates, Random(seed))
+    weighed = [
+        replace(by_pod[one.candidate.pod], cost=one.cost, terms=one.terms) for one in ordered
+    ]
     sentence = reason(TOKENS, weighed, policy)
     winner = weighed[0]
     assert re.search(

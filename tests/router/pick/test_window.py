@@ -321,7 +321,7 @@ async def test_a_rank_that_is_gone_is_no_place_for_the_others(
     stand = Stand(monkeypatch, size=2)
     beside = stand.parts.choose(beside=("pod-gone", 0))[1]
     assert not beside.is_beside
-    assert beside.options == sorted(beside.options, key=lambda one: one.cost)
+    assert [*beside.options] == sorted(beside.options, key=lambda one: one.cost)
 
 
 async def test_a_decision_says_that_it_follows_its_group(monkeypatch: pytest.MonkeyPatch) -> None:

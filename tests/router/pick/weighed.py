@@ -3,15 +3,21 @@
 from collections.abc import Mapping, Sequence
 from itertools import count
 
+import numpy as np
+
 from indexer.engines.cache_groups import Group, Layout
 from indexer.trust import Level, Trust
 from router.load.rank_bookings import Booking, Work
-from router.pick.options import FewOptions, Option
-from router.pick.pending import Placed, Predicted
+from router.pick.field import field_of
+from router.pick.options import Option, Options
+from router.pick.pending import Placed
+from router.pick.predicted import Predicted
 from router.pick.weigh import Choice, Traits
 from router.pods.table import Pod
 from scorer.candidate import Candidate, Load
+from scorer.columns import Costs
 from scorer.match import Match, Span
+from tests.scorer.ranked import figures
 
 BLOCK = 16
 TOKENS = 1600
@@ -62,7 +68,21 @@ def option(
 
 def choice(*options: Option, tokens: int = TOKENS) -> Choice:
     """Return the choice of the least cost."""
-    ordered = FewOptions(sorted(options, key=lambda one: one.cost))
+    costs = Costs(
+        np.array([one.cost for one in options]),
+        tuple(
+            (name, np.array([dict(one.terms)[name] for one in options]))
+            for name, _ in options[0].terms
+        ),
+    )
+    ordered = Options(
+        field_of([one.pod for one in options]),
+        figures([one.candidate for one in options]),
+        costs,
+        sorted(range(len(options)), key=lambda place: options[place].cost),
+        matches={one.rank: one.match for one in options},
+        factors=[one.calibration for one in options],
+    )
     return Choice("warmpath", tokens, 0.5, 0.5, ordered)
 
 

@@ -1,0 +1,66 @@
+"""The predictions of a pick, which its engine's reports are compared with later."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from router.pick.options import Option, Options
+
+
+class Predicted(NamedTuple):
+    """What was expected of a candidate."""
+
+    held: int
+    """Tokens that a request would find cached."""
+    cached: int
+    """Of these, as many as were counted on."""
+    wait: float
+    """Seconds until its prefill would begin."""
+    prefill: float
+    """Seconds that it would take."""
+    factor: float = 1.0
+    """Of the rank's calibration."""
+    room: int = 0
+    """Blocks that are believed to be there at most; 0 where events tell what is."""
+    believed: int = 0
+    """Of `held`, tokens that no event has told of."""
+
+
+def predicted(option: Option, prompt_tokens: int, room: int) -> Predicted:
+    """Return what is expected of an option."""
+    candidate, tokens = option.candidate, held(option, prompt_tokens)
+    return Predicted(
+        tokens,
+        candidate.cached,
+        candidate.load.wait,
+        candidate.prefill,
+        option.calibration,
+        room,
+        max(0, tokens - option.match.known_tokens),
+    )
+
+
+def held(option: Option, prompt_tokens: int) -> int:
+    """Return the tokens that a request would find cached; the last one never is."""
+    return min(option.match.matched_tokens, max(0, prompt_tokens - 1))
+
+
+class Predictions(Mapping[tuple[str, int], Predicted]):
+    """Those of all candidates, by pod and rank: made when they are asked for, as one of them will be."""
+
+    def __init__(self, options: Options, prompt_tokens: int, room: Callable[[Option], int]) -> None:
+        """Predict of these options; `room` says how many blocks are believed to be on one at most."""
+        self._options = options
+        self._prompt_tokens = prompt_tokens
+        self._room = room
+
+    def __getitem__(self, name: tuple[str, int]) -> Predicted:
+        option = self._options.named(name)
+        if option is None:
+            raise KeyError(name)
+        return predicted(option, self._prompt_tokens, self._room(option))
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._options.names)
+
+    def __len__(self) -> int:
+        return len(self._options)

@@ -1,0 +1,62 @@
+"""A policy asked about candidates that a test has made as objects."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from scorer.candidate import Candidate, Request
+from scorer.columns import Columns, Costs
+from scorer.load_columns import columns_of
+from scorer.order import order_of
+from scorer.policy import Policy
+
+
+class Ranked(NamedTuple):
+    """A candidate, its cost, and the cost's parts."""
+
+    candidate: Candidate
+    cost: float
+    terms: tuple[tuple[str, float], ...] = ()
+
+
+def rank(
+    policy: Policy, request: Request, candidates: Sequence[Candidate], rng: Random
+) -> list[Ranked]:
+    """Return the candidates as a policy puts them, best first."""
+    columns = figures(candidates)
+    return ranked(policy.costs(request, columns, rng), columns, candidates, rng)
+
+
+def ranked(
+    costs: Costs, columns: Columns, candidates: Sequence[Candidate], rng: Random
+) -> list[Ranked]:
+    """Return the candidates by these costs, best first."""
+    return [
+        Ranked(
+            candidates[place],
+            float(costs.cost[place]),
+            tuple((name, float(term[place])) for name, term in costs.terms),
+        )
+        for place in order_of(costs, columns, rng)
+    ]
+
+
+def figures(candidates: Sequence[Candidate]) -> Columns:
+    """Return the figures of candidates; at most one of them is the session's."""
+    sessions = [place for place, one in enumerate(candidates) if one.is_session]
+
+    def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([getattr(one, name) for one in candidates], dtype=np.float64)
+
+    return Columns(
+        [(one.pod, one.rank) for one in candidates],
+        columns_of([one.load for one in candidates]),
+        cached=column("cached"),
+        prefill=column("prefill"),
+        slowness=column("slowness"),
+        arriving=column("arriving"),
+        known_tokens=column("known_tokens"),
+        session=sessions[0] if sessions else None,
+    )
