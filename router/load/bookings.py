@@ -12,7 +12,7 @@ gateway does not, or answers do not stream) only the prediction tells when a pre
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -212,14 +212,6 @@ class Bookings:
         now = self.expire(now)
         book = self._ranks.get((pod, rank))
         return IDLE if book is None else book.load(now, self._head_floor)
-
-    def waits(self, ranks: Iterable[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
-        """Return each rank's wait and the rest of its load (`RankBook.wait_and_rest`), in this order."""
-        now, books, floor = self.expire(now), self._ranks, self._head_floor
-        return [
-            (0.0, IDLE) if (book := books.get(name)) is None else book.wait_and_rest(now, floor)
-            for name in ranks
-        ]
 
     def ranks(self) -> Mapping[tuple[str, int], RankBook]:
         """Return what is booked, by pod and rank, to be read only."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from router.load.engine_metrics import Observed
 from router.load.other_routers import OthersBook
@@ -26,6 +26,9 @@ class Typical:
     nanoseconds: int = round(PrefillModel().seconds(UNKNOWN_TOKENS, 0) * NANOSECONDS)
     uncached_tokens: int = UNKNOWN_TOKENS
     prompt_tokens: int = UNKNOWN_TOKENS
+
+
+UNKNOWN = Typical()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,7 @@ class Seen:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(NamedTuple):
     """A rank's load as it is now, but for the passing of time, and what it was made of."""
 
     book: RankBook
@@ -115,7 +117,7 @@ def seen_beside(book: RankBook, observed: Observed, source: Source) -> Seen:
         source,
         foreign,
         foreign_waiting,
-        _typical(book) if foreign or foreign_waiting else Typical(),
+        _typical(book) if foreign or foreign_waiting else UNKNOWN,
     )
 
 
@@ -123,7 +125,7 @@ def _typical(book: RankBook) -> Typical:
     """Return the mean of our own requests there: those that wait, or else those that run."""
     works = [booking.work for booking in (book.waiting or book.in_flight).values()]
     if not works:
-        return Typical()
+        return UNKNOWN
     return Typical(
         sum(work.nanoseconds for work in works) // len(works),
         sum(work.uncached for work in works) // len(works),
@@ -136,7 +138,7 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
     lost = 0
     rest = others
     unknown = unknown_waiting = 0
-    typical, queue, kv_usage = Typical(), 0, 0.0
+    typical, queue, kv_usage = UNKNOWN, 0, 0.0
     if seen is not None:
         lost, ours_lost = _lost(book, others, seen.observed, slack)
         rest = others.without(lost - ours_lost)

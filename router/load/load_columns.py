@@ -83,6 +83,17 @@ class KeptColumns:
         if row is not None:
             self._is_changed[row] = True
 
+    def renew(self, name: Name, now: float) -> None:
+        """Make a rank's load anew before it is asked for."""
+        row = self._row_of.get(name)
+        if row is None:
+            return
+        standing = self._standing(name, now)
+        seen_at = standing.seen_at
+        self._figures[:, row] = _row(standing)
+        self._is_fresh[row] = seen_at is not None and -self._slack <= now - seen_at <= self._stale
+        self._is_changed[row] = False
+
     def columns(self, names: Sequence[Name], now: float, waited: float) -> LoadColumns:
         """Return the loads of these ranks. `waited` is the time until which heads were computed."""
         rows = self._rows(names)
@@ -113,8 +124,8 @@ class KeptColumns:
         return waits
 
     def _renew(self, rows: NDArray[np.intp], now: float) -> None:
-        names = [*self._row_of]
-        made = [_row(self._standing(names[row], now)) for row in rows.tolist()]
+        name_of = [*self._row_of]
+        made = [_row(self._standing(name_of[row], now)) for row in rows.tolist()]
         self._figures[:, rows] = np.array(made, dtype=np.float64).T
         self._is_fresh[rows] = self._counts(rows, now)
         self._is_changed[rows] = False

@@ -109,8 +109,6 @@ class RankBook:
 
     __slots__ = (
         "_head",
-        "_load",
-        "_rest",
         "_told",
         "context_tokens",
         "free_since",
@@ -141,8 +139,6 @@ class RankBook:
         self.uncached_tokens = 0
         self.prompt_tokens = 0
         self.context_tokens = 0
-        self._load: Load | None = None
-        self._rest: Load | None = None
         self._head: Head | None = None
 
     def place(self, booking: Booking) -> None:
@@ -171,9 +167,9 @@ class RankBook:
         return True
 
     def changed(self) -> None:
-        """Take note that loads of before are not those of now."""
+        """Take note that the load of before is not that of now."""
         self.version += 1
-        self._load = self._rest = self._head = None
+        self._head = None
         self._told()
 
     def picked(self, number: int) -> None:
@@ -205,41 +201,17 @@ class RankBook:
 
     def load(self, now: float, floor: float) -> Load:
         """Return the rank's load."""
-        if self._load is not None:
-            return self._load
-        if not self.in_flight and not self.last_pick:
-            return IDLE
-        head = self.head()
-        load = self._load_with(wait(self.nanoseconds, head, self.free_since, now, floor))
+        load, head = self.rest(), self.head()
         if head is None:
-            # Only a head depends on the time.
-            self._load = load
-        return load
-
-    def wait_and_rest(self, now: float, floor: float) -> tuple[float, Load]:
-        """Return the load's wait, and a load that is the rank's in everything else.
-
-        That one is kept for as long as nothing changes but the time.
-        """
-        rest = self.rest()
-        if not self.waiting:
-            return rest[0], rest
-        return wait(self.nanoseconds, self.head(), self.free_since, now, floor), rest
+            return load
+        return load._replace(wait=wait(self.nanoseconds, head, self.free_since, now, floor))
 
     def rest(self) -> Load:
-        """Return the rank's load with a wait that leaves out what the head has had.
-
-        It is kept for as long as nothing changes but the time.
-        """
-        if self._rest is None:
-            if not self.in_flight and not self.last_pick:
-                return IDLE
-            self._rest = self._load_with(self.nanoseconds / NANOSECONDS)
-        return self._rest
-
-    def _load_with(self, seconds: float) -> Load:
+        """Return the rank's load with a wait that leaves out what the head has had."""
+        if not self.in_flight and not self.last_pick:
+            return IDLE
         return Load(
-            wait=seconds,
+            wait=self.nanoseconds / NANOSECONDS,
             waiting=len(self.waiting),
             in_flight=len(self.in_flight),
             waiting_uncached_tokens=self.uncached_tokens,

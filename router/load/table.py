@@ -33,9 +33,6 @@ NOTHING = RankBook()
 class Others(Protocol):
     """Other routers' bookings (`router.peers.received`)."""
 
-    def anywhere(self, now: float) -> bool:
-        """Whether any are known."""
-
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
         """Return those on a rank; the same object for as long as nothing else was told."""
 
@@ -94,6 +91,9 @@ class LoadTable:
         if kept is None or observed.at >= kept.observed.at:
             self._seen[name] = seen_beside(self._book(name), observed, source)
             self._kept.changed(name)
+            if self._others is None:
+                # Observations come one by one; the pick that follows thousands finds all done.
+                self._kept.renew(name, observed.at)
 
     def heard(self, now: float) -> None:
         """Take note that other routers have told anew: what they booked explains what was seen."""
@@ -150,39 +150,6 @@ class LoadTable:
             seen_at,
         )
 
-    def waits(self, ranks: Sequence[tuple[str, int]], now: float) -> list[tuple[float, Load]]:
-        """Return each rank's wait, and a load that is the rank's in everything else, in the order given.
-
-        So less is made anew than by `loads`.
-        """
-        if not self._seen and (self._others is None or not self._others.anywhere(now)):
-            return self._bookings.waits(ranks, now)
-        self._bookings.expire(now)
-        found = self._all_found(ranks, now)
-        uncorrected = [name for name, one in zip(ranks, found, strict=True) if one is None]
-        booked = iter(self._bookings.waits(uncorrected, now))
-        return [next(booked) if one is None else (self._wait(one, now), one.load) for one in found]
-
-    def _all_found(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Correction | None]:
-        """Return `_found` of each rank; mostly nothing has changed, which one loop finds soonest."""
-        if self._others is not None:
-            return [self._found(name, now) for name in ranks]
-        books, seen_of, kept_of = self._bookings.ranks(), self._seen.get, self._corrections.get
-        slack, stale = self._slack, self._stale
-        found: list[Correction | None] = []
-        for name in ranks:
-            kept, seen = kept_of(name), seen_of(name)
-            if (
-                kept is not None
-                and seen is not None
-                and -slack <= now - seen.observed.at <= stale
-                and kept.is_of(books.get(name, NOTHING), NOBODY, seen)
-            ):
-                found.append(kept)
-            else:
-                found.append(self._found(name, now))
-        return found
-
     def _found(self, name: tuple[str, int], now: float) -> Correction | None:
         """Return what corrects a rank's bookings; None where nothing does."""
         others = self._told(name, now)
@@ -190,12 +157,6 @@ class LoadTable:
         if seen is None and others is NOBODY:
             return None
         return self._correction(name, others, seen)
-
-    def _wait(self, found: Correction, now: float) -> float:
-        if found.head is None:
-            return found.load.wait
-        floor = self._bookings.head_floor
-        return wait(found.nanoseconds, found.head, found.free_since, now, floor)
 
     def explain(self, pod: str, rank: int, now: float) -> list[Part]:
         """Return what a rank's load is made of, who said so and how long ago."""

@@ -99,11 +99,6 @@ class ToldBookings:
 
     # What counts
 
-    def anywhere(self, now: float) -> bool:
-        """Whether any router has told what it booked, and lately."""
-        self._stay_fresh(now)
-        return bool(self._peers)
-
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
         """Return what others have booked on a rank; the same object until anything is told anew."""
         self._stay_fresh(now)

@@ -121,10 +121,10 @@ def test_figures_that_no_float_has_are_rounded_once(tokens: list[int], passed: f
 class World:
     """A router's loads, and what two other routers told of theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares: bool) -> None:
         self.bookings = new_bookings()
         self.told = ToldBookings("0" * 12, gone=lambda _: None)
-        self.table = LoadTable(self.bookings, STALE, others=self.told)
+        self.table = LoadTable(self.bookings, STALE, others=self.told if shares else None)
 
 
 PODS = st.sampled_from("pqr")
@@ -136,9 +136,15 @@ NAMES = [(pod, rank) for pod in "pqr" for rank in range(2)]
 class AnyNews(RuleBasedStateMachine):
     """Two routers to which the same happens: one is asked for loads, and one for columns."""
 
+    SHARES = True
+    """Whether they take note of what others tell."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.by_loads, self.by_columns = self.worlds = World(), World()
+        self.by_loads, self.by_columns = self.worlds = (
+            World(shares=self.SHARES),
+            World(shares=self.SHARES),
+        )
         self.elsewhere = {router: new_bookings() for router in ("1" * 12, "2" * 12)}
         self.ids: list[str] = []
         self.number = 0
@@ -270,5 +276,14 @@ class AnyNews(RuleBasedStateMachine):
         self.columns_are_the_loads(NAMES)
 
 
-AnyNews.TestCase.settings = settings(max_examples=examples(150), deadline=None)
+class OwnNews(AnyNews):
+    """Two routers that share nothing with others: what is observed is reckoned at once."""
+
+    SHARES = False
+
+
+AnyNews.TestCase.settings = OwnNews.TestCase.settings = settings(
+    max_examples=examples(150), deadline=None
+)
 TestAnyNews = AnyNews.TestCase
+TestOwnNews = OwnNews.TestCase
