@@ -1,7 +1,8 @@
 """Loads as columns: an array for each figure of `scorer.candidate.Load`, by the same name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +26,34 @@ class LoadColumns:
     kv_usage: Column
     last_pick: Column
 
-    def at(self, place: int) -> Load:
-        """Return one rank's load."""
-        return Load(
-            float(self.wait[place]),
-            int(self.waiting[place]),
-            int(self.in_flight[place]),
-            int(self.waiting_uncached_tokens[place]),
-            int(self.waiting_prompt_tokens[place]),
-            int(self.context_tokens[place]),
-            int(self.queue[place]),
-            float(self.kv_usage[place]),
-            int(self.last_pick[place]),
-        )
+    def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
+        """Yield the loads of the ranks at these places."""
+        figures = [getattr(self, name).take(places) for name in Load._fields]
+        for (
+            wait,
+            waiting,
+            in_flight,
+            uncached,
+            prompt,
+            context,
+            queue,
+            kv_usage,
+            last_pick,
+        ) in np.array(figures).T.tolist():
+            yield Load(
+                wait,
+                int(waiting),
+                int(in_flight),
+                int(uncached),
+                int(prompt),
+                int(context),
+                int(queue),
+                kv_usage,
+                int(last_pick),
+            )
 
 
 def columns_of(loads: Sequence[Load]) -> LoadColumns:
     """Return the figures of these loads, in this order."""
-    rows = np.array(loads, dtype=np.float64).reshape(len(loads), len(Load._fields))
-    return LoadColumns(*np.ascontiguousarray(rows.T))
+    figures = np.fromiter(chain.from_iterable(loads), np.float64)
+    return LoadColumns(*np.ascontiguousarray(figures.reshape(len(loads), len(Load._fields)).T))

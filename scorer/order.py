@@ -4,6 +4,7 @@ The least cost first; among equal costs fewer requests in flight, then more toke
 drawn at random. Never the order in which candidates were given.
 """
 
+import math
 from collections.abc import Sequence
 from random import Random
 
@@ -29,3 +30,9 @@ def rounded(cost: Column) -> Column:
     mantissa, exponent = np.frexp(cost)
     found: Column = np.ldexp(np.rint(np.ldexp(mantissa, DIGITS)), exponent - DIGITS)
     return found
+
+
+def rounded_one(cost: float) -> float:
+    """Return one cost as `rounded` does."""
+    mantissa, exponent = math.frexp(cost)
+    return math.ldexp(round(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)

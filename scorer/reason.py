@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from scorer.candidate import Candidate
 from scorer.match import Match
-from scorer.order import rounded
+from scorer.order import rounded_one
 
 IN_SECONDS = frozenset({"warmpath", "study-mix", "overlap-time"})
 """The policies whose cost is in seconds; of others only their own terms can be told."""
@@ -144,7 +142,7 @@ class _Reason:
         found = min(charged, key=lambda one: _without(one, term))
         return (
             found
-            if _rounded(_without(found, term)) < _rounded(_without(self._best, term))
+            if rounded_one(_without(found, term)) < rounded_one(_without(self._best, term))
             else None
         )
 
@@ -252,11 +250,7 @@ def _dearest(best: Contender, other: Contender) -> str:
 
 
 def _is_tie(best: Contender, other: Contender) -> bool:
-    return _rounded(best.cost) == _rounded(other.cost)
-
-
-def _rounded(cost: float) -> float:
-    return float(rounded(np.array(cost)))
+    return rounded_one(best.cost) == rounded_one(other.cost)
 
 
 def _tie_rule(best: Contender, other: Contender) -> str:

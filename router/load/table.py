@@ -24,7 +24,10 @@ from router.load.load_columns import KeptColumns, Standing
 from router.load.other_routers import NOBODY, OthersBook
 from router.load.rank_bookings import RankBook, wait
 from scorer.candidate import Load
-from scorer.load_columns import LoadColumns
+from scorer.load_columns import LoadColumns, columns_of
+
+FEW = 32
+"""Ranks of which the loads are made sooner one by one than looked up among those that are kept."""
 
 NOTHING = RankBook()
 """What is booked where nothing is."""
@@ -125,6 +128,8 @@ class LoadTable:
 
     def columns(self, ranks: Sequence[tuple[str, int]], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
+        if len(ranks) < FEW:
+            return columns_of(self.loads(ranks, now))
         waited = self._bookings.expire(now)
         version = 0 if self._others is None else self._others.version(now)
         if self._others is not None and version != self._others_version:

@@ -1,6 +1,6 @@
 """The candidates of a pick as they were weighed, best first: columns, and an object for whoever asks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -65,7 +65,7 @@ class Options(Sequence[Option]):
     def __getitem__(self, at: slice) -> list[Option]: ...
     def __getitem__(self, at: int | slice) -> Option | list[Option]:
         if isinstance(at, slice):
-            return [self._option(place) for place in self._order[at]]
+            return self._all_of(self._order[at])
         return self._option(self._order[at])
 
     @property
@@ -83,10 +83,11 @@ class Options(Sequence[Option]):
         place = self._field.places.get(name)
         return None if place is None else self._option(place)
 
-    def put_first(self, name: tuple[str, int]) -> None:
-        """Put a candidate before all others, if it is one."""
-        first = self._field.places.get(name)
+    def put_first(self, name: tuple[str, int]) -> bool:
+        """Put a candidate before all others; False where it was there, or is none."""
+        first, best = self._field.places.get(name), self._order[0]
         self._order = sorted(self._order, key=lambda place: place != first)
+        return self._order[0] != best
 
     def warmest(self) -> Option:
         """Return the one that holds most of the prompt, known or believed."""
@@ -106,7 +107,7 @@ class Options(Sequence[Option]):
                 if len(charged):
                     without = self._costs.cost[charged] - term[charged]
                     places.add(int(charged[without.argmin()]))
-        return [self._option(place) for place in self._order if place in places]
+        return self._all_of([place for place in self._order if place in places])
 
     @property
     def has_ranks(self) -> bool:
@@ -114,33 +115,53 @@ class Options(Sequence[Option]):
         return self._field.has_ranks
 
     def _option(self, place: int) -> Option:
-        made = self._made.get(place)
-        if made is None:
-            made = self._made[place] = self._make(place)
-        return made
+        [option] = self._all_of([place])
+        return option
 
-    def _make(self, place: int) -> Option:
+    def _all_of(self, places: Sequence[int]) -> list[Option]:
+        made = self._made
+        missing = [place for place in places if place not in made]
+        if missing:
+            made.update(zip(missing, self._make(missing), strict=True))
+        return [made[place] for place in places]
+
+    def _make(self, places: Sequence[int]) -> Iterator[Option]:
         field, columns, costs = self._field, self._columns, self._costs
-        rank = field.ranks[place]
-        return Option(
-            field.pods[place],
-            rank,
-            self._matches.get(rank, NOTHING),
-            rank.trust,
-            Candidate(
-                *field.names[place],
-                int(columns.cached[place]),
-                float(columns.prefill[place]),
-                columns.load.at(place),
-                int(columns.known_tokens[place]),
-                place == columns.session,
-                float(columns.slowness[place]),
-                float(columns.arriving[place]),
-            ),
-            float(costs.cost[place]),
-            tuple((name, float(term[place])) for name, term in costs.terms),
-            self._factors[place],
-        )
+        names = [name for name, _ in costs.terms]
+        figures = [
+            columns.cached,
+            columns.prefill,
+            columns.known_tokens,
+            columns.slowness,
+            columns.arriving,
+            costs.cost,
+            *(term for _, term in costs.terms),
+        ]
+        # One look at all figures takes less time than one at each.
+        at = np.array(places)
+        rows = np.array([column.take(at) for column in figures]).T.tolist()
+        for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
+            cached, prefill, known_tokens, slowness, arriving, cost, *terms = row
+            rank = field.ranks[place]
+            yield Option(
+                field.pods[place],
+                rank,
+                self._matches.get(rank, NOTHING),
+                rank.trust,
+                Candidate(
+                    *field.names[place],
+                    int(cached),
+                    prefill,
+                    load,
+                    int(known_tokens),
+                    place == columns.session,
+                    slowness,
+                    arriving,
+                ),
+                cost,
+                tuple(zip(names, terms, strict=True)),
+                self._factors[place],
+            )
 
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:
         """Return the place of the one whose match has most tokens, the best of those."""

@@ -144,17 +144,16 @@ class Picker:
         self._release(ask.booking_id, now)
         choice = self._weigher.weigh(ask, now)
         self._weigher.see(ask.prompt.model, choice.busy, now)
-        best = choice.options[0]
-        where = best.pod.id, best.rank.number
         options, tokens = choice.options, choice.prompt_tokens
-        predictions: Mapping[tuple[str, int], Predicted] = Predictions(options, tokens, self._room)
-        ranks = options.ranks
-        if not ask.shadow:
-            kept = options[:MOST_FALLBACKS]
+        kept = options[:MOST_FALLBACKS]
+        where = kept[0].candidate[:2]
+        predictions: Mapping[tuple[str, int], Predicted]
+        if ask.shadow:
+            ranks, predictions = options.ranks, Predictions(options, tokens, self._room)
+        else:
             ranks = [one.rank for one in kept]
             predictions = {
-                (one.pod.id, one.rank.number): predicted(one, tokens, self._room(one))
-                for one in kept
+                one.candidate[:2]: predicted(one, tokens, self._room(one)) for one in kept
             }
         self._picks += 1
         placed = Placed(

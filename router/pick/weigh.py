@@ -15,7 +15,6 @@ from random import Random
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from indexer.rank import Rank
 from indexer.trust import Level
@@ -30,7 +29,7 @@ from router.pods.table import Pod
 from scorer.candidate import Request
 from scorer.columns import Columns
 from scorer.decode import decode_costs
-from scorer.load_columns import LoadColumns
+from scorer.load_columns import Column, LoadColumns
 from scorer.match import Match
 from scorer.order import order_of
 from scorer.policy import Policy, make_policy
@@ -174,9 +173,6 @@ class Weigher:
         decode: Sequence[Option] = ()
         if decoding is not None:
             decode = self._options(weighing, decoding, self._loads.columns(decoding.names, now))
-        best = options[0]
-        if ask.beside is not None:
-            options.put_first(ask.beside)
         return Choice(
             policy=ask.policy or self._usual,
             prompt_tokens=ask.tokens,
@@ -184,7 +180,7 @@ class Weigher:
             busy=busy,
             options=options,
             decode=decode,
-            is_beside=options[0] is not best,
+            is_beside=ask.beside is not None and options.put_first(ask.beside),
         )
 
     def see(self, model: str, busy: float, now: float) -> None:
@@ -247,26 +243,23 @@ class Weigher:
 
     def _warmths(
         self, field: Field, matches: Mapping[Rank, Match], tokens: int
-    ) -> NDArray[np.float64]:
-        """Return rows: the figures of `Warmth`, by its names' order, of each rank."""
+    ) -> tuple[Column, Column, Column]:
+        """Return the figures of `Warmth`, in its order, of each rank."""
         # A rank without a match has nothing cached, whatever its trust is.
         cold = warmth(NOTHING, Level.EXACT, tokens, self._prefill)
-        rows = np.empty((len(field.ranks), len(cold)))
-        rows[:] = cold
+        number = len(field.ranks)
+        cached, prefill = np.full(number, float(cold.cached)), np.full(number, cold.prefill)
+        arriving = np.full(number, cold.arriving)
         # Many ranks hold the same of a prompt, and have one match.
         warm_of: dict[tuple[int, Level], Warmth] = {}
-        places, warm = [], []
         for rank, match in matches.items():
             place = field.place_of.get(rank)
             if place is not None:
                 kind = id(match), rank.trust.level
                 if kind not in warm_of:
                     warm_of[kind] = warmth(match, kind[1], tokens, self._prefill)
-                places.append(place)
-                warm.append(warm_of[kind])
-        if places:
-            rows[places] = warm
-        return np.ascontiguousarray(rows.T)
+                cached[place], prefill[place], arriving[place] = warm_of[kind]
+        return cached, prefill, arriving
 
 
 class _Weighing(NamedTuple):

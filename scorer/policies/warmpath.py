@@ -62,7 +62,8 @@ class Warmpath:
         rho = min(request.utilisation, HIGHEST_UTILISATION)
         weight = self.kappa * rho / (1 - rho)
         load, in_flight = columns.load, columns.load.in_flight
-        mean, mean_waiting = float(in_flight.mean()), float(load.waiting.mean())
+        number = len(columns.names)
+        mean, mean_waiting = float(in_flight.sum()) / number, float(load.waiting.sum()) / number
         usual = (1 + mean_waiting) * (1 + max(0.0, mean - mean_waiting))
         limit = self.load_margin * mean + self.load_slack
 

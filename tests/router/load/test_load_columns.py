@@ -1,10 +1,11 @@
 """Columns are the loads to the last bit, whatever happened since they were asked for last."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -21,6 +22,14 @@ from tests.examples import examples
 STALE = 5.0
 FAR = 1 << 62
 """Tokens that no float has to the last one."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few() -> Iterator[None]:
+    """Let columns be kept of a few ranks, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("router.load.table.FEW", 1)
+        yield
 
 
 def new_bookings(most: int = 5) -> Bookings:
