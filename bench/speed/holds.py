@@ -102,6 +102,11 @@ def _calls() -> list[tuple[str, str, Callable[[int], Any]]]:
         ("Pick by least-load", "Pick", asks(policy="least-load")),
         ("Pick of a chat of 8 MB of escapes", "Pick", lambda _: pb.PickRequest(prompt=chat)),
         ("Explain", "Explain", lambda call: pb.ExplainRequest(prompt=prompts[call % PROMPTS])),
+        (
+            "Report with every rank's load",
+            "Report",
+            lambda _: pb.ReportRequest(booking_id="a", event=pb.ReportRequest.FAILED, loads=loads),
+        ),
         ("ListPods", "ListPods", lambda _: pb.ListPodsRequest()),
         ("ListDecisions", "ListDecisions", lambda _: pb.ListDecisionsRequest()),
         ("Diagnose", "Diagnose", lambda _: pb.DiagnoseRequest()),

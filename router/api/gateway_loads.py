@@ -1,5 +1,6 @@
 """What gateways say of ranks' loads in their requests: checked, and taken note of."""
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 
@@ -12,11 +13,15 @@ from router.turns import in_turns
 
 AT_ONCE = 64
 """Loads that are taken note of without a pause: about two milliseconds' work."""
+CHECKED_AT_ONCE = 1024
+"""Loads that are checked without a pause: about a millisecond's work."""
 
 
-def check_loads(loads: Sequence[pb.PodLoad]) -> None:
-    """Raise BadRequestError where a load is impossible."""
-    for position, one in enumerate(loads):
+async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
+    """Raise BadRequestError where a load is impossible; in turns with others where they are many."""
+    position = -1
+    async for one in in_turns(loads, CHECKED_AT_ONCE):
+        position += 1
         if not 0 <= one.kv_usage <= 1:
             raise BadRequestError(f"loads[{position}].kv_usage", f"is {one.kv_usage}, not 0 to 1")
         if not 0 <= one.age < math.inf:
@@ -33,19 +38,15 @@ class GatewayLoads:
         self._loads = loads
         self._clock = clock
 
-    def observe(self, loads: Sequence[pb.PodLoad]) -> None:
-        """Take note of loads at once."""
-        now = self._clock()
-        for one in loads:
-            self._observe(one, now)
-
-    async def observe_in_turns(self, loads: Sequence[pb.PodLoad]) -> None:
-        """Take note of loads; where they are many, others have their turn in between."""
+    async def observe(self, loads: Sequence[pb.PodLoad]) -> None:
+        """Take note of loads; where they are many, others have their turn in between and behind."""
         now = self._clock()
         async for one in in_turns(loads, AT_ONCE):
             if self._observe(one, now):
                 # What is made of it is kept: the pick that follows need not make it of all at once.
                 self._loads.load(one.pod, one.rank, self._clock())
+        if len(loads) > AT_ONCE:
+            await asyncio.sleep(0)
 
     def _observe(self, one: pb.PodLoad, now: float) -> bool:
         """Return whether the rank is known."""

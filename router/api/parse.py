@@ -1,5 +1,6 @@
 """Requests, from bytes to messages; bytes that are no message are refused by the field."""
 
+import asyncio
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -14,11 +15,24 @@ Parsed = TypeVar("Parsed", bound=Message)
 
 BYTES = 2
 """The wire type of texts and messages."""
+LARGE_BYTES = 16 << 10
+"""Past it a request may hold so much that to parse and to answer it take a step each."""
 
 
-def parse(kind: type[Parsed], raw: bytes) -> Parsed:
-    """Parse a request. Raises BadRequestError where it is none, or a list in it is too long."""
-    check_entries(raw, kind.DESCRIPTOR)
+async def parse(kind: type[Parsed], raw: bytes) -> Parsed:
+    """Parse a request; a large one takes turns with others.
+
+    Raises BadRequestError where it is none, or a list in it is too long.
+    """
+    for _ in check_entries(raw, kind.DESCRIPTOR):
+        await asyncio.sleep(0)
+    parsed = _parsed(kind, raw)
+    if len(raw) > LARGE_BYTES:
+        await asyncio.sleep(0)
+    return parsed
+
+
+def _parsed(kind: type[Parsed], raw: bytes) -> Parsed:
     try:
         return kind.FromString(raw)
     except DecodeError as error:

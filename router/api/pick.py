@@ -1,5 +1,6 @@
 """Answers to what concerns picks: Pick, Report, Explain, ListDecisions, Diagnose. No sockets."""
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,12 @@ from router.load.table import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.peers import booking_id
 from router.peers.exchange import PeerBookings
-from router.pick.candidate_message import candidate_message, candidate_messages, source_message
+from router.pick.candidate_message import (
+    AT_ONCE,
+    candidate_message,
+    candidate_messages,
+    source_message,
+)
 from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow
 from router.pick.picker import Picker
@@ -103,9 +109,9 @@ class PickAnswerer:
         _check_name(name)
         if booking_id.router_of(name):
             raise BadRequestError("booking_id", "has the form of the router's own names")
-        check_loads(request.loads)
+        await check_loads(request.loads)
         with self._underway.pick(name):
-            await self._gateways.observe_in_turns(request.loads)
+            await self._gateways.observe(request.loads)
             ask = await self._ask(request, timeout, patience)
             ask = replace(ask, shadow=request.shadow, booking_id=name)
             placed, choice = await self._choose(ask)
@@ -145,8 +151,8 @@ class PickAnswerer:
         self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
-        check_loads(request.loads)
-        await self._gateways.observe_in_turns(request.loads)
+        await check_loads(request.loads)
+        await self._gateways.observe(request.loads)
         ask = await self._ask(request, timeout, patience)
         now = self._clock()
         try:
@@ -165,24 +171,26 @@ class PickAnswerer:
             (response.candidates, choice.options),
             (response.decode_candidates, choice.decode),
         ):
-            told.extend(
-                await candidate_messages(
-                    options,
-                    self._wall_offset,
-                    lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
-                )
-            )
+            async for some in candidate_messages(
+                options,
+                self._wall_offset,
+                lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
+            ):
+                # To copy all of them in at once would take as long as to make them.
+                told.extend(some)
+        if len(response.candidates) > AT_ONCE:
+            await asyncio.sleep(0)
         if choice.source is not None:
             response.source.CopyFrom(source_message(choice.source))
         return response
 
-    def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         """Answer Report."""
         if not request.booking_id:
             raise BadRequestError("booking_id", "is missing")
         _check_name(request.booking_id)
-        check_loads(request.loads)
-        self._gateways.observe(request.loads)
+        await check_loads(request.loads)
+        await self._gateways.observe(request.loads)
         self._check_report(request)
         now = self._clock()
         known = self._reported(request, now)

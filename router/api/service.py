@@ -107,7 +107,7 @@ class RouterService:
         async def answer() -> bytes:
             left = _left(context)
             timeout = min(self._tokenize_seconds, left)
-            return await self._score(parse(wire.ScoreRequest, request), timeout, left)
+            return await self._score(await parse(wire.ScoreRequest, request), timeout, left)
 
         return await self._answer("Score", answer)
 
@@ -135,7 +135,7 @@ class RouterService:
             try:
                 async for raw in self._drain.each(request_iterator):
                     try:
-                        request = parse(wire.ScoreRequest, raw)
+                        request = await parse(wire.ScoreRequest, raw)
                     except BadRequestError as error:
                         await write(self._refusal(0, error, 0.0))
                         continue
@@ -161,7 +161,8 @@ class RouterService:
         async def answer() -> None:
             left = _left(context)
             timeout = min(self._tokenize_seconds, left)
-            async with self._picks.pick(parse(pb.PickRequest, request), timeout, left) as response:
+            asked = await parse(pb.PickRequest, request)
+            async with self._picks.pick(asked, timeout, left) as response:
                 await _write(context, response.SerializeToString())
 
         await self._answer("Pick", answer)
@@ -195,7 +196,8 @@ class RouterService:
         async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             async def reply() -> bytes:
                 left = _left(context)
-                told = answer(parse(asked, request), min(self._tokenize_seconds, left), left)
+                parsed = await parse(asked, request)
+                told = answer(parsed, min(self._tokenize_seconds, left), left)
                 return (told if isinstance(told, Message) else await told).SerializeToString()
 
             return await self._answer(name, reply)

@@ -94,7 +94,7 @@ def requests(runner: asyncio.Runner) -> Target:
 def as_protobuf(data: bytes) -> None:
     """Hold what is read of a Score's bytes against protobuf's reading."""
     try:
-        found = parse(wire.ScoreRequest, data)
+        found = asyncio.run(parse(wire.ScoreRequest, data))
         ids = listed_ids(found.prompt.token_ids, "prompt.token_ids")
     except BadRequestError:
         return

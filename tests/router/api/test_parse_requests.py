@@ -41,9 +41,11 @@ def field(number: int, content: bytes) -> bytes:
         (b"\xff" * 20, pb.PickRequest, ("request", "is no PickRequest")),
     ],
 )
-def test_a_text_that_is_none_is_named(raw: bytes, kind: type, expected: tuple[str, str]) -> None:
+async def test_a_text_that_is_none_is_named(
+    raw: bytes, kind: type, expected: tuple[str, str]
+) -> None:
     with pytest.raises(BadRequestError) as refused:
-        parse(kind, raw)
+        await parse(kind, raw)
     assert str(refused.value) == ": ".join(expected)
 
 

@@ -1,16 +1,21 @@
 """A call that goes over very much lets others have their turn, however large the fleet is."""
 
 import asyncio
-from collections.abc import Coroutine
-from types import SimpleNamespace
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.candidate_message import AT_ONCE
+from router.pick.group_window import GroupWindow
 from router.pods.table import PodTable
+from router.prompt.bad_request import BadRequestError
 from router.prompt.reader import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from tests.router.pick.picker_parts import Parts
@@ -43,7 +48,7 @@ class Fleet:
             pods,
             self.parts.ingest,
             picker=self.parts.picker,
-            window=SimpleNamespace(choose=None),  # type: ignore[arg-type]
+            window=GroupWindow(self.parts.picker, seconds=0.0, size=1, clock=lambda: 0.0),
             loads=self.parts.loads,
             decisions=self.decisions,
             attribution=Attribution(),
@@ -104,3 +109,89 @@ def test_who_tells_the_loads_of_all_ranks_gives_turns() -> None:
     assert turns - without >= PODS // 128
     assert fleet.parts.loads._corrections.keys() == {(one.pod, 0) for one in loads}
     fleet.parts.loads.check()
+
+
+class Work:
+    """Counts what each step of a call does, by the method that does it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._done: Counter[str] = Counter()
+
+    def count(self, owner: Any, name: str) -> None:
+        method: Callable[..., Any] = getattr(owner, name)
+
+        def counted(*args: Any, **fields: Any) -> Any:
+            self._done[name] += 1
+            return method(*args, **fields)
+
+        self._patch.setattr(owner, name, counted)
+
+    def steps(self, call: Coroutine[Any, Any, Any]) -> list[dict[str, int]]:
+        """Return what each step of a call did."""
+
+        async def run() -> list[dict[str, int]]:
+            steps = []
+            is_over = False
+            while not is_over:
+                self._done.clear()
+                try:
+                    call.send(None)
+                except StopIteration:
+                    is_over = True
+                steps.append(dict(self._done))
+            return steps
+
+        return asyncio.run(run())
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+LOADS = [pb.PodLoad(pod=f"pod-{number}", running=number) for number in range(PODS)]
+
+
+def test_explain_weighs_in_one_step_and_tells_some_candidates_in_each_that_follows(
+    work: Work,
+) -> None:
+    fleet = Fleet()
+    work.count(fleet.parts.picker, "weigh")
+    work.count(fleet.parts.loads, "explain")
+    asked = pb.ExplainRequest(prompt=pb.Prompt(model="m"))
+    steps = [one for one in work.steps(fleet.picks.explain(asked, 0.0)) if one]
+    assert steps[0] == {"weigh": 1}
+    assert sum(one["explain"] for one in steps[1:]) == PODS
+    assert max(one["explain"] for one in steps[1:]) <= AT_ONCE
+
+
+@pytest.mark.parametrize("method", ["pick", "report"])
+def test_loads_of_all_ranks_are_taken_note_of_in_steps_before_the_one_that_answers(
+    work: Work, method: str
+) -> None:
+    fleet = Fleet()
+    work.count(fleet.parts.loads, "observe")
+    work.count(fleet.parts.picker, "reserve")
+    work.count(fleet.parts.picker, "ended")
+
+    async def pick() -> None:
+        async with fleet.picks.pick(pb.PickRequest(prompt=pb.Prompt(model="m"), loads=LOADS), 0.0):
+            pass
+
+    report = pb.ReportRequest(booking_id="x", event=pb.ReportRequest.FAILED, loads=LOADS)
+    call = pick() if method == "pick" else fleet.picks.report(report)
+    steps = [one for one in work.steps(call) if one]
+    answers = "reserve" if method == "pick" else "ended"
+    assert steps[-1] == {answers: 1}
+    assert sum(one["observe"] for one in steps[:-1]) == PODS
+    assert max(one["observe"] for one in steps[:-1]) <= AT_ONCE
+
+
+def test_impossible_loads_are_refused_before_any_is_taken_note_of() -> None:
+    fleet = Fleet()
+    loads = [*LOADS, pb.PodLoad(pod="pod-0", kv_usage=2.0)]
+    report = pb.ReportRequest(booking_id="x", event=pb.ReportRequest.FAILED, loads=loads)
+    with pytest.raises(BadRequestError, match=rf"loads\[{PODS}\]\.kv_usage: is 2\.0, not 0 to 1"):
+        asyncio.run(fleet.picks.report(report))
+    assert not fleet.parts.loads._seen

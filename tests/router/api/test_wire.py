@@ -1,5 +1,6 @@
 """Score's bytes are those that protobuf would read and write."""
 
+import asyncio
 import struct
 from itertools import accumulate, pairwise
 
@@ -60,7 +61,7 @@ def test_what_is_no_32_bit_number_is_refused_by_name(run: bytes) -> None:
 
 def test_what_is_no_request_is_refused() -> None:
     with pytest.raises(BadRequestError, match="request"):
-        parse(wire.ScoreRequest, b"\xff\xff")
+        asyncio.run(parse(wire.ScoreRequest, b"\xff\xff"))
 
 
 @given(
