@@ -14,7 +14,7 @@ from router.commands.local.cluster import MODEL
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
+from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
@@ -56,11 +56,8 @@ class Asker:
 
 @pytest.fixture
 async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    pod = Pod(tmp_path)
-    await pod.worker.start(SETTINGS)
-    yield pod
-    await pod.publisher.stop()
-    await pod.worker.process.stop()
+    async with Pod(tmp_path) as pod:
+        yield pod
 
 
 async def publish(pod: Pod, server: RedisServer, prefix: str) -> None:

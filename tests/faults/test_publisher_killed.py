@@ -18,7 +18,7 @@ from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.trust import Level
 from router.commands.local.cluster import MODEL
 from router.prompt.token_prompt import TokenPrompt
-from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
+from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.servers.redis_server import RedisServer
 
 pytestmark = pytest.mark.deep
@@ -30,11 +30,8 @@ PROMPT = TokenPrompt(MODEL, pack_tokens(IDS)).chain(16, "")
 
 @pytest.fixture
 async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    pod = Pod(tmp_path)
-    await pod.worker.start(SETTINGS)
-    yield pod
-    await pod.publisher.stop()
-    await pod.worker.process.stop()
+    async with Pod(tmp_path) as pod:
+        yield pod
 
 
 @asynccontextmanager

@@ -1,11 +1,13 @@
-"""A simulated worker with a publisher beside it, as processes."""
+"""A simulated worker in the test's own event loop, with a publisher beside it as a process."""
 
 import json
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 
-from router.commands.local.cluster import MODEL, Process, Worker, WorkerSettings
+from router.commands.local.cluster import MODEL, Process, WorkerSettings
+from tests.simworker.local_worker import LocalWorker
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 
@@ -17,13 +19,23 @@ FULL = (len(IDS) - 1) // 16 * 16
 
 
 class Pod:
-    """A worker and its publisher."""
+    """A worker and its publisher. An async context manager, which does not start the publisher."""
 
     def __init__(self, folder: Path) -> None:
-        self.worker = Worker("w", Process("worker", folder / "worker.log"))
+        self.worker = LocalWorker.of(SETTINGS)
         self.publisher = Process("publisher", folder / "publisher.log")
         self.address = "127.0.0.1:0"
         self.epoch = ""
+
+    async def __aenter__(self) -> Self:
+        await self.worker.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.publisher.stop()
+        finally:
+            await self.worker.__aexit__()
 
     async def publish(self, *options: str) -> None:
         line = await self.publisher.start(

@@ -24,16 +24,13 @@ from router.commands.local.cluster import MODEL
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod
+from tests.publisher.published_pod import FULL, IDS, Pod
 
 
 @pytest.fixture
 async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    pod = Pod(tmp_path)
-    await pod.worker.start(SETTINGS)
-    yield pod
-    await pod.publisher.stop()
-    await pod.worker.process.stop()
+    async with Pod(tmp_path) as pod:
+        yield pod
 
 
 def router_config(pod: Pod, more: str = "") -> str:

@@ -19,7 +19,7 @@ from indexer.shared.layout.record import Record, read_record
 from publisher.__main__ import main
 from router.commands.local.cluster import MODEL
 from tests.indexer.shared.writer_model import read_bucket
-from tests.publisher.published_pod import IDS, SETTINGS, Pod
+from tests.publisher.published_pod import IDS, Pod
 from tests.servers.redis_server import RedisServer
 
 LEASE = 2
@@ -28,11 +28,8 @@ KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)
 
 @pytest.fixture
 async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    pod = Pod(tmp_path)
-    await pod.worker.start(SETTINGS)
-    yield pod
-    await pod.publisher.stop()
-    await pod.worker.process.stop()
+    async with Pod(tmp_path) as pod:
+        yield pod
 
 
 def options(server: RedisServer, prefix: str) -> tuple[str, ...]:
@@ -125,10 +122,13 @@ async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when
                 await asyncio.sleep(0.02)
             server.restart()
             await until(lambda: holds(server, names, KEYS[:-1]), "the prompt is in Redis")
-            while "warmpath_publisher_redis_audits_total 0.0" in await metrics():
+            text = ""
+            while (
+                "warmpath_publisher_redis_audits_total 0.0" in text
+                or 'warmpath_publisher_redis_state{state="current"} 1.0' not in text
+            ):
                 await asyncio.sleep(0.02)
-            text = await metrics()
-    assert 'warmpath_publisher_redis_state{state="current"} 1.0' in text
+                text = await metrics()
     assert 'warmpath_publisher_redis_rebuilds_total{cause="start"} 1.0' in text
     assert "warmpath_publisher_redis_behind_seconds" in text
 

@@ -12,10 +12,11 @@ import grpc.aio
 
 from indexer.keys.token import pack_tokens
 from router.assemble import Running
-from router.commands.local.cluster import Process, Worker, WorkerSettings
+from router.commands.local.cluster import WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import running_router
+from tests.simworker.local_worker import LocalWorker
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
 
@@ -28,7 +29,7 @@ class Stand:
     """A router, one worker that it follows, and a client of both."""
 
     router: Running
-    worker: Worker
+    worker: LocalWorker
     stub: router_pb2_grpc.RouterStub
     channel: grpc.aio.Channel
     http: aiohttp.ClientSession
@@ -60,9 +61,20 @@ class Stand:
 async def standing(
     folder: Path, model_folder: Path, engine: str = "vllm", *options: str
 ) -> AsyncIterator[Stand]:
-    worker = Worker("pod-1", Process("worker", folder / "worker.log"))
-    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--adapter=tuned", *options)
-    tables = f"""
+    options = (f"--tokenizer={model_folder}", "--adapter=tuned", *options)
+    async with (
+        LocalWorker.of(SETTINGS, *options) as worker,
+        running_router(folder, tables(worker, model_folder, engine)) as (router, channel),
+        aiohttp.ClientSession() as http,
+    ):
+        stand = Stand(router, worker, router_pb2_grpc.RouterStub(channel), channel, http)
+        await stand.settled(lambda pods: pods.pods[0].ranks[0].trust.level == pb.Trust.EXACT)
+        yield stand
+
+
+def tables(worker: LocalWorker, model_folder: Path, engine: str) -> str:
+    """Return the configuration of a router that follows a worker."""
+    return f"""
         [pick]
         prefill-base-seconds = 60  # none is reckoned to be over while a test runs
         [limits]
@@ -83,16 +95,6 @@ async def standing(
         events = "{worker.events}"
         replay = "{worker.replay}"
         """
-    try:
-        async with (
-            running_router(folder, tables) as (router, channel),
-            aiohttp.ClientSession() as http,
-        ):
-            stand = Stand(router, worker, router_pb2_grpc.RouterStub(channel), channel, http)
-            await stand.settled(lambda pods: pods.pods[0].ranks[0].trust.level == pb.Trust.EXACT)
-            yield stand
-    finally:
-        await worker.process.stop()
 
 
 def packed(ids: list[int] = IDS, **fields: object) -> pb.Prompt:

@@ -11,10 +11,11 @@ import aiohttp
 from indexer.keys.token import pack_tokens
 from publisher.assemble import Settings
 from router.assemble import Running
-from router.commands.local.cluster import MODEL, Worker, WorkerSettings
+from router.commands.local.cluster import MODEL, WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import running_router
+from tests.simworker.local_worker import LocalWorker
 
 WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 
@@ -77,19 +78,19 @@ async def router(
         yield Router(one, router_pb2_grpc.RouterStub(channel))
 
 
-async def generate(worker: Worker, ids: list[int]) -> None:
+async def generate(worker: LocalWorker, ids: list[int]) -> None:
     body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
     url = f"http://{worker.address}/v1/completions"
     async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
         assert response.status == 200, await response.text()
 
 
-def seen(worker: Worker) -> str:
+def seen(worker: LocalWorker) -> str:
     """Return a pod of which all is known through the shared index."""
     return f'[[pods]]\nid = "w"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
 
 
-def publisher(worker: Worker, url: str, prefix: str, **changes: object) -> Settings:
+def publisher(worker: LocalWorker, url: str, prefix: str, **changes: object) -> Settings:
     fields = {
         "pod": "w", "model": MODEL, "engine": "vllm", "events": worker.events,
         "replay": worker.replay, "topic": "", "ranks": 1, "first_rank": 0, "blocks": 0, "block_size": 16,

@@ -8,6 +8,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from router.commands.local.cluster import WorkerSettings
 from simworker.build_host import build_host, load_text
 from simworker.options import parse
 
@@ -27,6 +28,15 @@ class LocalWorker:
     def __init__(self, *options: str, faults: bool = True) -> None:
         self._settings = parse([*SMALL, *(["--allow-faults"] if faults else []), *options])
 
+    @classmethod
+    def of(cls, settings: WorkerSettings, *options: str) -> Self:
+        """Return one as a fleet on this machine starts it in a process: without faults or a topic."""
+        return cls(
+            "--topic=", f"--blocks={settings.blocks}", f"--block-size={settings.block_size}",
+            f"--speed={settings.speed}", f"--vocab-size={settings.vocab_size}",
+            "--stream-interval=64", *options, faults=False,
+        )  # fmt: skip
+
     async def __aenter__(self) -> Self:
         self.context = zmq.asyncio.Context()
         text, settings = load_text(self._settings)
@@ -41,6 +51,21 @@ class LocalWorker:
         await self.http.close()
         await self.host.close()
         self.context.term()
+
+    @property
+    def address(self) -> str:
+        """Where it answers, host:port."""
+        return str(self.ready["address"])
+
+    @property
+    def events(self) -> str:
+        """Where it publishes events, a ZMQ address."""
+        return str(self.ready["events"])
+
+    @property
+    def replay(self) -> str:
+        """Where it replays them."""
+        return str(self.ready["replay"])
 
     async def post(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         async with self.http.post(path, json=body, headers=headers) as response:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,11 @@ from indexer.shared.redis.command import Call, Command, RefusedError, Script
 from indexer.shared.redis.connect import RedisSettings, connect
 from publisher.assemble import publishing
 from router.commands.index.command import main
-from router.commands.local.cluster import Process, Worker
-from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
+from tests.router.shared_stand import IDS, OTHER, generate, publisher, router, seen, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_sentinel import RedisSentinel
 from tests.servers.redis_server import RedisServer
+from tests.simworker.local_worker import LocalWorker
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "shared-index.md").read_text(encoding="utf-8")
@@ -53,14 +53,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture
-async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
-    one = Worker("w", Process("worker", tmp_path / "worker.log"))
-    await one.start(WORKER)
-    yield one
-    await one.process.stop()
-
-
 def denials(server: RedisServer) -> set[str]:
     """Return what the user was refused so far."""
     entries = [
@@ -85,7 +77,7 @@ def test_the_rule_names_just_the_commands_that_the_code_does(redis_server: Redis
 
 @pytest.mark.parametrize("mode", ["replica", "shared"])
 async def test_everything_works_under_the_rule(
-    tmp_path: Path, worker: Worker, server: RedisServer, password: str, mode: str
+    tmp_path: Path, worker: LocalWorker, server: RedisServer, password: str, mode: str
 ) -> None:
     url, prefix = server.url, "warmpath"
     by = {"redis_user": "warmpath", "redis_password_file": password}

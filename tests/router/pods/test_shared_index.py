@@ -2,19 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from indexer.shared.layout.names import Names
 from publisher.assemble import publishing
-from router.commands.local.cluster import Process, Worker
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.shared_stand import (
     IDS,
     OTHER,
-    WORKER,
     generate,
     page,
     publisher,
@@ -23,19 +20,12 @@ from tests.router.shared_stand import (
     until,
 )
 from tests.servers.redis_server import RedisServer
-
-
-@pytest.fixture
-async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
-    one = Worker("w", Process("worker", tmp_path / "worker.log"))
-    await one.start(WORKER)
-    yield one
-    await one.process.stop()
+from tests.simworker.local_worker import LocalWorker
 
 
 async def test_router_and_publisher_say_once_which_index_they_use(
     tmp_path: Path,
-    worker: Worker,
+    worker: LocalWorker,
     redis_server: RedisServer,
     prefix: str,
     caplog: pytest.LogCaptureFixture,
@@ -57,7 +47,7 @@ async def test_router_and_publisher_say_once_which_index_they_use(
 
 
 async def test_two_routers_score_alike_from_one_publishers_data(
-    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
     url = redis_server.url
     await generate(worker, IDS)
@@ -83,7 +73,7 @@ async def test_two_routers_score_alike_from_one_publishers_data(
 
 @pytest.mark.parametrize("mode", ["replica", "shared"])
 async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
-    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str, mode: str
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str, mode: str
 ) -> None:
     url = redis_server.url
     async with router(tmp_path, url, prefix, seen(worker), f'mode = "{mode}"') as one:
@@ -101,7 +91,7 @@ async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
 
 @pytest.mark.parametrize("mode", ["replica", "shared"])
 async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_there(
-    tmp_path: Path, worker: Worker, prefix: str, mode: str, held_port: int
+    tmp_path: Path, worker: LocalWorker, prefix: str, mode: str, held_port: int
 ) -> None:
     url = f"redis://127.0.0.1:{held_port}"
     async with (
@@ -132,7 +122,7 @@ async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_th
 
 
 async def test_one_router_writes_what_it_follows_and_another_reads_it(
-    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
     url = redis_server.url
     events = seen(worker) + f'events = "{worker.events}"\nreplay = "{worker.replay}"\n'
@@ -152,14 +142,19 @@ async def test_one_router_writes_what_it_follows_and_another_reads_it(
             assert redis_server.ask("HGET", record, "owner") == owner
             assert await second.score() == {"w": 144}
             state = 'warmpath_shared_index_writer_state{pod="w",state="%s"} 1.0'
-            assert state % "waiting" in await page(second)
-        figures = await page(writer)
-        assert state % "current" in figures
-        assert 'warmpath_shared_index_writer_trouble{pod="w"} 0.0' in figures
+            while state % "waiting" not in await page(second):
+                await asyncio.sleep(0.02)
+
+        async def writes_well() -> bool:
+            figures = await page(writer)
+            trouble = 'warmpath_shared_index_writer_trouble{pod="w"} 0.0'
+            return state % "current" in figures and trouble in figures
+
+        await until(writes_well)
 
 
 async def test_another_hash_seed_is_named_and_nothing_is_matched(
-    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
     url = redis_server.url
     await generate(worker, IDS)
@@ -174,7 +169,7 @@ async def test_another_hash_seed_is_named_and_nothing_is_matched(
 
 
 async def test_another_versions_data_are_refused_by_name(
-    tmp_path: Path, worker: Worker, redis_server: RedisServer, prefix: str
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
     redis_server.ask("HSET", Names(prefix).schema, "schema", "99")
     async with router(tmp_path, redis_server.url, prefix, seen(worker)) as one:

@@ -10,10 +10,10 @@ import redis
 
 from indexer.shared.layout.names import Names
 from publisher.assemble import publishing
-from router.commands.local.cluster import Process, Worker
 from router.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.shared_stand import IDS, OTHER, WORKER, generate, publisher, router, seen, until
+from tests.router.shared_stand import IDS, OTHER, generate, publisher, router, seen, until
 from tests.servers.redis_server import RedisServer
+from tests.simworker.local_worker import LocalWorker
 
 
 @pytest.fixture(params=["redis", "valkey"])
@@ -22,16 +22,8 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[RedisServer]:
         yield server
 
 
-@pytest.fixture
-async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
-    one = Worker("w", Process("worker", tmp_path / "worker.log"))
-    await one.start(WORKER)
-    yield one
-    await one.process.stop()
-
-
 async def test_writes_refused_for_want_of_memory_are_said_and_made_up_for(
-    tmp_path: Path, worker: Worker, server: RedisServer, prefix: str
+    tmp_path: Path, worker: LocalWorker, server: RedisServer, prefix: str
 ) -> None:
     await generate(worker, IDS)
     async with (
@@ -53,7 +45,7 @@ async def test_writes_refused_for_want_of_memory_are_said_and_made_up_for(
 
 
 async def test_buckets_that_are_evicted_are_noticed_and_written_again(
-    tmp_path: Path, worker: Worker, server: RedisServer, prefix: str
+    tmp_path: Path, worker: LocalWorker, server: RedisServer, prefix: str
 ) -> None:
     await generate(worker, IDS)
     names = Names(prefix)

@@ -1,4 +1,4 @@
-"""The worker as a process: HTTP, event bytes, replay, and its end."""
+"""The worker over HTTP and ZMQ: answers, event bytes, replay, and its end as a process."""
 
 import asyncio
 import json
@@ -13,17 +13,17 @@ import zmq
 import zmq.asyncio
 
 from router.commands.local.cluster import Process, Worker, WorkerSettings
+from tests.simworker.local_worker import LocalWorker
 
 SETTINGS = WorkerSettings(blocks=100, block_size=4, speed=1000.0, vocab_size=2048)
 IDS = list(range(20, 40))
 
 
 @pytest.fixture
-async def worker(tmp_path: Path, model_folder: Path) -> AsyncIterator[Worker]:
-    worker = Worker("w", Process("worker", tmp_path / "log"))
-    await worker.start(SETTINGS, f"--tokenizer={model_folder}", "--topic=kv", "--adapter=tuned")
-    yield worker
-    await worker.process.stop()
+async def worker(model_folder: Path) -> AsyncIterator[LocalWorker]:
+    options = (f"--tokenizer={model_folder}", "--topic=kv", "--adapter=tuned")
+    async with LocalWorker.of(SETTINGS, *options) as worker:
+        yield worker
 
 
 @pytest.fixture
@@ -32,19 +32,19 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def post(http: aiohttp.ClientSession, worker: Worker, path: str, body: Any) -> Any:
+async def post(http: aiohttp.ClientSession, worker: LocalWorker, path: str, body: Any) -> Any:
     async with http.post(f"http://{worker.address}{path}", json=body) as response:
         return response.status, await response.json()
 
 
-async def generate(http: aiohttp.ClientSession, worker: Worker, **fields: Any) -> Any:
+async def generate(http: aiohttp.ClientSession, worker: LocalWorker, **fields: Any) -> Any:
     body = {"model": "demo", "prompt": IDS, "max_tokens": 6, "return_token_ids": True} | fields
     status, answer = await post(http, worker, "/v1/completions", body)
     assert status == 200, answer
     return answer
 
 
-async def replayed(worker: Worker, start: int) -> list[tuple[bytes, int, list[Any]]]:
+async def replayed(worker: LocalWorker, start: int) -> list[tuple[bytes, int, list[Any]]]:
     context = zmq.asyncio.Context()
     with context.socket(zmq.DEALER) as dealer:
         dealer.connect(worker.replay)
@@ -62,7 +62,7 @@ async def replayed(worker: Worker, start: int) -> list[tuple[bytes, int, list[An
 
 
 async def test_a_prompt_seen_before_is_reported_cached(
-    worker: Worker, http: aiohttp.ClientSession
+    worker: LocalWorker, http: aiohttp.ClientSession
 ) -> None:
     first = await generate(http, worker)
     again = await generate(http, worker)
@@ -73,7 +73,7 @@ async def test_a_prompt_seen_before_is_reported_cached(
 
 
 async def test_events_are_replayed_from_any_start_in_the_engines_own_form(
-    worker: Worker, http: aiohttp.ClientSession
+    worker: LocalWorker, http: aiohttp.ClientSession
 ) -> None:
     await generate(http, worker)
     batches = await replayed(worker, 0)
@@ -93,7 +93,7 @@ async def test_events_are_replayed_from_any_start_in_the_engines_own_form(
 
 
 async def test_live_events_arrive_as_topic_sequence_payload(
-    worker: Worker, http: aiohttp.ClientSession
+    worker: LocalWorker, http: aiohttp.ClientSession
 ) -> None:
     context = zmq.asyncio.Context()
     with context.socket(zmq.SUB) as live:
@@ -113,7 +113,7 @@ async def test_live_events_arrive_as_topic_sequence_payload(
 
 @pytest.mark.parametrize("chat", [False, True])
 async def test_a_streamed_answer_is_the_whole_one_in_parts(
-    worker: Worker, http: aiohttp.ClientSession, chat: bool
+    worker: LocalWorker, http: aiohttp.ClientSession, chat: bool
 ) -> None:
     path = "/v1/chat/completions" if chat else "/v1/completions"
     prompt = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": "hi there"}
@@ -134,7 +134,7 @@ async def test_a_streamed_answer_is_the_whole_one_in_parts(
 
 
 async def test_adapters_and_salts_have_caches_of_their_own(
-    worker: Worker, http: aiohttp.ClientSession
+    worker: LocalWorker, http: aiohttp.ClientSession
 ) -> None:
     async def cached(**fields: Any) -> int:
         answer = await generate(http, worker, **fields)
@@ -148,7 +148,7 @@ async def test_adapters_and_salts_have_caches_of_their_own(
 
 
 async def test_a_reset_is_announced_with_the_next_step(
-    worker: Worker, http: aiohttp.ClientSession
+    worker: LocalWorker, http: aiohttp.ClientSession
 ) -> None:
     await generate(http, worker)
     before = len(await replayed(worker, 0))
@@ -174,7 +174,12 @@ async def test_a_reset_is_announced_with_the_next_step(
     ],
 )
 async def test_bad_requests_are_refused_by_field(
-    worker: Worker, http: aiohttp.ClientSession, path: str, body: Any, status: int, message: str
+    worker: LocalWorker,
+    http: aiohttp.ClientSession,
+    path: str,
+    body: Any,
+    status: int,
+    message: str,
 ) -> None:
     got, answer = await post(http, worker, path, body)
     assert got == status
@@ -182,7 +187,7 @@ async def test_bad_requests_are_refused_by_field(
 
 
 async def test_health_models_tokenize_and_metrics(
-    worker: Worker, http: aiohttp.ClientSession
+    worker: LocalWorker, http: aiohttp.ClientSession
 ) -> None:
     base = f"http://{worker.address}"
     async with http.get(f"{base}/health") as response:
@@ -201,29 +206,29 @@ async def test_health_models_tokenize_and_metrics(
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_hangs_up_aborts_its_request(
-    tmp_path: Path, http: aiohttp.ClientSession, stream: bool
+    http: aiohttp.ClientSession, stream: bool
 ) -> None:
-    worker = Worker("w", Process("worker", tmp_path / "log"))
     # At this speed the answer would take ten minutes, far beyond the test's own time.
-    await worker.start(WorkerSettings(blocks=100, block_size=4, speed=0.01, vocab_size=2048))
-    running = 'vllm:num_requests_running{engine="0",model_name="demo"}'
+    slow = WorkerSettings(blocks=100, block_size=4, speed=0.01, vocab_size=2048)
+    async with LocalWorker.of(slow) as worker:
+        running = 'vllm:num_requests_running{engine="0",model_name="demo"}'
 
-    async def until(line: str) -> None:
-        text = ""
-        while line not in text:
-            await asyncio.sleep(0.01)
-            async with http.get(f"http://{worker.address}/metrics") as metrics:
-                text = await metrics.text()
+        async def until(line: str) -> None:
+            text = ""
+            while line not in text:
+                await asyncio.sleep(0.01)
+                async with http.get(f"http://{worker.address}/metrics") as metrics:
+                    text = await metrics.text()
 
-    body = {"model": "demo", "prompt": IDS, "max_tokens": 300, "stream": stream}
-    asking = asyncio.create_task(http.post(f"http://{worker.address}/v1/completions", json=body))
-    await until(f"{running} 1.0")
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    if not asking.cancelled():
-        (await asking).close()
-    await until(f"{running} 0.0")
-    await worker.process.stop()
+        body = {"model": "demo", "prompt": IDS, "max_tokens": 300, "stream": stream}
+        url = f"http://{worker.address}/v1/completions"
+        asking = asyncio.create_task(http.post(url, json=body))
+        await until(f"{running} 1.0")
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        if not asking.cancelled():
+            (await asking).close()
+        await until(f"{running} 0.0")
 
 
 async def test_sigterm_ends_it_cleanly(tmp_path: Path) -> None:

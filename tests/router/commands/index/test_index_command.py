@@ -23,7 +23,7 @@ from router.commands.index.difference import Difference
 from router.commands.local.cluster import MODEL
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
-from tests.publisher.published_pod import IDS, SETTINGS, Pod
+from tests.publisher.published_pod import IDS, Pod
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 
@@ -75,21 +75,16 @@ class Stand:
 
 @pytest.fixture
 async def stand(redis_server: RedisServer, prefix: str, tmp_path: Path) -> AsyncIterator[Stand]:
-    pod = Pod(tmp_path)
-    stand = Stand(redis_server, prefix, pod)
-    # The publisher is not to sweep by itself what a test wants to see.
-    redis_server.ask("SET", stand.names.sweeper, f"{AT_REST}the test", "PX", 600_000)
-    await pod.worker.start(SETTINGS)
-    try:
+    async with Pod(tmp_path) as pod:
+        stand = Stand(redis_server, prefix, pod)
+        # The publisher is not to sweep by itself what a test wants to see.
+        redis_server.ask("SET", stand.names.sweeper, f"{AT_REST}the test", "PX", 600_000)
         await pod.publish(f"--redis={redis_server.url}", f"--redis-prefix={prefix}")
         await pod.generate(IDS)
         async with asyncio.timeout(60):
             while not stand.has_all():
                 await asyncio.sleep(0.02)
         yield stand
-    finally:
-        await pod.publisher.stop()
-        await pod.worker.process.stop()
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> Any:

@@ -1,0 +1,15 @@
+"""What tests of pods share: a simulated worker."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.router.shared_stand import WORKER
+from tests.simworker.local_worker import LocalWorker
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[LocalWorker]:
+    """Run a worker in the test's own event loop."""
+    async with LocalWorker.of(WORKER) as one:
+        yield one
