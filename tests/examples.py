@@ -7,7 +7,7 @@ soak   `make soak`
 
 import os
 
-SHARES = {"desk": 0.08, "deep": 1.0, "soak": 20.0}
+SHARES = {"desk": 0.03, "deep": 1.0, "soak": 20.0}
 PROFILE = os.environ.get("WARMPATH_PROFILE", "desk")
 
 

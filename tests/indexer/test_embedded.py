@@ -48,6 +48,7 @@ def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:
     assert not ended.stdout.split()
 
 
+@pytest.mark.deep
 def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     """An image is built with compiled code and runs on a read-only file system."""
     package = tmp_path / "indexer"

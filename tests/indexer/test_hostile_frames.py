@@ -16,7 +16,7 @@ from indexer.keys.token import pack_tokens
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, FORMS, Event, Side, removed, stored
 
-SCRIPTS = examples(500, desk=50)
+SCRIPTS = examples(500)
 """Random scripts that are run; a failure names the seed of its script."""
 RANKS = [("a", 0, "vllm"), ("a", 1, "vllm"), ("b", 0, "vllm"), ("s", 0, "sglang")]
 KEYS = [

@@ -35,7 +35,7 @@ from tests.indexer.shared.publisher_model import PublisherModel
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from tests.servers.redis_server import RedisServer
 
-SCRIPTS = examples(60, desk=6)
+SCRIPTS = examples(60)
 """Random scripts that are run; a failure names the seed of its script."""
 PODS = ("a", "b")
 RANKS = 2

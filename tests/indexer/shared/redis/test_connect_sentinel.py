@@ -10,7 +10,8 @@ from indexer.shared.redis.connect import RedisSettings, connect
 from tests.servers.redis_sentinel import RedisSentinel
 
 
-@pytest.fixture(params=["redis", "valkey"])
+# Five processes that find each other in 2 s, for each test: `make test` has one kind of them.
+@pytest.fixture(params=["redis", pytest.param("valkey", marks=pytest.mark.deep)])
 def sentinel(request: pytest.FixtureRequest) -> Iterator[RedisSentinel]:
     with RedisSentinel(request.param) as sentinel:
         yield sentinel

@@ -118,8 +118,7 @@ async def test_a_dead_sweepers_lease_runs_out(
     with pytest.raises(UnreachableError):
         await sweeper(redis, names, "dying", lease=0.2).sweep()
     other = sweeper(redis, names, "other")
-    deadline = time.monotonic() + 20
-    while (holder := await other.sweep()) and time.monotonic() < deadline:
+    while holder := await other.sweep():
         assert holder == "dying"
         await asyncio.sleep(0.01)
     assert left(redis_server, names) == 0
@@ -209,7 +208,7 @@ async def test_no_more_fields_a_second_are_read_than_may_be(redis: Watched, name
             Command(("HSET", names.bucket(bucket), *_fields(bucket, 500)))
             for bucket in range(BUCKETS)
         ],
-        timeout=5,
+        timeout=60,
     )
     assert with_server == [500] * BUCKETS
     now = 0.0
@@ -271,12 +270,10 @@ async def test_it_sweeps_from_the_start_on(
 ) -> None:
     dead_claim(redis_server, names)
     task = asyncio.create_task(sweep_forever(redis, names, owner="a", clock=time.monotonic))
-    deadline = time.monotonic() + 20
-    while left(redis_server, names) and time.monotonic() < deadline:
+    while left(redis_server, names):
         await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert left(redis_server, names) == 0
 
 
 def _ticking(seconds: float) -> Callable[[], float]:
