@@ -43,6 +43,8 @@ PODS = 2000
 PROMPTS = 20
 HOLDERS = 3
 """Pods that hold a prompt."""
+COMMON = 8
+"""Blocks of one more prompt, at its beginning, that every pod holds."""
 BOOKED = 3
 """Of a pod, requests in flight; every third pod has one that waits besides."""
 CHAT_BYTES = 8 << 20
@@ -85,6 +87,7 @@ def _calls() -> list[tuple[str, str, Callable[[int], Any]]]:
         pb.PodLoad(pod=f"pod-{number}", running=BOOKED, waiting=number % 5, kv_usage=0.5)
         for number in range(PODS)
     ]
+    common = _prompt(PROMPTS)
     names = [f"pod-{number}" for number in range(PODS)]
     escapes = json.dumps([{"role": "user", "content": "\u4e2d" * (CHAT_BYTES // 6)}])
     chat = pb.Prompt(chat_body=f'{{"model": "{MODEL}", "messages": {escapes}}}'.encode())
@@ -94,7 +97,11 @@ def _calls() -> list[tuple[str, str, Callable[[int], Any]]]:
 
     return [
         ("Score", "Score", lambda call: pb.ScoreRequest(prompt=prompts[call % PROMPTS])),
+        ("Score of what all hold", "Score", lambda _: pb.ScoreRequest(prompt=common)),
         ("Pick", "Pick", asks()),
+        ("Pick of what all hold", "Pick", lambda _: pb.PickRequest(prompt=common)),
+        ("Pick by sglang", "Pick", asks(policy="sglang")),
+        ("Pick by session-hash", "Pick", asks(policy="session-hash", session_id="s")),
         ("Pick with every pod's name", "Pick", asks(pods=names)),
         ("Pick with every rank's load", "Pick", asks(loads=loads)),
         ("Pick in shadow", "Pick", asks(shadow=True)),
@@ -129,6 +136,9 @@ class _Router:
         for seed in range(PROMPTS):
             for rank in ranks[seed : seed + HOLDERS]:
                 feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
+        [common] = batches_of(PROMPTS, COMMON, events=1, each=COMMON)
+        for rank in ranks:
+            feed(rank, [common])
         roles: tuple[Role, ...] = ("both", "prefill", "decode")
         pods = PodTable(
             Pod(
