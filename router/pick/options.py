@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from indexer.rank import Rank
 from indexer.trust import Trust
@@ -48,11 +49,11 @@ class Options(Sequence[Option]):
         factors: Sequence[float],
     ) -> None:
         """Take a field's columns, and its places, best first; `factors` are calibrations."""
-        self._field = field
+        self.field = field
+        self.matches = matches
         self._columns = columns
         self._costs = costs
         self._order = order
-        self._matches = matches
         self._factors = factors
         self._made: dict[int, Option] = {}
 
@@ -68,24 +69,14 @@ class Options(Sequence[Option]):
             return self._all_of(self._order[at])
         return self._option(self._order[at])
 
-    @property
-    def ranks(self) -> Sequence[Rank]:
-        """The candidates' ranks, in no order."""
-        return self._field.ranks
-
-    @property
-    def names(self) -> Sequence[tuple[str, int]]:
-        """The candidates' pods and ranks, in no order."""
-        return self._field.names
-
-    def named(self, name: tuple[str, int]) -> Option | None:
-        """Return the option of a pod's rank; None where it is no candidate."""
-        place = self._field.places.get(name)
-        return None if place is None else self._option(place)
+    def expectations(self) -> NDArray[np.float64]:
+        """Return rows: each candidate's tokens cached, wait, prefill and calibration."""
+        columns = self._columns
+        return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
     def put_first(self, name: tuple[str, int]) -> bool:
         """Put a candidate before all others; False where it was there, or is none."""
-        first, best = self._field.places.get(name), self._order[0]
+        first, best = self.field.places.get(name), self._order[0]
         self._order = sorted(self._order, key=lambda place: place != first)
         return self._order[0] != best
 
@@ -112,7 +103,7 @@ class Options(Sequence[Option]):
     @property
     def has_ranks(self) -> bool:
         """Whether several are of one pod."""
-        return self._field.has_ranks
+        return self.field.has_ranks
 
     def _option(self, place: int) -> Option:
         [option] = self._all_of([place])
@@ -126,7 +117,7 @@ class Options(Sequence[Option]):
         return [made[place] for place in places]
 
     def _make(self, places: Sequence[int]) -> Iterator[Option]:
-        field, columns, costs = self._field, self._columns, self._costs
+        field, columns, costs = self.field, self._columns, self._costs
         names = [name for name, _ in costs.terms]
         figures = [
             columns.cached,
@@ -146,7 +137,7 @@ class Options(Sequence[Option]):
             yield Option(
                 field.pods[place],
                 rank,
-                self._matches.get(rank, NOTHING),
+                self.matches.get(rank, NOTHING),
                 rank.trust,
                 Candidate(
                     *field.names[place],
@@ -165,7 +156,7 @@ class Options(Sequence[Option]):
 
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:
         """Return the place of the one whose match has most tokens, the best of those."""
-        ranks, matches = self._field.ranks, self._matches
+        ranks, matches = self.field.ranks, self.matches
         most = max(map(tokens, matches.values()), default=0)
         holders = (
             place for place in self._order if tokens(matches.get(ranks[place], NOTHING)) == most

@@ -14,12 +14,12 @@ from random import Random
 
 from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
+from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.bookings import Bookings
 from router.load.table import LoadTable
 from router.pick.assign import Assigner
 from router.pick.calibration import Calibration
-from router.pick.options import Option
 from router.pick.pending import End, Placed, Witness
 from router.pick.predicted import Predicted, Predictions, held, predicted
 from router.pick.scorer import Scorer
@@ -149,11 +149,12 @@ class Picker:
         where = kept[0].candidate[:2]
         predictions: Mapping[tuple[str, int], Predicted]
         if ask.shadow:
-            ranks, predictions = options.ranks, Predictions(options, tokens, self._room)
+            ranks, predictions = options.field.ranks, Predictions(options, tokens, self._room)
         else:
             ranks = [one.rank for one in kept]
             predictions = {
-                one.candidate[:2]: predicted(one, tokens, self._room(one)) for one in kept
+                one.candidate[:2]: predicted(one, tokens, self._room(one.pod, one.rank))
+                for one in kept
             }
         self._picks += 1
         placed = Placed(
@@ -164,7 +165,7 @@ class Picker:
             tokens,
             at=now,
             picked=where,
-            available=held(options.warmest(), tokens),
+            available=held(options.warmest().match, tokens),
             predicted=predictions,
             shadow=ask.shadow,
             went=where,
@@ -220,11 +221,11 @@ class Picker:
         self._placed[placed.booking_id] = placed
         self._expectations += len(placed.predicted)
 
-    def _room(self, option: Option) -> int:
+    def _room(self, pod: Pod, rank: Rank) -> int:
         """Return how many blocks are believed to be on a rank at most; 0 where events tell."""
-        if option.trust.level is Level.EXACT:
+        if rank.trust.level is Level.EXACT:
             return 0
-        return option.pod.blocks or self._settings.assumed_blocks
+        return pod.blocks or self._settings.assumed_blocks
 
     # Reports
 

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from indexer.rank import Rank
 from router.pick.options import Option, Options
+from router.pick.scorer import NOTHING
+from router.pods.table import Pod
+from scorer.match import Match
 
 
 class Predicted(NamedTuple):
@@ -27,7 +31,8 @@ class Predicted(NamedTuple):
 
 def predicted(option: Option, prompt_tokens: int, room: int) -> Predicted:
     """Return what is expected of an option."""
-    candidate, tokens = option.candidate, held(option, prompt_tokens)
+    candidate = option.candidate
+    tokens = held(option.match, prompt_tokens)
     return Predicted(
         tokens,
         candidate.cached,
@@ -39,28 +44,40 @@ def predicted(option: Option, prompt_tokens: int, room: int) -> Predicted:
     )
 
 
-def held(option: Option, prompt_tokens: int) -> int:
+def held(match: Match, prompt_tokens: int) -> int:
     """Return the tokens that a request would find cached; the last one never is."""
-    return min(option.match.matched_tokens, max(0, prompt_tokens - 1))
+    return min(match.matched_tokens, max(0, prompt_tokens - 1))
 
 
 class Predictions(Mapping[tuple[str, int], Predicted]):
-    """Those of all candidates, by pod and rank: made when they are asked for, as one of them will be."""
+    """Those of all candidates, by pod and rank: made when they are asked for, as one of them will be.
 
-    def __init__(self, options: Options, prompt_tokens: int, room: Callable[[Option], int]) -> None:
-        """Predict of these options; `room` says how many blocks are believed to be on one at most."""
-        self._options = options
+    Picks that are never reported wait for minutes, so only the figures are kept that are needed then.
+    """
+
+    def __init__(
+        self, options: Options, prompt_tokens: int, room: Callable[[Pod, Rank], int]
+    ) -> None:
+        """Predict of these options; `room` says how many blocks are believed to be on a rank at most."""
+        self._field = options.field
+        self._matches = options.matches
+        self._figures = options.expectations()
         self._prompt_tokens = prompt_tokens
         self._room = room
 
     def __getitem__(self, name: tuple[str, int]) -> Predicted:
-        option = self._options.named(name)
-        if option is None:
-            raise KeyError(name)
-        return predicted(option, self._prompt_tokens, self._room(option))
+        place = self._field.places[name]
+        pod, rank = self._field.pods[place], self._field.ranks[place]
+        match = self._matches.get(rank, NOTHING)
+        cached, wait, prefill, factor = self._figures[:, place].tolist()
+        tokens = held(match, self._prompt_tokens)
+        believed = max(0, tokens - match.known_tokens)
+        return Predicted(
+            tokens, int(cached), wait, prefill, factor, self._room(pod, rank), believed
+        )
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        return iter(self._options.names)
+        return iter(self._field.names)
 
     def __len__(self) -> int:
-        return len(self._options)
+        return len(self._field.names)
