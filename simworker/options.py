@@ -1,10 +1,6 @@
-"""The command line: every option, its limits, and what the worker is built from.
-
-One file has all options, however many they are, so that `--help` and the limits are read in one place.
-"""
+"""The command line: every option with its limits, read into `Settings`."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +10,7 @@ from simworker.build_engine import ENGINES, EngineSettings
 from simworker.events.dialect import UnknownDialectError, dialect_named
 from simworker.events.faulty_outlet import MOST_DELAY_SECONDS, EventFaults
 from simworker.events.publisher import EndpointError, rank_endpoint
+from simworker.option_types import address, lora_module, number, whole
 from simworker.presets import DEFAULT_PRESET, PRESETS
 from simworker.server.adapters import AdapterError, Adapters
 from simworker.server.metrics import NAMES
@@ -25,7 +22,6 @@ MOST_BLOCKS = 1 << 28
 MOST_SECONDS = 30 * 86400.0
 EVENTS_PORT = 5557
 MODEL_LEN = 131_072
-INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,61 +62,6 @@ class Settings:
     stream_interval: int
     drain_seconds: float
     faults: FaultSettings
-
-
-def whole(low: int, high: int = INT32) -> Callable[[str], int]:
-    """Return a type of whole numbers within limits."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-        if value < low:
-            raise argparse.ArgumentTypeError(f"at least {low}, not {value}")
-        if value > high:
-            raise argparse.ArgumentTypeError(f"at most {high}, not {value}")
-        return value
-
-    return read
-
-
-def number(high: float, *, above: bool = False) -> Callable[[str], float]:
-    """Return a type of numbers from 0 (or above 0) to a limit."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-        if above and not value > 0:
-            raise argparse.ArgumentTypeError(f"above 0, not {text}")
-        if not 0 <= value <= high:
-            raise argparse.ArgumentTypeError(f"from 0 to {high:g}, not {text}")
-        return value
-
-    return read
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
-    return host.strip("[]"), int(port)
-
-
-def _lora_module(text: str) -> tuple[str, str]:
-    """Read `name=path`, or vLLM's JSON form."""
-    if text.startswith("{"):
-        try:
-            module = json.loads(text)
-            return str(module["name"]), str(module["path"])
-        except (ValueError, KeyError):
-            raise argparse.ArgumentTypeError(f"{text!r} has no name and path") from None
-    name, found, path = text.partition("=")
-    if not found or not name or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is not name=path")
-    return name, path
 
 
 def parse(argv: Sequence[str] | None) -> Settings:
@@ -273,7 +214,7 @@ Add = Callable[..., Any]
 
 def _serving(add: Add) -> None:
     add("--model", default="sim", help="served model name")
-    add("--listen", type=_address, default="127.0.0.1:8100",
+    add("--listen", type=address, default="127.0.0.1:8100",
         help="host:port of HTTP; port 0 takes a free one")  # fmt: skip
     add("--workers", type=whole(1, MOST_WORKERS), default=1,
         help="workers in this process; each has the next ports")  # fmt: skip
@@ -282,7 +223,7 @@ def _serving(add: Add) -> None:
     add("--tokenizer", type=Path, help="folder of a tokenizer, for text and chats")
     add("--adapter", action="append", default=[], metavar="NAME",
         help="a LoRA adapter whose path is its name; may be repeated")  # fmt: skip
-    add("--lora-modules", type=_lora_module, nargs="+", action="extend", default=[],
+    add("--lora-modules", type=lora_module, nargs="+", action="extend", default=[],
         metavar="NAME=PATH", help="LoRA adapters")  # fmt: skip
     add("--stream-interval", type=whole(1), default=1, help="tokens a chunk of a streamed answer")
     add(

@@ -6,7 +6,7 @@ content go to its front, so that they are used before anything is lost (0.24 and
 
 Block 0 is the *null block*: it stands where a request needs no block, and is never free, cached or lost.
 
-Source: `BlockPool` in `vllm/v1/core/block_pool.py` of 0.32.
+Source: `BlockPool` in `vllm/v1/core/block_pool.py` of 0.32; one file as there, to be read beside it.
 """
 
 from collections.abc import Iterable, Sequence

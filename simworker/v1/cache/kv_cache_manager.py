@@ -6,7 +6,8 @@ that the step will fill. It says None where that does not fit, and nothing has c
 blocks which left an attention window are given back. A running request gets its next slots from
 `allocate_slots`; when it ends or is preempted, `free`.
 
-Source: `vllm/v1/core/kv_cache_manager.py` of 0.32. Methods that 0.32 has no more keep what they meant.
+Source: `vllm/v1/core/kv_cache_manager.py` of 0.32; one file as there, to be read beside it. Methods that
+0.32 no longer has do what they did before.
 """
 
 from collections.abc import Iterable, Sequence

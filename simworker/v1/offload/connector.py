@@ -37,8 +37,8 @@ Each of a request's chunks is offered to the pool once, when it is full. Of a gr
 only those are that a later hit can need (`OffloadGroup.reachable`).
 
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32, with the CPU
-backend and prefix caching on. Not there: drafters' groups, state-space groups and partial tails, several
-tiers, limits that requests ask for, transfers that fail.
+backend and prefix caching on; one file as there, to be read beside it. Left out: drafters' groups,
+state-space groups and partial tails, several tiers, limits that requests ask for, transfers that fail.
 
 A slip of 0.32 is followed, since it changes what is announced: chunks of a window that are looked at
 again are stored from blocks that may be another's by then. That happens when answers are offloaded and

@@ -14,8 +14,9 @@ until they are loaded (WAITING_FOR_REMOTE_KVS); such requests stand in a queue o
 first.
 
 Source: `vllm/v1/core/sched/scheduler.py` of 0.32, for models that generate text, on one rank, without
-asynchronous scheduling. Not there: speculative tokens, structured output, encoders, sessions with
-streamed input, balancing of prefills between ranks, failed loads.
+asynchronous scheduling; one file as there, to be read beside it. Left out: speculative tokens,
+structured output, encoders, sessions with streamed input, balancing of prefills between ranks, failed
+loads.
 """
 
 from collections.abc import Iterable, Mapping

@@ -12,9 +12,9 @@ holds ceil(n / block_size) blocks. A *sliding window* of w tokens reads the last
 blocks that have left it are given back while the request runs, so a request never holds more than the
 window and what one step computes.
 
-Source: `vllm/v1/kv_cache_interface.py` of 0.32, of which names, fields and sizes are kept.
-Decode-context parallelism, quantisation with scales, MLA, state-space and chunked-local layers are not
-there.
+Source: `vllm/v1/kv_cache_interface.py` of 0.32, with its names, fields and sizes; one file as there, to
+be read beside it. Left out: decode-context parallelism, quantisation with scales, MLA, state-space and
+chunked-local layers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
