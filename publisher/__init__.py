@@ -1,1 +1,1 @@
-"""The sidecar: it tells routers, as keys, what one pod's cache holds; it scores nothing."""
+"""The sidecar: it sends routers the keys of the blocks in one pod's cache; it scores nothing."""

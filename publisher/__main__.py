@@ -24,11 +24,11 @@ MOST_RANKS = 1024
 LEAST_LEASE, MOST_LEASE = 1.0, 3600.0
 
 PARENT_SECONDS = 0.5
-"""Pause between two looks at whether the parent is still there."""
+"""Pause between two looks whether the parent still runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Follow the engine beside it and tell routers what it holds, as keys, until SIGTERM or Ctrl-C."""
+    """Follow the engine beside it and send routers the keys of its blocks, until SIGTERM or Ctrl-C."""
     parser = _parser()
     args = parser.parse_args(argv)
     logging.basicConfig(
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ):
             parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
     if not args.pod or not args.model:
-        parser.error("--pod and --model: are not empty")
+        parser.error("--pod and --model: neither may be empty")
     if args.ranks > MOST_RANKS:
         parser.error(f"--ranks: at most {MOST_RANKS}")
     if args.engine == "trtllm" and not args.events.startswith(("http://", "https://")):
@@ -105,50 +105,39 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--events", required=True, help="the engine's events: tcp://host:port, or http://… (trtllm)"
     )
-    add("--replay", default="", help="its replay endpoint; without one a gap cannot be closed")
-    add("--topic", default="", help="the exact topic of its events; any by default")
+    add("--replay", default="", help="replay endpoint; without one a gap cannot be closed")
+    add("--topic", default="", help="the exact topic of the engine's events; any by default")
     add("--ranks", type=int, default=1, help="data-parallel ranks; ports count up from rank 0's")
     add(
         "--first-rank", type=int, default=0,
-        help="the engine's own number of the first of them, where one server has only some",
+        help="the engine's own number of the first rank, where this server has only some of the ranks",
     )  # fmt: skip
-    add(
-        "--blocks",
-        type=int,
-        default=0,
-        help="blocks of a rank's cache, for healing and drift; 0: unknown",
-    )
+    add("--blocks", type=int, default=0, help="size of a rank's cache, to notice drift; 0: unknown")
     add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
     add("--hash-seed", default="", help="the routers' index.hash-seed")
     add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")
     add(
         "--advertise", default="",
-        help="host:port at which others reach --listen, as `warmpath index check` does; --listen's own"
-        " without it, if that names a host",
+        help="host:port at which others, `warmpath index check` for one, reach this publisher;"
+        " by default that of --listen, if it names a host",
     )  # fmt: skip
     add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")
-    add(
-        "--journal-bytes", type=int, default=16 << 20, help="deltas kept for routers that were away"
-    )
+    add("--journal-bytes", type=int, default=16 << 20, help="deltas for routers that were away")
     add("--max-watchers", type=int, default=64, help="routers served at once")
-    add("--exit-with-parent", action="store_true", help="end when the process that started it does")
+    add("--exit-with-parent", action="store_true", help="end when the parent process ends")
     add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
-    add("--tls-key", type=Path, help="its private key, PEM")
+    add("--tls-key", type=Path, help="the certificate's private key, PEM")
     add("--tls-client-ca", type=Path, help="routers must show a certificate of this authority, PEM")
-    add(
-        "--redis",
-        default="",
-        help="write to the shared index: redis://host:port, redis-cluster://…",
-    )
-    add("--redis-prefix", default="warmpath", help="what its keys begin with")
-    add("--redis-user", default="", help="ACL user; the default one without it")
+    add("--redis", default="", help="the shared index: redis://host:port, redis-cluster://…")
+    add("--redis-prefix", default="warmpath", help="the beginning of every key in Redis")
+    add("--redis-user", default="", help="ACL user; Redis' default user if not given")
     add("--redis-password-file", default="", help="file that holds the password")
-    add("--redis-ca", default="", help="authorities that may vouch for the servers, PEM")
+    add("--redis-ca", default="", help="authorities that sign the servers' certificates, PEM")
     add("--redis-cert", default="", help="client certificate chain, PEM")
-    add("--redis-key", default="", help="its private key, PEM")
+    add("--redis-key", default="", help="the client certificate's private key, PEM")
     add(
         "--redis-lease-seconds", type=float, default=10.0,
-        help="a pod whose publisher is gone for so long holds nothing",
+        help="seconds after which a pod whose publisher is gone counts as holding nothing",
     )  # fmt: skip
     return parser
 
@@ -159,7 +148,7 @@ async def _publish(settings: Settings, bound_to: int | None) -> None:
     on_signals(loop, ended.set)
     async with publishing(settings) as running:
         ready = {"ready": True, "address": running.address, "epoch": running.epoch}
-        print(json.dumps(ready), flush=True)  # noqa: T201  what starters wait for
+        print(json.dumps(ready), flush=True)  # noqa: T201  a starter waits for this line
         while bound_to in (None, os.getppid()) and not ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), PARENT_SECONDS)

@@ -38,11 +38,11 @@ from publisher.watch_server import WatchServer
 log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 0.005
-"""How long a change may wait to be told: less than an engine's step."""
+"""The longest time before a change is sent on: less than an engine's step."""
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 1.0
 SLOW_SECONDS = 10.0
-"""How long a watcher may let a message wait: a router that is held up this long begins anew."""
+"""A watcher that lets a message wait for longer is ended; its router then asks for a snapshot."""
 PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
@@ -50,7 +50,7 @@ PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `warmpath publish` is told."""
+    """The options of `warmpath publish`."""
 
     pod: str
     model: str
@@ -71,9 +71,9 @@ class Settings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     advertise: str = ""
-    """Where others reach it; empty: at `listen`, unless that is every address."""
+    """Where others reach the publisher; empty: at `listen`, unless that is a wildcard."""
     redis: str = ""
-    """URL of the shared index; empty: none is written to."""
+    """URL of the shared index; empty: the publisher writes to none."""
     redis_prefix: str = "warmpath"
     redis_user: str = ""
     redis_password_file: str = ""
@@ -85,7 +85,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """A publisher that serves."""
+    """A running publisher."""
 
     address: str
     epoch: str
@@ -95,7 +95,10 @@ class Publishing:
 
 @asynccontextmanager
 async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
-    """Publish for as long as the context is open. Raises OSError for what cannot be opened."""
+    """Publish for as long as the context is open.
+
+    Raises OSError for a file or port that cannot be opened, ValueError for a wrong setting of Redis.
+    """
     async with AsyncExitStack() as stack:
         engine = _engine(settings)
         if is_exposed(engine.events):
@@ -116,7 +119,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             places=Places(settings.max_watchers, slow_seconds=SLOW_SECONDS, clock=time.monotonic),
             heartbeat=HEARTBEAT_SECONDS,
         )
-        # First, because it fails for what is wrong in the settings.
+        # First, because it fails for wrong settings.
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
@@ -132,7 +135,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             Work(
                 "collecting changes", partial(collect_forever, cache, tell, pause=COLLECT_SECONDS)
             ),
-            Work("telling who watches the health", health.keep_telling),
+            Work("telling health watchers", health.keep_telling),
             Work("ending watchers that do not read", server.end_slow),
         ]
         if redis and writer:
@@ -168,7 +171,7 @@ def _engine(settings: Settings) -> Engine:
 
 async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
     try:
-        # Not everyone who publishes has it.
+        # redis-py is an extra: a publisher that serves gRPC only does without.
         from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
         raise OSError(f"--redis: needs warmpath[redis]: {error}") from error
@@ -209,7 +212,7 @@ def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) ->
 
 
 def _is_reachable(address: str) -> bool:
-    """Whether others can connect to it: it is no wildcard."""
+    """Whether others can connect to this address: it is no wildcard."""
     return address.rpartition(":")[0].strip("[]") not in {"0.0.0.0", "::", ""}  # noqa: S104
 
 
@@ -244,7 +247,7 @@ async def _serve(
     except RuntimeError as error:
         problem = f"--listen: cannot bind {settings.listen}"
         if settings.tls_cert is not None:
-            problem += ", or --tls-cert and --tls-key are no certificate and its key in PEM"
+            problem += ", or --tls-cert and --tls-key hold no PEM certificate and its key"
         raise OSError(problem) from error
     await health.tell()
     await server.start()

@@ -1,7 +1,7 @@
 """Every metric of the publisher, read from its parts when it is scraped.
 
-Labels are ranks, tiers, levels of trust, states, causes and kinds of happenings: as many as are
-configured or defined.
+Labels are ranks, tiers, levels of trust, states, causes and kinds of events: their number is bounded by
+the configuration and the code.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,7 @@ class PublisherCollector(Collector):
         self._clock = clock
 
     def describe(self) -> Iterable[Metric]:
-        """Declare nothing ahead: the names are unique by construction."""
+        """Declare no metrics ahead: their names are unique by construction."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -46,13 +46,21 @@ class PublisherCollector(Collector):
         for name, text, value in gauges:
             yield GaugeMetricFamily(name, text, value=value)
         counters = (
-            ("warmpath_publisher_deltas", "Deltas told.", journal.sequence),
+            ("warmpath_publisher_deltas", "Deltas written to the journal.", journal.sequence),
             ("warmpath_publisher_snapshots", "Snapshots sent.", server.snapshots),
-            ("warmpath_publisher_cut_off", "Routers that fell behind.", server.cut_off),
-            ("warmpath_publisher_slow", "Watchers ended for reading nothing.", server.places.slow),
+            (
+                "warmpath_publisher_cut_off",
+                "Watchers ended because they fell behind the journal.",
+                server.cut_off,
+            ),
+            (
+                "warmpath_publisher_slow",
+                "Watchers ended because they read nothing.",
+                server.places.slow,
+            ),
             (
                 "warmpath_publisher_yielded",
-                "Watchers ended for a client that had fewer places.",
+                "Watchers ended so that a client with fewer places gets one.",
                 server.places.yielded,
             ),
         )
@@ -63,18 +71,22 @@ class PublisherCollector(Collector):
 
     def _redis(self, writer: Writer) -> Iterator[Metric]:
         state = GaugeMetricFamily(
-            "warmpath_publisher_redis_state", "1 for the writer's state.", labels=["state"]
+            "warmpath_publisher_redis_state",
+            "1 for the state that the writer is in.",
+            labels=["state"],
         )
         for one in State:
             state.add_metric([one], float(writer.state is one))
         rebuilds = CounterMetricFamily(
-            "warmpath_publisher_redis_rebuilds", "Times all was written anew.", labels=["cause"]
+            "warmpath_publisher_redis_rebuilds",
+            "Times that everything was written anew.",
+            labels=["cause"],
         )
         for cause in Cause:
             rebuilds.add_metric([cause.name.lower()], writer.counts.rebuilds[cause])
         yield from (state, rebuilds)
         yield GaugeMetricFamily(
-            "warmpath_publisher_redis_trouble", "1 while it does not answer.",
+            "warmpath_publisher_redis_trouble", "1 while Redis does not answer.",
             value=float(bool(writer.trouble)),
         )  # fmt: skip
         if writer.written_at is not None:
@@ -85,9 +97,9 @@ class PublisherCollector(Collector):
         counts = writer.counts
         counters = (
             ("batches", "Batches of deltas written.", counts.batches),
-            ("changes", "Keys added and removed there.", counts.changes),
-            ("audits", "Times every bucket was as it was left.", counts.audits),
-            ("retries", "Commands asked again.", counts.retries),
+            ("changes", "Keys added to Redis and removed from it.", counts.changes),
+            ("audits", "Audits that found every bucket unchanged.", counts.audits),
+            ("retries", "Commands sent again.", counts.retries),
         )
         for name, text, value in counters:
             yield CounterMetricFamily(f"warmpath_publisher_redis_{name}", text, value=value)
@@ -100,21 +112,23 @@ class PublisherCollector(Collector):
             "warmpath_publisher_rank_blocks", "Distinct blocks held.", labels=["rank", "tier"]
         )
         events = CounterMetricFamily(
-            "warmpath_publisher_events", "What happened to the stream.", labels=["rank", "kind"]
+            "warmpath_publisher_events",
+            "Events, and troubles of the event stream, by kind.",
+            labels=["rank", "kind"],
         )
         waiting = GaugeMetricFamily(
             "warmpath_publisher_rank_orphan_bytes",
-            "Stores that wait for a parent that was missed: bytes.",
+            "Bytes of stored blocks whose parent was never announced.",
             labels=["rank"],
         )
         lag_seconds = GaugeMetricFamily(
             "warmpath_publisher_rank_lag_seconds",
-            "How late the last batch was followed, by the engine's clock.",
+            "Age of the last batch when it was applied, by the engine's clock.",
             labels=["rank"],
         )
         lag_batches = GaugeMetricFamily(
             "warmpath_publisher_rank_lag_batches",
-            "Batches received and not followed.",
+            "Batches received and not yet applied.",
             labels=["rank"],
         )
         for rank in self._cache.ranks:

@@ -1,4 +1,4 @@
-"""The places of watchers: clients share them fairly, and who does not read leaves."""
+"""The places of watchers: clients share them fairly, and a watcher that reads nothing loses its own."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,22 +12,22 @@ class Place:
     client: str
     end: Callable[[str], None] = field(repr=False)
     waits_since: float | None = None
-    """When the message began to wait that the watcher takes next; None: nothing waits for it."""
+    """Since when the next message waits for the watcher to take it; None: no message waits."""
     is_ending: bool = False
 
 
 class Places:
-    """At most `most` watchers, `slow_seconds` for each of them to take a message. `clock` tells seconds.
+    """At most `most` watchers, each with `slow_seconds` to take a message. `clock` returns seconds.
 
-    All of them may be one client's; where none is left, a client that has fewer than another gets one of
-    that one's, so nobody keeps others out. `client_of` names a client.
+    One client may have all places. Where none is left, a client that has fewer than another takes one of
+    the other's, so no client keeps others out. `client_of` names a client.
     """
 
     def __init__(self, most: int, *, slow_seconds: float, clock: Callable[[], float]) -> None:
         self.slow = 0
         """Watchers that were ended because they did not read."""
         self.yielded = 0
-        """Watchers that were ended for other clients' sake."""
+        """Watchers that were ended so that another client gets their place."""
         self._most = most
         self._slow_seconds = slow_seconds
         self._clock = clock
@@ -37,7 +37,7 @@ class Places:
         return len(self._places)
 
     def take(self, client: str, end: Callable[[str], None]) -> Place | None:
-        """Return a place for a client; None where none is left for it."""
+        """Return a place for a client; None where no place is left for it."""
         if len(self._places) >= self._most:
             place = self._spare(client)
             if place is None:
@@ -50,21 +50,21 @@ class Places:
         return taken
 
     def leave(self, place: Place) -> None:
-        """Give a place back; one that was given back is nobody's."""
+        """Give a place back; nothing happens to one that was given back already."""
         if place in self._places:
             self._places.remove(place)
 
     def sending(self, place: Place) -> None:
-        """Take note that a message waits for a watcher."""
+        """Note that a message waits for a watcher."""
         place.waits_since = self._clock()
 
     @staticmethod
     def sent(place: Place) -> None:
-        """Take note that the watcher took it."""
+        """Note that the watcher took the message."""
         place.waits_since = None
 
     def end_slow(self) -> Iterator[tuple[str, float]]:
-        """Ask those to leave that took nothing for too long; yield their clients and the seconds."""
+        """Ask watchers to leave that took nothing for too long; yield their clients and the seconds."""
         now = self._clock()
         for place in [*self._places]:
             if place.waits_since is None or place.is_ending:
@@ -76,7 +76,7 @@ class Places:
                 yield place.client, waited
 
     def _spare(self, client: str) -> Place | None:
-        """Return the place to take from who has most: the one that has waited longest, or the newest."""
+        """Return a place of the client with most: the one that waited longest, else the newest."""
         held = Counter(place.client for place in self._places)
         most = max(held.values())
         if most <= held[client] + 1:
@@ -96,5 +96,5 @@ class Places:
 
 
 def client_of(peer: str, subject: str) -> str:
-    """Return who calls: the subject of the certificate that was shown, or else the host."""
+    """Return the caller's name: the subject of its certificate, or else its host."""
     return subject or peer.rpartition(":")[0] or peer

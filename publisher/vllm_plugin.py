@@ -2,13 +2,13 @@
 
 Where warmpath is installed beside vLLM, vLLM calls `start` in each of its processes (entry-point group
 `vllm.general_plugins`). It does nothing unless the environment variable `WARMPATH_PUBLISH` holds the
-options of `warmpath publish`, and then only in the process of the first engine core; the publisher
-follows the engine's own event socket, in a process of its own, and ends with the engine. One that dies
-before is started again.
+options of `warmpath publish`, and then only in the process of the first engine core. The publisher runs
+in a process of its own, follows the engine's event socket, and ends with the engine. A publisher that
+dies before the engine is started again.
 
-vLLM's registry of event publishers cannot serve: its configuration takes no names but `null` and `zmq`
-(0.32, `vllm/config/kv_events.py`), so that a publisher inside the engine would mean patching it; and
-what runs beside the engine's loop cannot slow it down.
+vLLM's own registry of event publishers is not used: its configuration accepts only the names `null` and
+`zmq` (0.32, `vllm/config/kv_events.py`), so a publisher inside the engine would need a patched vLLM. A
+process of its own cannot slow the engine's loop down either.
 """
 
 import logging
@@ -23,50 +23,50 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Protocol
 
-# vLLM's own handlers show what is below its name.
+# vLLM's own handlers show the messages of loggers whose name begins with `vllm`.
 log = logging.getLogger("vllm.plugins.warmpath")
 
 VARIABLE = "WARMPATH_PUBLISH"
 FIRST_CORES = frozenset({"EngineCore", "EngineCore_0", "EngineCore_DP0"})
-"""Names of the first engine core's process in the versions looked at (0.10 to 0.32)."""
+"""Names of the first engine core's process in vLLM 0.10 to 0.32."""
 
 LEAST_PAUSE, MOST_PAUSE = 1.0, 60.0
 """Seconds before a publisher that died is started again; twice as many each time."""
 LONG_LIFE = 60.0
-"""Seconds after which a publisher that dies is one that ran well."""
+"""Seconds after which a publisher counts as one that ran well: the pause is then the least again."""
 
 WANTED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
-"""Exit statuses of one that was asked to end."""
+"""Exit statuses of a publisher that was asked to end."""
 BAD_OPTIONS = 2
-"""The exit status where the options are wrong, which they will be again."""
+"""Exit status of a publisher with wrong options, which a second start would not mend."""
 
 
 class Started(Protocol):
-    """A process that runs."""
+    """A running process."""
 
     def wait(self) -> int:
-        """Return its exit status when it has ended."""
+        """Wait until the process ends; return its exit status."""
 
 
 def start() -> None:
-    """Start the publisher, where this is the process that is to do so."""
+    """Start the publisher if this is the process of the first engine core."""
     options = os.environ.get(VARIABLE)
     if not options or multiprocessing.current_process().name not in FIRST_CORES:
         return
     try:
         words = shlex.split(options)
     except ValueError as error:
-        # The engine serves without a publisher too; an error raised here would end it.
+        # The engine serves without a publisher too; an error raised here would end the engine.
         log.error("%s cannot be read: %s; no publisher is started", VARIABLE, error)  # noqa: TRY400
         return
     command = [sys.executable, "-m", "publisher", *words, "--exit-with-parent"]
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
 
     def launch() -> Started:
-        # The options are the operator's own, as on any command line.
+        # The options are the operator's, as on any command line.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603
 
-    # It ends with the engine: such a thread keeps no process alive.
+    # The thread ends with the engine: a daemon thread keeps no process alive.
     Thread(target=keep, args=(launch,), name="warmpath-publisher", daemon=True).start()
 
 
@@ -76,23 +76,25 @@ def keep(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Start a publisher, and again whenever one dies; return where it ended as it was asked to."""
+    """Start a publisher, and again whenever it dies; return when it ended as it was asked to."""
     pause = LEAST_PAUSE
     while True:
         begun = clock()
         try:
             status = launch().wait()
         except OSError as error:
-            said = f"could not be started: {error}"
+            failure = f"could not be started: {error}"
         else:
             if status in WANTED:
                 return
             if status == BAD_OPTIONS:
-                log.error("the publisher refuses the options in %s: it is not started", VARIABLE)
+                log.error(
+                    "the publisher refuses the options in %s; it is not started again", VARIABLE
+                )
                 return
-            said = f"died with status {status}"
+            failure = f"died with status {status}"
         if clock() - begun >= LONG_LIFE:
             pause = LEAST_PAUSE
-        log.warning("the publisher %s; it is started again in %g s", said, pause)
+        log.warning("the publisher %s; it is started again in %g s", failure, pause)
         sleep(pause)
         pause = min(2 * pause, MOST_PAUSE)

@@ -1,4 +1,4 @@
-"""Serves CacheWatch: each watcher gets a snapshot or what it missed, and then every delta."""
+"""Serves CacheWatch: each watcher gets a snapshot or the deltas it missed, and then every new delta."""
 
 import asyncio
 import contextlib
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["CacheWatch"]
 
 TAKEN_AT_ONCE = 64
-"""Deltas that a watcher keeps from the journal's bound while they are sent."""
+"""Deltas sent before the next look into the journal; until then they stay in memory beyond its bound."""
 LOOK_SECONDS = 0.5
 """Pause between two looks for watchers that do not read."""
 FAREWELL_SECONDS = 1.0
-"""How long the end of a stream is waited for: who does not read does not take that either."""
+"""The longest wait for the end of a stream: a watcher that reads nothing does not read that either."""
 
 
 class WatchServer:
-    """Serves one pod's cache to routers, as many at once as there are `places`.
+    """Serves one pod's cache to routers, to as many at once as there are `places`.
 
     `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, seconds.
     """
@@ -47,20 +47,20 @@ class WatchServer:
         self._news = asyncio.Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a gRPC server answers by. It takes bytes: gRPC logs tracebacks of bad requests."""
+        """Return the gRPC handler. It takes bytes, since gRPC would log tracebacks of bad requests."""
         watch: Any = grpc.unary_stream_rpc_method_handler(
             self.Watch, response_serializer=pb.WatchResponse.SerializeToString
         )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, {"Watch": watch})
 
     async def end_slow(self) -> None:
-        """Look for ever for watchers that do not read, and end them."""
+        """End watchers that do not read, again and again until cancelled."""
         while True:
             for client, waited in self.places.end_slow():
                 log.warning("%s: ended a watcher that read nothing for %.0f s", client, waited)
             await asyncio.sleep(LOOK_SECONDS)
 
-    # It writes and does not yield: a generator cannot tell whether what it yields is taken.
+    # It writes and does not yield: a generator cannot know whether the client took a message.
     async def Watch(  # noqa: N802  the contract's name
         self, raw: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
@@ -69,7 +69,7 @@ class WatchServer:
         try:
             request = read_message(pb.WatchRequest, raw)
         except ValueError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "request: is no WatchRequest")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "request: not a WatchRequest")
         if request.keyspace != self._keyspace:
             problem = (
                 "keyspace: router and publisher differ in the model's name or in the hash seed "
@@ -146,7 +146,7 @@ class WatchServer:
 
 
 def _client(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return whose watcher calls."""
+    """Return the name of the watcher's client."""
     shown = context.auth_context()
     subject = shown.get("x509_subject") or shown.get("x509_common_name") or ()
     return client_of(

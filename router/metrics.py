@@ -251,25 +251,27 @@ class PartsCollector(Collector):
             labels=rank_labels,
         )
         events = CounterMetricFamily(
-            "warmpath_events", "What happened to the stream.", labels=[*rank_labels, "kind"]
+            "warmpath_events",
+            "Events, and troubles of the event stream, by kind.",
+            labels=[*rank_labels, "kind"],
         )
         waiting = GaugeMetricFamily(
             "warmpath_rank_orphan_bytes",
-            "Stores that wait for a parent that was missed: bytes.",
+            "Bytes of stored blocks whose parent was never announced.",
             labels=rank_labels,
         )
         dropped = CounterMetricFamily(
             "warmpath_rank_orphans_dropped",
-            "Blocks of such stores let go for want of room.",
+            "Stored blocks without a parent that were dropped for lack of room.",
             labels=rank_labels,
         )
         lag_seconds = GaugeMetricFamily(
             "warmpath_rank_lag_seconds",
-            "How late the last batch was followed, by the engine's clock.",
+            "Age of the last batch when it was applied, by the engine's clock.",
             labels=rank_labels,
         )
         lag_batches = GaugeMetricFamily(
-            "warmpath_rank_lag_batches", "Batches received and not followed.", labels=rank_labels
+            "warmpath_rank_lag_batches", "Batches received and not yet applied.", labels=rank_labels
         )
         for rank in self._ingest:
             name = [rank.pod, str(rank.number)]
@@ -339,15 +341,15 @@ def _writers(writers: Mapping[str, Writer]) -> Iterator[Metric]:
     state = GaugeMetricFamily(f"{name}_state", "1 for the state in force.", labels=["pod", "state"])
     trouble = GaugeMetricFamily(f"{name}_trouble", "1 while Redis does not answer.", labels=["pod"])
     rebuilds = CounterMetricFamily(
-        f"{name}_rebuilds", "Times all was written anew.", labels=["pod", "cause"]
+        f"{name}_rebuilds", "Times that everything was written anew.", labels=["pod", "cause"]
     )
     done = [
         CounterMetricFamily(f"{name}_{what}", help_text, labels=["pod"])
         for what, help_text in (
             ("batches", "Batches of deltas written."),
-            ("changes", "Keys added and removed there."),
-            ("audits", "Times every bucket was as it was left."),
-            ("retries", "Commands asked again."),
+            ("changes", "Keys added to Redis and removed from it."),
+            ("audits", "Audits that found every bucket unchanged."),
+            ("retries", "Commands sent again."),
         )
     ]
     for pod, writer in sorted(dict(writers).items()):

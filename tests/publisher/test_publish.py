@@ -199,7 +199,7 @@ async def test_what_is_no_request_is_refused_and_writes_no_traceback(
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await channel.unary_stream("/warmpath.watch.v1.CacheWatch/Watch")(b"\xff\xff").read()
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert error.value.details() == "request: is no WatchRequest"
+    assert error.value.details() == "request: not a WatchRequest"
     reader, writer = await asyncio.open_connection("127.0.0.1", held_port)
     writer.write(b"\0 no HTTP at all\r\n\r\n")
     assert b"400" in await reader.readline()
