@@ -112,7 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         "--first-rank", type=int, default=0,
         help="the engine's own number of the first rank, where this server has only some of the ranks",
     )  # fmt: skip
-    add("--blocks", type=int, default=0, help="size of a rank's cache, to notice drift; 0: unknown")
+    add(
+        "--blocks",
+        type=int,
+        default=0,
+        help="blocks of a rank's cache, for healing and drift; 0: unknown",
+    )
     add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
     add("--hash-seed", default="", help="the routers' index.hash-seed")
     add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")

@@ -1,1 +1,1 @@
-"""A vLLM worker without a GPU. Imports nothing of the other packages."""
+"""LLM engines without a GPU, and workers that serve them; it imports none of the other packages."""

@@ -52,10 +52,10 @@ async def _serve(settings: Settings) -> int:
         for number in range(settings.workers):
             hosts.append(build_host(settings, number, text, context))
             await hosts[-1].start()
-        print(json.dumps(_ready(hosts)), flush=True)  # noqa: T201  what starters wait for
+        print(json.dumps(_ready(hosts)), flush=True)  # noqa: T201  a starter waits for this line
         lives = [asyncio.create_task(host.live()) for host in hosts]
         await _until(ended, lives)
-        # A second signal does not wait.
+        # A second signal ends the process at once.
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(name)
         await asyncio.gather(*(host.drain(settings.drain_seconds) for host in hosts))
@@ -65,21 +65,21 @@ async def _serve(settings: Settings) -> int:
         await asyncio.gather(*lives, return_exceptions=True)
         await asyncio.gather(*(host.close() for host in hosts))
         context.term()
-    # Where nobody asked for the end, every worker has crashed.
+    # If nobody asked for the end, every worker has crashed.
     return 0 if ended.is_set() else 1
 
 
 def _ready(hosts: Sequence[Host]) -> dict[str, Any]:
-    """Return what starters read: where the worker is, or where all of them are."""
+    """Return the line for the starter: the addresses of the worker, or of all workers."""
     if len(hosts) == 1:
         return {"ready": True} | hosts[0].ready
     return {"ready": True, "workers": [host.ready for host in hosts]}
 
 
 async def _until(ended: asyncio.Event, lives: Sequence["asyncio.Task[None]"]) -> None:
-    """Wait for the end, or for all workers to have crashed; raise where one of them fails.
+    """Wait until a signal asks for the end or all workers have crashed; raise if a worker's task fails.
 
-    A task that fails ends the process: half an engine would look like a whole one.
+    A failed task ends the process: a worker with one dead part would look healthy.
     """
     stopped = asyncio.create_task(ended.wait())
     waiting = set(lives)

@@ -1,6 +1,6 @@
-"""The engine of one rank, put together: the only place that knows the engines' constructors.
+"""The engine of one rank, put together: the only module that calls the engines' constructors.
 
-To add an engine is one entry in `ENGINES`.
+A further engine is one further entry in `ENGINES`.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ TRTLLM_EVENT_BUFFER = 65_536
 """Events kept until somebody fetches them (`event_buffer_max_size`)."""
 
 MOST_ADAPTERS_IN_A_BATCH = 8
-"""vLLM v0 schedules no more adapters at once than it has places for."""
+"""Adapters for which vLLM v0 has room on the GPU: it schedules no more of them in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an engine is built from, whichever it is."""
+    """Settings of an engine of any kind."""
 
     engine: str
     blocks: int
@@ -43,7 +43,7 @@ class EngineSettings:
     describes_offloads: bool
     """Whether v1's events of host memory carry tokens and parents."""
     bytes_per_block: int
-    """Of one block in all layers of a rank: what a copy to or from host memory moves."""
+    """Bytes of one block in all layers of a rank, which a copy to or from host memory moves."""
     block_size: int
     """Tokens a block."""
     enable_prefix_caching: bool
@@ -60,21 +60,21 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """One kind of engine: how it is built, what it can, and how its events are put."""
+    """One kind of engine: its constructor, its abilities, and the form of its events."""
 
     build: Callable[[EngineSettings], Engine[Any]]
-    """Raises ValueError, naming the field, for settings that the engine refuses."""
+    """Builds an engine; raises ValueError naming the field for settings that the engine refuses."""
     wire_events: Callable[[Sequence[Any], LoraId], list[WireEvent]]
-    """Turns a step's events into what dialects encode."""
+    """Turns a step's events into those that dialects encode."""
     hash_algos: tuple[str, ...]
     """The first is the default."""
     scheduling_policies: tuple[str, ...]
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
     """Returns the events since the last call, of an engine whose events are fetched over HTTP."""
     version: str = ""
-    """What /version tells; empty: the dialect's."""
+    """The answer of /version; empty: the dialect's version."""
     metrics: str = ""
-    """Whose names /metrics uses by default; empty: the dialect's."""
+    """The engine whose names /metrics uses by default; empty: the dialect's."""
 
 
 def _vllm_v1(settings: EngineSettings) -> V1Engine:
@@ -99,7 +99,7 @@ def _vllm_v1(settings: EngineSettings) -> V1Engine:
         hash_algorithm=settings.hash_algo,
         hash_seed=settings.hash_seed,
         enable_caching=settings.enable_prefix_caching,
-        # Dialects say how much of a digest goes out.
+        # The dialect shortens digests, if it does.
         use_int_block_hashes=False,
         offload=offload,
     )
@@ -146,7 +146,7 @@ def _trtllm(settings: EngineSettings) -> TrtllmEngine:
 
 
 def _no_stream(_: Sequence[Any], __: LoraId) -> list[WireEvent]:
-    """Nothing goes out over ZMQ: vLLM v0 announced nothing, TensorRT-LLM is asked over HTTP."""
+    """Return no events for ZMQ: vLLM v0 announces none, and TensorRT-LLM's are fetched over HTTP."""
     return []
 
 

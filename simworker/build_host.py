@@ -1,4 +1,4 @@
-"""One worker, put together: engines, event streams, and what its handlers need."""
+"""One worker, put together: engines, event streams, and the parts that its handlers use."""
 
 import asyncio
 import os
@@ -29,11 +29,11 @@ from simworker.server.text import FolderText, NoText, TextCodec
 from simworker.server.worker import Worker
 
 CRASH_STATUS = 139
-"""What a shell says of a process that a segmentation fault ended."""
+"""The exit status that a shell shows for a process that a segmentation fault ended."""
 
 
 def load_text(settings: Settings) -> tuple[TextCodec, Settings]:
-    """Load the tokenizer; the vocabulary is its own. Raises OSError or ValueError."""
+    """Load the tokenizer, and set the vocabulary's size to its own. Raises OSError or ValueError."""
     if settings.tokenizer is None:
         return NoText(), settings
     text = FolderText(settings.tokenizer)
@@ -69,7 +69,7 @@ def _build(
             publishers.append(_publisher(settings, number, rank, dialect, context))
             opened.callback(publishers[-1].close)
         worker = _worker(host, settings, text, dialect, publishers)
-        # All is there: from now on the host closes them.
+        # All sockets are open: from now on the host closes them.
         opened.pop_all()
     return worker, publishers
 
@@ -160,14 +160,14 @@ def _rank(
     once = KeptOnce() if dialect.keeps_once else None
 
     def publish(events: Sequence[WireEvent]) -> None:
-        told = once.told(events) if once else events
-        if told:
-            publisher.publish(dialect.batch(time.time(), told, number))
+        announced = once.announced(events) if once else events
+        if announced:
+            publisher.publish(dialect.batch(time.time(), announced, number))
 
     def announce(events: Sequence[Any]) -> None:
-        told = kind.wire_events(events, worker.adapters.number_of)
-        if told:
-            publish(told)
+        wire_events = kind.wire_events(events, worker.adapters.number_of)
+        if wire_events:
+            publish(wire_events)
 
     def begin_stream() -> None:
         publisher.begin_life()

@@ -1,7 +1,7 @@
-"""What an engine is to the server and to simulations: requests in, tokens and cache events out.
+"""The contract of an engine with the server and with simulations: requests in, tokens and events out.
 
-An engine knows neither sockets nor clocks. It says how many seconds a step takes; whoever drives it,
-in real time (`simworker/server/shell.py`) or on a virtual clock, lets them pass between `begin_step` and
+An engine knows neither sockets nor clocks. It returns the seconds that a step takes; its driver, in real
+time (`simworker/server/shell.py`) or on a virtual clock, lets them pass between `begin_step` and
 `end_step`.
 """
 
@@ -12,24 +12,24 @@ from typing import Protocol, TypeVar
 EventT_co = TypeVar("EventT_co", covariant=True)
 
 OnTokens = Callable[[list[int], bool], None]
-"""Takes newly generated tokens, and whether they are the last."""
+"""Takes newly generated tokens, and true if they are the last."""
 
 
 class RefusedError(Exception):
-    """A request that can never be served; says why."""
+    """The engine can never serve a request, for the reason in the message."""
 
 
 class EngineFailedError(Exception):
-    """A step could not be taken; the worker cannot go on."""
+    """A step failed; the worker cannot go on."""
 
 
 class BrokenInvariantError(Exception):
-    """A stateful part contradicts itself: a bug of ours."""
+    """A stateful part contradicts itself: a bug in this project."""
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request for tokens, and how far it has come."""
+    """One request for tokens, and its progress."""
 
     request_id: str
     prompt: Sequence[int]
@@ -38,17 +38,17 @@ class Generation:
     cache_salt: str = ""
     lora_name: str = ""
     lora_path: str = ""
-    """Where the adapter lies, as the engine was told: it goes into vLLM's hashes."""
+    """The adapter's path as the engine got it: vLLM hashes it."""
     priority: int = 0
-    """Lower comes first, where the scheduler's policy is by priority."""
+    """Lower comes first, if the scheduler's policy is `priority`."""
     skip_reading_prefix_cache: bool = False
     kv_cache_report_mode: str = "incremental"
-    """`full`: blocks that are found cached are announced again (vLLM 0.26 and later)."""
+    """With `full`, blocks found cached are announced again (vLLM 0.26 and later)."""
     session_id: str = ""
-    """Goes into the events of blocks that the request stores."""
+    """The events of blocks that the request stores carry it."""
     prompt_hashes: Sequence[bytes] | None = None
-    """Hashes of the prompt's full blocks, where nothing but they and its length is known: then the
-    ids in `prompt` mean nothing, and `range(n)` will do."""
+    """Hashes of the prompt's full blocks, where only these and its length are known. The ids in `prompt`
+    then mean nothing: `range(n)` will do."""
     num_cached_tokens: int = -1
     """Prompt tokens found cached when it was first scheduled; -1 before. Set by the engine."""
     num_output_tokens: int = 0
@@ -64,7 +64,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An engine's figures: the first three as they are, the others since its start."""
+    """An engine's figures: the first three at present, the others since its start."""
 
     running: int
     waiting: int
@@ -73,32 +73,32 @@ class Load:
     prefix_cache_queries: int
     """Prompt tokens looked up."""
     prefix_cache_hits: int
-    """Of these, tokens found."""
+    """Prompt tokens that were looked up and found."""
     preemptions: int
 
 
 class Engine(Protocol[EventT_co]):
-    """One engine, stepped from outside. `EventT_co` is what it tells of its cache."""
+    """One engine, stepped from outside. `EventT_co` is the type of its cache's events."""
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether a step would do anything."""
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over. What it had computed stays cached."""
+        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached."""
 
     def begin_step(self, horizon: float = 0.0) -> float:
         """Schedule a step; return its modelled seconds.
 
-        `horizon` are the seconds in which nothing will be submitted or aborted. An engine may use
-        them to take several steps at once, where the outcome is that of taking them one by one.
+        For `horizon` seconds no request will be submitted or aborted. An engine may take several steps
+        at once in this time if their outcome is the same as one by one.
         """
 
     def end_step(self) -> Sequence[EventT_co]:
-        """End the step begun: hand out its tokens; return what happened to the cache."""
+        """End the step begun: hand out its tokens; return the cache's events."""
 
     def load(self) -> Load:
         """Return the figures that metrics show."""
@@ -106,6 +106,6 @@ class Engine(Protocol[EventT_co]):
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
         """Forget all cached content; False, and nothing done, while requests hold blocks.
 
-        With `reset_external` what host memory has is forgotten too, also where the first could not
-        be; False while that is being read. An engine that cannot tell the two apart forgets both.
+        With `reset_external` the content of host memory is forgotten too, even if the GPU's could not
+        be; False while host memory is being read. An engine without separate resets forgets both.
         """

@@ -1,4 +1,4 @@
-"""A worker's sockets and tasks: HTTP listener, event publishers, engines; opened and closed together."""
+"""A worker's sockets and tasks (HTTP, event publishers, engines), opened and closed together."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ from simworker.server.task_set import TaskSet
 from simworker.server.worker import Worker
 
 WRITE_SECONDS = 0.5
-"""How long answers that are complete may take to be written when the worker closes."""
+"""The longest wait for complete answers to be written when the worker closes."""
 
 
 class Host:
-    """Owns one worker. `exit_process` ends the process at once; None where others live in it too."""
+    """Owns one worker. `exit_process` ends the process at once; None if other workers live in it too."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Host:
         self.worker, self._publishers = build(self)
 
     async def start(self) -> None:
-        """Open the door. Raises OSError where the address cannot be had."""
+        """Begin to serve. Raises OSError if the address cannot be bound."""
         app = application(
             self.worker, allow_faults=self._faults.allowed, fetch_events=self._fetch_events
         )
@@ -62,7 +62,7 @@ class Host:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """Return where the worker is reached; rank 0's sockets, and all where there are several."""
+        """Return the worker's addresses: HTTP, rank 0's sockets, and all ranks' if there are several."""
         assert self._runner is not None
         host = self._listen[0]
         address = f"[{host}]" if ":" in host else host
@@ -80,21 +80,21 @@ class Host:
         return said
 
     def reset_connections(self, spare: object = None) -> None:
-        """Reset every HTTP connection but one; what was asked on them stays unanswered."""
+        """Reset every HTTP connection except `spare`; requests on them get no answer."""
         server = self._runner.server if self._runner is not None else None
         for connection in server.connections if server is not None else ():
             if connection.transport is not None and connection.transport is not spare:
                 connection.transport.abort()
 
     def crash(self) -> None:
-        """Be gone at once: the process, or this worker of it."""
+        """End the process at once, or only this worker if there are others in it."""
         if self._exit_process is not None:
             self._exit_process()
         self.reset_connections()
         self._gone.set()
 
     async def live(self) -> None:
-        """Wait until the worker has crashed, and leave nothing of it. Raises what a task raises."""
+        """Wait until the worker has crashed, then close its parts. Raises the exception of a task."""
         gone = asyncio.create_task(self._gone.wait())
         try:
             await asyncio.wait((gone, self.tasks.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ class Host:
             gone.cancel()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new requests; give those under way so long to end."""
+        """Refuse new requests; wait at most `seconds` for those under way."""
         self.worker.draining = True
         try:
             async with asyncio.timeout(seconds):

@@ -1,9 +1,9 @@
-"""How long a step takes.
+"""The latency model: the seconds that a step takes.
 
     step = base + prefill x t + context x t x (c + t/2) + decode x s + decode_context x C
 
-where t are the new tokens of each prompt in the step and c the tokens before them, s the sequences that
-decode and C the tokens before them, all together. The terms are what a transformer does:
+where t are the new tokens of each prompt in the step, c the tokens before them, s the number of decoding
+sequences, and C the tokens before theirs, all together. The terms are the work of a transformer:
 
     base            read the weights once, whatever the batch; launch the kernels
     prefill         multiply a token with the weights: compute-bound
@@ -12,13 +12,13 @@ decode and C the tokens before them, all together. The terms are what a transfor
     decode_context  read the keys and values of the tokens before: memory-bound
 
 Prefill and decoding share steps, and so slow each other down: a decoding sequence gets its next token
-when the whole step is done, chunk of a prompt included. That is all there is of interference; kernels
-that overlap make it a little less in truth. `simworker/presets.py` has constants for real machines and
-says how far they are off.
+when the whole step is done, chunk of a prompt included. No other interference is modelled; on a real GPU
+overlapping kernels make it a little smaller. `simworker/presets.py` has constants for real machines,
+with their errors.
 
-The default constants are those of `shared/bench/policy-study.md`, "Model and load", sized on a 70B
-model at tensor parallel 4: 20 ms a step, 70 us an uncached token, 1.3 ns a token and context token;
-decoding 0.15 ms a sequence and 35 ns a context token.
+The default constants are those of `shared/bench/policy-study.md`, "Model and load", sized on a 70B model
+at tensor parallel 4: 20 ms a step; 70 us for an uncached token and 1.3 ns for each token before it; 0.15
+ms for a decoding sequence and 35 ns for each token before it.
 """
 
 import math
@@ -27,33 +27,33 @@ from dataclasses import astuple, dataclass, field
 
 @dataclass(slots=True)
 class StepWork:
-    """What one step computes, of whichever engine."""
+    """The work of one step, of any engine."""
 
     prefills: list[tuple[int, int]] = field(default_factory=list)
     """(new tokens, tokens before them) of each request whose prompt is being computed."""
     decoding: int = 0
     """Sequences that get one more token."""
     decoding_context: int = 0
-    """Tokens before it, of all of them together."""
+    """Tokens before theirs, all together."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """Constants of the model, seconds."""
+    """Constants of the model: the seconds that each of these adds to a step."""
 
     base: float = 0.020
-    """A step."""
+    """The step itself."""
     prefill: float = 70e-6
-    """A prompt's token."""
+    """Each token of a prompt."""
     context: float = 1.3e-9
-    """A prompt's token and a token before it."""
+    """Each pair of a prompt's token and a token before it."""
     decode: float = 0.15e-3
-    """A decoding sequence."""
+    """Each decoding sequence."""
     decode_context: float = 35e-9
-    """A token before that of a decoding sequence."""
+    """Each token before the one that a sequence decodes."""
 
     def times(self, factor: float) -> "LatencyModel":
-        """Return a machine that takes `factor` times as long for everything."""
+        """Return the model of a machine that takes `factor` times as long for everything."""
         return LatencyModel(*(factor * seconds for seconds in astuple(self)))
 
     def step(self, work: StepWork) -> float:
@@ -65,16 +65,16 @@ class LatencyModel:
         return seconds
 
     def decode_steps(self, work: StepWork, steps: int) -> float:
-        """Return the seconds of so many steps of the same sequences, the first of them `work`.
+        """Return the seconds of `steps` steps of the same decoding sequences; the first step is `work`.
 
-        Every sequence's context grows by one token a step, so that the step's seconds grow evenly.
+        Every sequence's context grows by one token a step, so the seconds of a step grow evenly.
         `work` has no prefills.
         """
         grown = work.decoding * self.decode_context * (steps * (steps - 1) // 2)
         return steps * self.step(work) + grown
 
     def decode_steps_until(self, work: StepWork, seconds: float, most: int) -> int:
-        """Return the least number of such steps that take `seconds` or longer, from 1 to `most`."""
+        """Return the least number of such steps, 1 to `most`, that take `seconds` or longer."""
         first = self.step(work)
         if most == 1 or first >= seconds:
             return 1
@@ -86,7 +86,7 @@ class LatencyModel:
             steps = int((math.sqrt(slope * slope + 2 * growth * seconds) - slope) / growth)
         else:
             steps = int(seconds / slope)
-        # The root is exact but for rounding.
+        # The root may be one too large through rounding.
         steps = max(steps - 1, 1)
         while self.decode_steps(work, steps) < seconds:
             steps += 1

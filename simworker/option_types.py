@@ -8,7 +8,7 @@ INT32 = (1 << 31) - 1
 
 
 def whole(low: int, high: int = INT32) -> Callable[[str], int]:
-    """Return a type of whole numbers within limits."""
+    """Return a reader of whole numbers within limits."""
 
     def read(text: str) -> int:
         try:
@@ -25,7 +25,7 @@ def whole(low: int, high: int = INT32) -> Callable[[str], int]:
 
 
 def number(high: float, *, above: bool = False) -> Callable[[str], float]:
-    """Return a type of numbers from 0 (or above 0) to a limit."""
+    """Return a reader of numbers from 0, or from above 0, to a limit."""
 
     def read(text: str) -> float:
         try:

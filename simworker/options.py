@@ -26,7 +26,7 @@ MODEL_LEN = 131_072
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """What goes wrong from the start, or by the clock. Seconds since the worker is ready."""
+    """Faults from the start, and faults after a time: seconds since the worker is ready."""
 
     allowed: bool
     """Whether /faults is served."""
@@ -147,17 +147,18 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _fitting_model_len(blocks: int, block_size: int) -> int:
-    """Return the longest request that a cache can hold, unless a model is shorter.
+    """Return the tokens of the longest request that fits into the cache, at most `MODEL_LEN`.
 
-    vLLM v1 does not start with less, and keeps the null block; v0 keeps a hundredth free.
+    vLLM v1 keeps one block, the null block, and does not start with a longer limit; v0 keeps a hundredth
+    of the blocks free.
     """
     return min(MODEL_LEN, (blocks - max(1, blocks // 100)) * block_size)
 
 
 def _check(settings: Settings) -> None:
-    """Raise where settings contradict each other."""
+    """Raise if settings contradict each other."""
     engine = settings.engine
-    # Any other engine starts, and refuses the requests that do not fit.
+    # Other engines start all the same, and refuse requests that do not fit.
     most = (engine.blocks - 1) * engine.block_size
     if engine.engine == "vllm-v1" and engine.max_model_len > most:
         raise argparse.ArgumentTypeError(
@@ -182,7 +183,9 @@ def _check(settings: Settings) -> None:
             f"--events-endpoint from {ports[0]} on overlap; put them {sockets} or more apart"
         )
     if settings.port and settings.port + settings.workers - 1 > 65535:
-        raise EndpointError(f"--listen: there are no {settings.workers} ports from {settings.port}")
+        raise EndpointError(
+            f"--listen: {settings.workers} ports from {settings.port} on would go beyond 65535"
+        )
     adapters = Adapters(settings.model)
     for name, path in settings.lora_modules:
         try:
@@ -194,7 +197,7 @@ def _check(settings: Settings) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="warmpath simworker",
-        description="Serve a simulated vLLM worker until SIGTERM or Ctrl-C.",
+        description="Serve simulated workers until SIGTERM or Ctrl-C.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
@@ -203,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     _events(parser.add_argument_group("events").add_argument)
     _faults(
         parser.add_argument_group(
-            "faults", "What goes wrong. Replay always has the true batches."
+            "faults", "Faults of the worker and its live events. A replay has none."
         ).add_argument
     )
     return parser
@@ -229,14 +232,14 @@ def _serving(add: Add) -> None:
     add(
         "--metrics",
         choices=sorted(NAMES),
-        help="whose names /metrics uses; by default those of what is played",
+        help="the engine whose names /metrics uses; by default the simulated one",
     )
     add("--drain-seconds", type=number(MOST_SECONDS), default=0.0,
-        help="how long requests under way may take to end after SIGTERM")  # fmt: skip
+        help="seconds after SIGTERM for requests under way to end")  # fmt: skip
 
 
 def _engine(add: Add) -> None:
-    add("--engine", choices=sorted(ENGINES), default="vllm-v1", help="whose cache and scheduler")
+    add("--engine", choices=sorted(ENGINES), default="vllm-v1", help="the engine to simulate")
     add("--blocks", type=whole(2, MOST_BLOCKS), default=4096,
         help="KV cache blocks, the null block counted")  # fmt: skip
     add("--block-size", type=whole(1), default=16, help="tokens a block")
@@ -247,29 +250,29 @@ def _engine(add: Add) -> None:
         help="blocks in host memory: v1 offloads to them, v0 swaps; TensorRT-LLM's second pool",
     )
     add("--bytes-per-token", type=whole(1), default=81_920,
-        help="KV cache of a token on a rank: what copies to host memory move")  # fmt: skip
+        help="bytes of a token's KV cache on a rank, which copies to host memory move")  # fmt: skip
     add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
-        help="keep and find what prompts have in common")  # fmt: skip
+        help="reuse cached blocks for prompts that begin with the same tokens")  # fmt: skip
     add("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True,
         help="compute a prompt over several steps where it does not fit into one")  # fmt: skip
     add("--max-num-seqs", type=whole(1), default=256, help="requests running at once")
     add("--max-num-batched-tokens", type=whole(1), default=8192, help="tokens a step")
     add("--max-model-len", type=whole(2),
-        help=f"prompt and answer, tokens; by default {MODEL_LEN}, or less if less fits")  # fmt: skip
-    add("--vocab-size", type=whole(1), default=32000, help="token ids lie below it")
+        help=f"tokens of prompt and answer; by default {MODEL_LEN}, or less if less fits")  # fmt: skip
+    add("--vocab-size", type=whole(1), default=32000, help="token ids are below this number")
     add("--scheduling-policy", choices=_all("scheduling_policies"), default="fcfs",
         help="the order of waiting requests")  # fmt: skip
     add("--prefix-caching-hash-algo", choices=_all("hash_algos"),
-        help="how blocks are hashed; by default the engine's own")  # fmt: skip
+        help="the hash of blocks; by default the engine's own default")  # fmt: skip
     add(
         "--hash-seed",
         default=DEFAULT_NONE_HASH_SEED,
-        help="seeds the block hashes, as PYTHONHASHSEED",
+        help="seed of the block hashes, as PYTHONHASHSEED is for vLLM",
     )
     add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET,
-        help="the GPU and model whose time steps take")  # fmt: skip
+        help="the GPU and model that set how long a step takes")  # fmt: skip
     add("--speed", type=number(1e9, above=True), default=1.0,
-        help="how many times faster than modelled")  # fmt: skip
+        help="how many times faster than modelled the steps are")  # fmt: skip
 
 
 def _all(attribute: str) -> list[str]:
@@ -283,7 +286,7 @@ def _events(add: Add) -> None:
         help=f"ROUTER socket, likewise; by default after all ports from {EVENTS_PORT} on")  # fmt: skip
     add("--topic", default="", help="topic of the events; {worker} stands for the worker's number")
     add("--dialect", default="vllm",
-        help="engine and version whose events are spoken, as vllm-0.23 or sglang-0.5.16")  # fmt: skip
+        help="engine and version of the events' form, as vllm-0.23 or sglang-0.5.16")  # fmt: skip
     add("--byte-hashes", action="store_true",
         help="hashes as whole digests, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")  # fmt: skip
     add("--buffer-steps", type=whole(1), default=10000, help="batches kept for replay")
@@ -292,15 +295,15 @@ def _events(add: Add) -> None:
 def _faults(add: Add) -> None:
     rate = number(1)
     seconds = number(MOST_SECONDS)
-    add("--allow-faults", action="store_true", help="serve /faults, where all this can be switched")
+    add("--allow-faults", action="store_true", help="serve /faults, which switches all of these")
     add("--fault-drop", type=rate, default=0.0, help="share of live batches never sent")
     add("--fault-duplicate", type=rate, default=0.0, help="share sent twice")
     add("--fault-delay", type=rate, default=0.0, help="share that stalls the stream")
     add("--fault-reorder", type=rate, default=0.0, help="share sent after the next one")
-    add("--fault-delay-seconds", type=number(MOST_DELAY_SECONDS), default=0.2, help="how long")
-    add("--fault-seed", type=whole(0), default=0, help="seeds what meets which fate")
+    add("--fault-delay-seconds", type=number(MOST_DELAY_SECONDS), default=0.2, help="the delay")
+    add("--fault-seed", type=whole(0), default=0, help="seed of the choice of batches")
     add("--fault-slow", type=number(1e6, above=True), default=1.0,
         help="how many times longer steps take")  # fmt: skip
-    add("--fault-crash-after", type=seconds, help="seconds until the process is gone")
-    add("--fault-hang-after", type=seconds, help="seconds until steps end no more")
+    add("--fault-crash-after", type=seconds, help="seconds until the process ends at once")
+    add("--fault-hang-after", type=seconds, help="seconds until no step ends any more")
     add("--fault-restart-after", type=seconds, help="seconds until a new life begins")

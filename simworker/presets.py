@@ -1,25 +1,24 @@
 """The latency model's constants for real machines, with the measurements that they were fitted to.
 
-Source of the measurements: NVIDIA's own, of NIM (TensorRT-LLM engines, fp16, Llama 3), loaded by
-genai-perf with a fixed number of clients, each of which sends its next request when it has the answer to
-the last; all prompts and all answers of one length, nothing cached. They are the file `nim.csv` of
-NVIDIA's course "Sizing LLM Inference Systems", as republished in
-`github.com/wbing520/ai-performance-engineering`, commit 0e25b2e,
-`code/ch10_inference/inference_gpu_cluster_sizing/dataset/`. vLLM is another engine: the weights read and
-the multiplications are the same, its kernels and its overhead are not.
+NVIDIA measured NIM (TensorRT-LLM engines, fp16, Llama 3) with genai-perf and a fixed number of clients.
+A client sends its next request when it has the answer to the last one; all prompts have one length, and
+all answers; nothing is cached. The measurements are the file `nim.csv` of NVIDIA's course "Sizing LLM
+Inference Systems", as republished in `github.com/wbing520/ai-performance-engineering`, commit 0e25b2e,
+`code/ch10_inference/inference_gpu_cluster_sizing/dataset/`. vLLM is another engine: it reads the same
+weights and does the same multiplications, but has other kernels and another overhead.
 
-How they were fitted: the constants are those with the least squares of the relative errors of
+The constants have the least squares of the relative errors of
 
     time to the first token of one client = base + P
     time of a further token, c clients    = base + c (decode + decode_context (n + m/2)) + (c - 1) P / m
 
 with n tokens a prompt, m an answer, and P = prefill n + context n n/2, over all measurements of up to
-100 clients that were not held up by a full cache. The last term are the others' prompts that are
-computed meanwhile. `context` is not fitted, but follows from `prefill`: a token and a token before it
-take 4 x layers x width operations, a token by itself 2 x parameters. The root of the mean squared error
-is 5 to 9 %; `Preset.tolerance` is the largest error among the measurements kept here.
+100 clients that a full cache did not hold up. The last term is the time of other clients' prompts that
+are computed meanwhile. `context` is not fitted, but follows from `prefill`: a token and a token before
+it take 4 x layers x width operations, a token by itself 2 x parameters. The root of the mean squared
+error is 5 to 9 %; `Preset.tolerance` is the largest error among the measurements kept here.
 
-`expected` is that arithmetic. Nothing is scheduled for it.
+`expected` is this arithmetic; it schedules nothing.
 """
 
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from simworker.latency import LatencyModel, StepWork
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A published one: so many clients, each with one request at a time."""
+    """A published measurement: so many clients, each with one request at a time."""
 
     input_tokens: int
     output_tokens: int
@@ -50,9 +49,9 @@ class Preset:
     hardware: str
     latency: LatencyModel
     measured: tuple[Measurement, ...]
-    """Published; none where the constants are derived."""
+    """Published measurements; empty if the constants are derived."""
     tolerance: float
-    """Largest relative error of what `expected` says of `measured`."""
+    """Largest relative error of `expected` against `measured`."""
     source: str
 
 
@@ -216,8 +215,8 @@ _PRESETS = (
         _NIM,
     ),
     # Derived, not measured: the L4's data sheet (300 GB/s, 121 TFLOPS of dense fp16), 16 GB of weights,
-    # 16 GFLOP a token, 128 KiB of keys and values a token, and of these speeds what the A100 and the
-    # H100 reach above: 64 % reading weights, 75 % computing prompts, 48 % reading keys and values.
+    # 16 GFLOP a token, 128 KiB of keys and values a token, and the shares of these speeds that the A100
+    # and H100 above reach: 64 % reading weights, 75 % computing prompts, 48 % reading keys and values.
     Preset(
         "llama-3-8b-l4",
         "Llama 3 8B, fp16",
@@ -233,8 +232,8 @@ _PRESETS = (
         0.0,
         "derived from NVIDIA's data sheet with the efficiencies of the two 8B presets above",
     ),
-    # Chosen, not measured. The four H100 above confirm it but for decoding: they need a fifth of the
-    # time a sequence.
+    # Chosen, not measured. The four H100 above confirm all constants except `decode`: they need a fifth
+    # of this time for a sequence.
     Preset(
         "study-70b-tp4",
         "70B",

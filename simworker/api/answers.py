@@ -1,7 +1,7 @@
 """OpenAI's answer objects: whole, in chunks, and the usage.
 
-Source: `vllm/entrypoints/openai/{completion,chat_completion}/serving.py` of 0.32. Usage always tells the
-cached tokens, as with vLLM's `--enable-prompt-tokens-details`.
+Source: `vllm/entrypoints/openai/{completion,chat_completion}/serving.py` of 0.32. Usage always has the
+number of cached tokens, as with vLLM's `--enable-prompt-tokens-details`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None)
 
 
 class Answer:
-    """What completions and chats have in common. Choice `i` is sample `i % n` of prompt `i // n`."""
+    """The common part of completions and chats. Choice `i` is sample `i % n` of prompt `i // n`."""
 
     prefix = ""
     object_whole = ""
@@ -61,7 +61,7 @@ class Answer:
         yield self._with_usage(chunk, piece.choice)
 
     def closing(self) -> dict[str, Any]:
-        """Return the last chunk, which has the usage."""
+        """Return the last chunk, which holds the usage."""
         chunk = self._head | {"object": self.object_chunk, "choices": []}
         return chunk | {"usage": self._usage(self._first_cached)}
 
@@ -87,7 +87,7 @@ class Answer:
 
 
 class CompletionAnswer(Answer):
-    """A completion's. With `return_token_ids` each choice tells its prompt's ids."""
+    """The answer to a completion. With `return_token_ids` each choice has its prompt's ids."""
 
     prefix = "cmpl"
     object_whole = object_chunk = "text_completion"
@@ -121,14 +121,14 @@ class CompletionAnswer(Answer):
         return {"token_ids": piece.tokens} | ({"prompt_token_ids": prompt} if first else {})
 
     def _echo(self, choice: int) -> str:
-        # vLLM echoes no text where ids are returned.
+        # vLLM echoes no text if it returns ids.
         if not self._wish.echo or self._wish.return_token_ids:
             return ""
         return self._text.decode(self._flights[choice].ask.prompt)
 
 
 class ChatAnswer(Answer):
-    """A chat's. With `return_token_ids` the answer, or its first chunk, tells the prompt's ids."""
+    """The answer to a chat. With `return_token_ids` it, or its first chunk, has the prompt's ids."""
 
     prefix = "chatcmpl"
     object_whole = "chat.completion"
@@ -139,7 +139,7 @@ class ChatAnswer(Answer):
         return super().whole(pieces) | self._prompt_ids()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield the chunks for new tokens; the very first say every choice's role."""
+        """Yield the chunks for new tokens; the first chunks name the role, one for each choice."""
         if not any(self._begun):
             for choice in range(len(self._flights)):
                 delta = {"role": "assistant", "content": ""}

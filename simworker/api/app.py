@@ -1,4 +1,4 @@
-"""The worker's HTTP application: what is served where."""
+"""The worker's HTTP application: every path with its handler."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def application(
     allow_faults: bool,
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
 ) -> web.Application:
-    """Return the application over one worker. `fetch_events` takes a rank's engine."""
+    """Return the application over one worker. `fetch_events` returns the events of a rank's engine."""
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals])
     for kind in (Completions, Tokens, Models, Health, Cache):
         app.add_routes(kind(worker).routes())

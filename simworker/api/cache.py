@@ -1,4 +1,4 @@
-"""The cache reset, and the worker put to sleep, woken and drained."""
+"""Endpoints that reset the cache, and put the worker to sleep, wake it and drain it."""
 
 from aiohttp import web
 
@@ -15,7 +15,7 @@ class Cache:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [
             web.post("/reset_prefix_cache", self.reset),
             web.post("/sleep", self.sleep),
@@ -44,17 +44,17 @@ class Cache:
         return json_response({"status": "sleeping", "level": int(level)})
 
     async def wake(self, request: web.Request) -> web.Response:
-        """Wake all, or what the tags say."""
+        """Wake the worker, or only its parts that the tags name."""
         tags = request.query.getall("tags", []) or None
         awake = self._worker.wake(tags)
         return json_response({"status": "awake" if awake else "sleeping", "tags": tags})
 
     async def is_sleeping(self, _: web.Request) -> web.Response:
-        """Serve whether the worker sleeps."""
+        """Answer whether the worker sleeps."""
         return json_response({"is_sleeping": self._worker.sleeping})
 
     async def drain(self, request: web.Request) -> web.Response:
-        """Refuse new requests from now on; with `wait`, answer when none is under way."""
+        """Refuse new requests from now on; with `wait`, answer when no request is under way."""
         self._worker.draining = True
         if query_flag(request, "wait"):
             await self._worker.drained()

@@ -15,12 +15,12 @@ from simworker.api.wish import read_wish
 from simworker.server.worker import Worker
 
 MOST_PROMPTS = 1024
-"""Of one request; vLLM's default."""
+"""Most prompts of one request; vLLM's default."""
 DEFAULT_TOKENS = 16
 
 
 class Completions:
-    """The handlers that generate."""
+    """The endpoints that generate tokens."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -28,7 +28,7 @@ class Completions:
         self._numbers = itertools.count(1)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [
             web.post("/v1/completions", self.completions),
             web.post("/v1/chat/completions", self.chat),

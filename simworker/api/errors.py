@@ -1,4 +1,4 @@
-"""Refusals, in the form that OpenAI's clients read.
+"""Refusals in OpenAI's form of errors.
 
 Source: `vllm/entrypoints/serve/exception_handling` of 0.32.
 """
@@ -25,7 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ApiError(Exception):
-    """A request that is answered with an error; `field` is the one at fault."""
+    """The request gets an error for an answer; `field` names the field at fault."""
 
     def __init__(self, message: str, *, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ def error_response(message: str, status: int, field: str | None = None) -> web.R
 
 @web.middleware
 async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what handlers raise into answers."""
+    """Turn a handler's exceptions into answers."""
     try:
         return await handler(request)
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""/faults: switches for what goes wrong in production."""
+"""/faults: switches for faults that happen in production."""
 
 from typing import Any
 
@@ -14,25 +14,25 @@ SWITCHES = ("crash", "restart", "hang", "slow", "events")
 
 
 class Faults:
-    """Served only where the worker was started with --allow-faults."""
+    """The endpoint, which exists only if the worker was started with --allow-faults."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [web.get("/faults", self.show), web.post("/faults", self.switch)]
 
     async def show(self, _: web.Request) -> web.Response:
-        """Serve what is switched on, and how many batches met which fate."""
+        """Answer with the present faults, and the number of batches that each has met."""
         return json_response(self._worker.faults())
 
     async def switch(self, request: web.Request) -> web.Response:
-        """Switch some; the others stay. All is checked before anything happens.
+        """Switch some faults; the others stay. Every value is checked before any fault is switched.
 
         `events`: rates `drop`, `duplicate`, `delay`, `reorder`, counts `drop_next`, …,
         `delay_seconds`, `seed`. `slow`: how many times longer steps take. `hang`: whether steps end.
-        `restart`: a new life, connections reset. `crash`: none any more; no answer comes.
+        `restart`: a new life begins, connections are reset. `crash`: the life ends without an answer.
         """
         worker = self._worker
         fields = await read_body(request)
@@ -50,7 +50,7 @@ class Faults:
         worker.slow_down(worker.slowness if slow is None else slow)
         worker.hang(hang)
         if fields.flag("restart"):
-            # Only who asked for it gets an answer out of the old life.
+            # Only the client that asked for the restart gets an answer.
             worker.restart(spare=request.transport)
         response = json_response(worker.faults())
         if fields.flag("restart"):

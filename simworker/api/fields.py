@@ -11,13 +11,13 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Fields:
-    """A JSON object. A field that is null is as one that is missing."""
+    """A JSON object. A field that is null counts as missing."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body
 
     def get(self, name: str) -> Any:
-        """Return a field as it is."""
+        """Return a field's value, unchecked."""
         return self.body.get(name)
 
     def text(self, name: str, default: str = "") -> str:
@@ -62,7 +62,7 @@ class Fields:
 
 
 async def read_body(request: web.Request) -> Fields:
-    """Return a request's body. Raises ApiError where it is no JSON object."""
+    """Return a request's body. Raises ApiError if it is no JSON object."""
     raw = await request.read()
     try:
         body = _decode(raw)

@@ -16,7 +16,7 @@ from simworker.server.flight import Ask, Flight
 from simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
-"""Of one request: prompts times samples."""
+"""Most choices of one request: prompts times samples."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,11 +44,11 @@ async def generate(
         pieces = await tokens.whole()
         for flight in flights:
             if flight.error:
-                # It was refused when the worker woke up.
+                # The engine refused it when the worker woke up.
                 raise ApiError(flight.error)
         return json_response(answer.whole(pieces))
     finally:
-        # The client has gone where one of them is not done yet.
+        # A request that is still under way here has lost its client.
         for flight in flights:
             worker.abort(flight)
 
@@ -70,7 +70,7 @@ async def _stream(
     request: web.Request, tokens: TokenStream, answer: Answer, *, include_usage: bool
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    # A client that goes is no error of ours; the request is aborted.
+    # A client that leaves is no error of ours; its request is aborted.
     with contextlib.suppress(ConnectionResetError):
         await response.prepare(request)
         async for piece in tokens.pieces():

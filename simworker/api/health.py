@@ -1,4 +1,4 @@
-"""What probes and scrapers ask."""
+"""Endpoints for probes and scrapers."""
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -8,13 +8,13 @@ from simworker.server.worker import Worker
 
 
 class Health:
-    """Whether the worker is there, what it is, and how it fares."""
+    """Health, version, load, metrics and event sources of one worker."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [
             web.get("/health", self.health),
             web.get("/ping", self.health),
@@ -26,24 +26,24 @@ class Health:
         ]
 
     async def health(self, _: web.Request) -> web.Response:
-        """Serve 200, and 503 while draining. An engine that hangs is not noticed, as in vLLM."""
+        """Answer 200, or 503 while draining. As in vLLM, an engine that hangs goes unnoticed."""
         if self._worker.draining:
             return error_response("the worker is draining", 503)
         return web.Response()
 
     async def version(self, _: web.Request) -> web.Response:
-        """Serve the version of the engine that is played."""
+        """Answer with the version of the simulated engine."""
         return json_response({"version": self._worker.version})
 
     async def load(self, _: web.Request) -> web.Response:
-        """Serve how many requests are under way."""
+        """Answer with the number of requests under way."""
         return json_response({"server_load": self._worker.in_flight})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """Serve Prometheus."""
+        """Answer with the metrics in Prometheus' text format."""
         body = generate_latest(self._worker.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def event_sources(self, _: web.Request) -> web.Response:
-        """Serve each rank's event publisher, by rank."""
+        """Answer with the addresses of each rank's event publisher."""
         return json_response(self._worker.event_sources())

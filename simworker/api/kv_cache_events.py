@@ -1,6 +1,6 @@
-"""POST /kv_cache_events: events that are fetched and not sent, as from `trtllm-serve`.
+"""POST /kv_cache_events: events that a reader fetches, as from `trtllm-serve`.
 
-Source: `shared/engine-events.md`, 6.2. The read is destructive: two readers take each other's events.
+Source: `shared/engine-events.md`, 6.2. A read takes the events away, so two readers get a part each.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from simworker.server.worker import Worker
 
 
 class KvCacheEvents:
-    """Served only where the engine keeps its events for whoever fetches them."""
+    """The endpoint of an engine that keeps its events until a reader fetches them."""
 
     def __init__(self, worker: Worker, fetch: Callable[[Any], list[dict[str, Any]]]) -> None:
         self._worker = worker
         self._fetch = fetch
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [web.post("/kv_cache_events", self.fetch)]
 
     async def fetch(self, _: web.Request) -> web.Response:
-        """Serve every rank's events since the last call, with the rank where there are several."""
+        """Answer with all ranks' events since the last call; of several ranks, each names its own."""
         ranks = self._worker.ranks
-        told = []
+        answer = []
         for rank in ranks:
             events = self._fetch(rank.engine)
             if len(ranks) > 1:
                 events = [event | {"attention_dp_rank": rank.number} for event in events]
-            told += events
-        return json_response(told)
+            answer += events
+        return json_response(answer)

@@ -17,7 +17,7 @@ class Models:
         self._created = int(time.time())
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [
             web.get("/v1/models", self.models),
             web.post("/v1/load_lora_adapter", self.load),
@@ -25,7 +25,7 @@ class Models:
         ]
 
     async def models(self, _: web.Request) -> web.Response:
-        """Serve the list: adapters are children of the base model."""
+        """Answer with the list; adapters are children of the base model."""
         identity = self._worker.identity
         kit = {"object": "model", "created": self._created, "owned_by": "warmpath"}
         base = {"root": identity.model, "parent": None, "max_model_len": identity.max_model_len}

@@ -1,9 +1,9 @@
 """Fields that a simulated model cannot honour, each with the values that ask for nothing.
 
-What only shapes probabilities (`temperature`, `seed`, `logit_bias`, penalties, …) is passed over: the
-answer's tokens are arbitrary anyway. So are `stop` and `stop_token_ids`, and `ignore_eos` and
-`min_tokens` always hold: an answer never stops before `max_tokens`. What promises something of the
-answer or adds to it is refused, because an answer without it would be a lie.
+Fields that only shape probabilities (`temperature`, `seed`, `logit_bias`, penalties, …) are ignored,
+since the answer's tokens are arbitrary anyway. So are `stop` and `stop_token_ids`: an answer never stops
+before `max_tokens`, so `ignore_eos` and `min_tokens` always hold. A field that promises a property of
+the answer, or an addition to it, is refused, because an answer without it would be a lie.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ CHAT = BOTH | {
 
 
 def refuse(fields: Fields, refused: dict[str, tuple[Any, ...]]) -> None:
-    """Raise ApiError for a field that asks for what there is not."""
+    """Raise ApiError for a field that asks for a feature that a simulated model lacks."""
     for name in refused.keys() & fields.body.keys():
         if fields.body[name] not in refused[name]:
             raise bad(name, "a simulated model has no such thing; leave it out")

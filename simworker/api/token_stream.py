@@ -8,7 +8,7 @@ from simworker.server.flight import Sink
 
 
 class Piece(NamedTuple):
-    """New tokens of one choice, and why they are its last."""
+    """New tokens of one choice, with the reason if they are its last."""
 
     choice: int
     tokens: list[int]
@@ -16,7 +16,7 @@ class Piece(NamedTuple):
 
 
 class Collected:
-    """All tokens of some choices, wanted whole."""
+    """Collects all tokens of some choices, for an answer in one piece."""
 
     def __init__(self, choices: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(choices)]
@@ -38,7 +38,7 @@ class Collected:
         return take
 
     async def whole(self) -> Sequence[Piece]:
-        """Wait for all of them."""
+        """Wait until every choice has ended; return them all."""
         await self._done.wait()
         return [
             Piece(choice, tokens, self.finish_reasons[choice])
@@ -55,7 +55,7 @@ class TokenStream:
         self._begun = [False] * choices
         self._ended: list[str | None] = [None] * choices
         self._ready: dict[int, None] = {}
-        """Choices with something to say, in the order in which they had."""
+        """Choices with tokens to send, in the order in which they got them."""
         self._open = choices
         self._news = asyncio.Event()
 
@@ -74,7 +74,7 @@ class TokenStream:
         return take
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield what comes until every choice has ended."""
+        """Yield pieces until every choice has ended."""
         while self._open:
             await self._news.wait()
             self._news.clear()

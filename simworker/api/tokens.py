@@ -9,20 +9,20 @@ from simworker.server.worker import Worker
 
 
 class Tokens:
-    """Text to ids and back, as a pod would see them."""
+    """Endpoints that turn text to ids and back with the worker's own tokenizer."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is served."""
+        """Return the routes."""
         return [
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
         ]
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        """Serve the ids of a prompt (special tokens added) or of a chat (none but the template's)."""
+        """Answer with the ids of a prompt, special tokens added, or of a chat in its template."""
         worker = self._worker
         fields = await read_body(request)
         find_model(fields, worker.identity, worker.adapters)
@@ -40,7 +40,7 @@ class Tokens:
         )
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        """Serve the text of ids."""
+        """Answer with the text of ids."""
         worker = self._worker
         fields = await read_body(request)
         find_model(fields, worker.identity, worker.adapters)

@@ -1,4 +1,4 @@
-"""What completions and chats ask for alike, validated as vLLM does.
+"""The fields that completions and chats share, validated as vLLM does.
 
 Source: `vllm/entrypoints/openai/{completion,chat_completion}/protocol.py` and `serving.py` of 0.32.
 """
@@ -24,7 +24,7 @@ REPORT_MODES = ("incremental", "full")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One request, but for its prompt."""
+    """One request without its prompt."""
 
     answer_id: str
     model: str
@@ -41,12 +41,12 @@ class Wish:
     cache_salt: str
     priority: int
     rank: int | None
-    """The data-parallel rank asked for."""
+    """The data-parallel rank that the request names."""
     skip_reading_prefix_cache: bool
     kv_cache_report_mode: str
 
     def ask(self, prompt: list[int], identity: Identity) -> Ask:
-        """Return what one prompt's flight is for. Raises ApiError."""
+        """Return the worker's task for one prompt of the request. Raises ApiError."""
         if not prompt:
             raise bad("prompt", "at least one token is needed")
         if min(prompt) < 0 or max(prompt) >= identity.vocab_size:
@@ -88,7 +88,7 @@ def read_wish(
     answer_id: str,
     default_tokens: int | None,
 ) -> Wish:
-    """Validate what a request asks for. Raises ApiError."""
+    """Validate a request's fields. Raises ApiError."""
     adapter = find_model(fields, identity, adapters)
     longest = identity.max_model_len
     name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
@@ -108,7 +108,7 @@ def read_wish(
     interval = fields.whole("stream_interval", 1, 1, INT64)
     prompt_logprobs = fields.whole("prompt_logprobs", 0, -1, INT64)
     if prompt_logprobs and stream:
-        raise bad("prompt_logprobs", "are not to be had where stream is true")
+        raise bad("prompt_logprobs", "cannot be given where stream is true")
     for known in ("kv_transfer_params", "ec_transfer_params"):
         fields.object(known)
     return Wish(
@@ -144,10 +144,10 @@ def _salt(value: Any) -> str:
 def _priority(request: web.Request, fields: Fields, identity: Identity) -> int:
     priority = fields.whole("priority", 0, -INT64 - 1, INT64)
     with contextlib.suppress(KeyError, ValueError):
-        # As in vLLM, a header that is no number is as none.
+        # As in vLLM, a header that is no number is ignored.
         priority = int(request.headers["X-Vllm-Priority"])
     if priority and not identity.priorities:
-        raise bad("priority", "must be 0 where the scheduling policy is not by priority")
+        raise bad("priority", "must be 0 unless the scheduling policy is priority")
     return priority
 
 

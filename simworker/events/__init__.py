@@ -1,1 +1,1 @@
-"""What a worker tells of its cache: events, their dialects, their numbering and their sockets."""
+"""The cache events that a worker sends: their dialects, their numbering and their sockets."""

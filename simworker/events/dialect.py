@@ -1,7 +1,7 @@
-"""What differs between engines and versions on the wire, and how a dialect is named.
+"""Dialects: the forms that events of an engine's version have on the wire, and their names.
 
 `vllm-0.32`, `vllm-0.23`, `sglang-0.5.23`, …: an engine and a version of it. Every version within an
-engine's range is spoken; a bare engine name means the newest that is known.
+engine's range is known; a bare engine name means the newest of them.
 """
 
 import re
@@ -15,7 +15,7 @@ from simworker.events.wire_event import WireEvent
 
 
 class Dialect(Protocol):
-    """One engine version's way to say what happened."""
+    """The events of one engine's version, encoded."""
 
     @property
     def engine(self) -> str:
@@ -23,7 +23,7 @@ class Dialect(Protocol):
 
     @property
     def version(self) -> str:
-        """The engine's version, as /version tells it."""
+        """The engine's version, as /version answers it."""
 
     @property
     def replays_topic(self) -> bool:
@@ -31,18 +31,18 @@ class Dialect(Protocol):
 
     @property
     def keeps_once(self) -> bool:
-        """Whether the engine has no block twice in a medium, and so tells of none."""
+        """Whether the engine keeps each block once in a medium, and so announces no second copy."""
 
     @property
     def opening(self) -> Sequence[WireEvent]:
-        """What an engine announces when its life begins."""
+        """The events that an engine announces when its life begins."""
 
     def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
         """Return one batch's payload; `timestamp` is the wall clock's, seconds."""
 
 
 class UnknownDialectError(ValueError):
-    """A name that stands for no dialect; says which there are."""
+    """The name stands for no dialect; the message lists the known ones."""
 
 
 _ENGINES: dict[str, Callable[[Version | None, bool], Dialect]] = {

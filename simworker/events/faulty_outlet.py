@@ -1,7 +1,7 @@
 """Live batches that are lost, doubled, late or out of order on their way, by rate or by count.
 
-Only the live stream suffers: replay reads the journal, which is before this. Sans-I/O: a batch and the
-time go in, what is to be sent now comes out.
+Only the live stream has faults: replay reads the journal, which comes before the outlet. Sans-I/O: a
+batch and the time go in, the batches to send now come out.
 """
 
 import random
@@ -18,32 +18,32 @@ MOST_DELAY_SECONDS = 3600.0
 
 
 class FaultError(ValueError):
-    """A fault that cannot be: names the field and its limits."""
+    """A fault's value is wrong; the message names the field and its limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFaults:
-    """What is done to live batches. A rate is the share of batches that meet this fate, 0 to 1."""
+    """The faults of live batches. A rate is the share of batches that have the fault, 0 to 1."""
 
     drop: float = 0.0
     """Never sent."""
     duplicate: float = 0.0
     """Sent twice."""
     delay: float = 0.0
-    """Sent `delay_seconds` later, and so is what comes after it: a connection that stalls."""
+    """Sent `delay_seconds` later, as are the batches after it: the connection stalls."""
     reorder: float = 0.0
-    """Sent after the batch that follows it, or `delay_seconds` later where none follows."""
+    """Sent after the batch that follows it, or `delay_seconds` later if none follows."""
     drop_next: int = 0
-    """So many of the next batches, whatever the rate; likewise for the others."""
+    """The next so many batches are dropped, whatever the rate; likewise for the other faults."""
     duplicate_next: int = 0
     delay_next: int = 0
     reorder_next: int = 0
     delay_seconds: float = 0.2
     seed: int = 0
-    """The same batches meet the same fates again with the same seed."""
+    """With the same seed the same batches have the same faults."""
 
     def changed(self, changes: dict[str, Any]) -> "EventFaults":
-        """Return these with some fields changed. Raises FaultError."""
+        """Return the faults with some fields changed. Raises FaultError."""
         known = {field.name for field in fields(self)}
         for name, value in changes.items():
             if name not in known:
@@ -67,27 +67,27 @@ def _number(name: str, value: object, kind: type[float], most: float) -> None:
 
 
 class FaultyOutlet:
-    """Stands between numbering and sending. Times are seconds of any steady clock."""
+    """Stands between the journal and the socket. Times are seconds of any steady clock."""
 
     def __init__(self, faults: EventFaults | None = None) -> None:
         self.faults = faults or EventFaults()
         self.counts = dict.fromkeys((*KINDS, "taken", "sent"), 0)
-        """Batches taken and sent, duplicates counted, and those that met each fate."""
+        """Batches taken, batches sent with their duplicates, and batches with each fault."""
         self._rng = random.Random(self.faults.seed)
         self._line: deque[tuple[float, Frame]] = deque()
-        """When each is to be sent; in order of sending."""
+        """Batches with the time at which each is to be sent, in order of sending."""
         self._overtaken: tuple[float, list[Frame]] | None = None
-        """Waits for the next batch to go first, but not beyond the time."""
+        """Batches that wait for the next one to go first, and the time at which they go all the same."""
 
     def configure(self, faults: EventFaults) -> None:
-        """Do this from the next batch on; what is held back stays so."""
+        """Set the faults from the next batch on; batches held back stay so."""
         self.faults = faults
         self._rng = random.Random(faults.seed)
 
     def push(self, now: float, frame: Frame) -> list[Frame]:
-        """Take a batch; return what is to be sent now."""
+        """Take a batch; return the batches to send now."""
         self.counts["taken"] += 1
-        # All fates are drawn whatever the rates are, so that a change of one leaves the others'.
+        # Every fault is drawn whatever its rate, so that a change of one rate leaves the others' draws.
         fates = {kind: self._rng.random() < getattr(self.faults, kind) for kind in KINDS}
         counted = {
             f"{kind}_next": getattr(self.faults, f"{kind}_next") - 1
@@ -125,7 +125,7 @@ class FaultyOutlet:
         self._line += [(due, frame) for frame in frames]
 
     def release(self, now: float) -> list[Frame]:
-        """Return what has been held back for long enough."""
+        """Return the batches that have been held back for long enough."""
         if self._overtaken is not None and self._overtaken[0] <= now:
             self._queue(*self._overtaken)
             self._overtaken = None
@@ -137,7 +137,7 @@ class FaultyOutlet:
 
     @property
     def due(self) -> float | None:
-        """When something is to be released; None while nothing is held back."""
+        """The time of the next release; None while no batch is held back."""
         times = [self._line[0][0]] if self._line else []
         if self._overtaken is not None:
             times.append(self._overtaken[0])
@@ -149,13 +149,13 @@ class FaultyOutlet:
         return len(self._line) + (len(self._overtaken[1]) if self._overtaken else 0)
 
     def begin_life(self) -> None:
-        """Forget what is held back: it died with the process. Counts begin anew."""
+        """Forget the batches held back: they died with the process. Counts begin anew."""
         self._line.clear()
         self._overtaken = None
         self.counts = dict.fromkeys(self.counts, 0)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a batch is lost but not dropped, or sent for nothing."""
+        """Raise BrokenInvariantError if a batch was lost and not dropped, or sent out of order."""
         counts = self.counts
         came = counts["taken"] + counts["duplicate"] - counts["drop"]
         if came != counts["sent"] + self.held:

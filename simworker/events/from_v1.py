@@ -1,6 +1,6 @@
-"""vLLM v1's cache events as the ones that dialects encode.
+"""vLLM v1's cache events, turned into those that dialects encode.
 
-The engine is told to put whole digests into its events; what of them goes out is the dialect's affair.
+The engine is set up to put whole digests into its events; the dialect decides which part is sent.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEv
 from simworker.v1.hashing.block_hash import ExternalBlockHash
 
 LoraId = Callable[[str], int | None]
-"""The number that this engine gives an adapter; other engines may number it otherwise."""
+"""Returns the number that this engine gives an adapter; other engines may number it otherwise."""
 
 
 def from_v1(events: Sequence[CacheEvent], lora_id: LoraId) -> list[WireEvent]:

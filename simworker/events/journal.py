@@ -17,7 +17,7 @@ class Frame(NamedTuple):
 
 
 class Journal:
-    """Numbers batches from 0 and keeps the last `buffer_steps`: what replay tells is the truth."""
+    """Numbers batches from 0 and keeps the last `buffer_steps`, which a replay sends without faults."""
 
     def __init__(self, buffer_steps: int) -> None:
         self.buffer_steps = buffer_steps
@@ -25,14 +25,14 @@ class Journal:
         self._kept: deque[Frame] = deque(maxlen=buffer_steps)
 
     def append(self, payload: bytes) -> Frame:
-        """Add a batch and keep it; the oldest goes where there are too many."""
+        """Add a batch; the oldest is dropped if there are too many."""
         frame = Frame(self.next_sequence, payload)
         self.next_sequence += 1
         self._kept.append(frame)
         return frame
 
     def since(self, start: int) -> list[Frame]:
-        """Return what is kept from a number on, in order."""
+        """Return the kept batches from a number on, in order."""
         return [frame for frame in self._kept if frame.sequence >= start]
 
     def begin_life(self) -> None:
@@ -41,7 +41,7 @@ class Journal:
         self._kept.clear()
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the kept batches are not the last ones in order."""
+        """Raise BrokenInvariantError if the kept batches are not the last ones in order."""
         kept = [frame.sequence for frame in self._kept]
         if kept != list(range(self.next_sequence - len(kept), self.next_sequence)):
             raise BrokenInvariantError(f"kept are {kept}, next is {self.next_sequence}")

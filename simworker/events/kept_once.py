@@ -1,7 +1,7 @@
-"""Events of a cache that may have a block several times, as an engine tells them that keeps each once.
+"""Turns events of a cache with copies of a block into those of an engine that keeps each block once.
 
-vLLM's block pool computes a block anew under some requests and announces each copy. SGLang's tree has
-one page for one content: it announces the first copy and the end of the last.
+vLLM's block pool may compute a block again for another request, and announces each copy. SGLang's tree
+has one page for one content: it announces the first copy, and the removal of the last.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ class KeptOnce:
     def __init__(self) -> None:
         self._copies: Counter[tuple[bytes, str | None, int]] = Counter()
 
-    def told(self, events: Sequence[WireEvent]) -> list[WireEvent]:
-        """Return what is told of events; stores keep their blocks' order and parents."""
-        return [told for event in events for told in self._told(event)]
+    def announced(self, events: Sequence[WireEvent]) -> list[WireEvent]:
+        """Return the events to announce; stores keep their blocks' order and parents."""
+        return [kept for event in events for kept in self._announced(event)]
 
-    def _told(self, event: WireEvent) -> Iterator[WireEvent]:
+    def _announced(self, event: WireEvent) -> Iterator[WireEvent]:
         if isinstance(event, Cleared):
             self._copies.clear()
             yield event
@@ -51,7 +51,7 @@ class KeptOnce:
 
 
 def _part(event: Stored, start: int, stop: int) -> Stored:
-    """Return a store of some of its blocks."""
+    """Return a stored event of some of the event's blocks."""
     size = event.block_size
     return replace(
         event,

@@ -19,11 +19,11 @@ HIGH_WATER_MARK = 100_000
 
 
 class EndpointError(ValueError):
-    """An endpoint cannot be had; says which and why."""
+    """An endpoint cannot be used; the message names it, and the reason."""
 
 
 def rank_endpoint(endpoint: str, offset: int) -> str:
-    """Return an endpoint's form for a rank: the port after the last colon, `offset` higher.
+    """Return a rank's endpoint: its port, after the last colon, is `offset` higher.
 
     Ports `*` and `0` stay, as each socket then gets a free one. Raises EndpointError.
     """
@@ -42,7 +42,7 @@ def rank_endpoint(endpoint: str, offset: int) -> str:
 
 
 class Publisher:
-    """Numbers batches, publishes them through a faulty outlet, and replays them truly."""
+    """Numbers batches, publishes them through a faulty outlet, and replays them without faults."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Publisher:
         self.replay_endpoint = self._replay.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def publish(self, payload: bytes) -> None:
-        """Publish one batch. Slow subscribers lose it; nothing waits."""
+        """Publish one batch. Slow subscribers lose it; the engine does not wait."""
         self._send(self.outlet.push(self._clock(), self.journal.append(payload)))
 
     def _send(self, frames: list[Frame]) -> None:
@@ -99,12 +99,12 @@ class Publisher:
         self._send(self.outlet.release(self._clock()))
 
     def begin_life(self) -> None:
-        """Start numbering anew, as a restarted engine does; its sockets stay bound."""
+        """Begin the numbers at 0 again, as a restarted engine does; the sockets stay bound."""
         self.journal.begin_life()
         self.outlet.begin_life()
 
     async def serve_replay(self) -> None:
-        """Answer replay requests until cancelled; what is no request gets no answer."""
+        """Answer replay requests until cancelled; any other message gets no answer."""
         topic = (self._topic,) if self._replays_topic else ()
         end_topic = (b"",) if self._replays_topic else ()
         while True:
@@ -118,7 +118,7 @@ class Publisher:
             await self._replay.send_multipart((*head, *end_topic, END, b""))
 
     def close(self) -> None:
-        """Close both sockets; what is not sent yet is lost."""
+        """Close both sockets; batches not sent yet are lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

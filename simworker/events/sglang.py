@@ -1,17 +1,16 @@
-"""SGLang's dialect, 0.5.6 to 0.5.23: its event forms, over a cache that is still vLLM's.
+"""SGLang's dialect, 0.5.6 to 0.5.23: its events' forms over vLLM's simulated cache.
 
 Source: `sglang/srt/disaggregation/kv_events.py` of those versions (`shared/engine-events.md`, 6.1). A
 page is a block, its name the first 8 bytes of a digest as a *signed* integer. Events are arrays up to
 0.5.19 and maps from 0.5.20; up to 0.5.22 every page and every removal is an event of its own. A life
 begins with a clear, because creating SGLang's tree is a reset.
 
-What is SGLang's here is what goes over the wire, and no more. The cache beneath stores, keeps and evicts
-as vLLM's does, and of a page that it has twice only the first store and the last removal are told
-(`simworker.events.kept_once`): pages are announced when they are scheduled and not when a request ends
-or a chunk is done, nothing is a radix tree, and the digests are vLLM's. Groups but the first are left
-out, as SGLang has none, and so are an offload tier's stores without tokens. Versions before 0.5.6 named
-pages without their parents, which these digests cannot imitate; 0.5.18 and 0.5.19 had a form of their
-own that is not established.
+Only the wire is SGLang's. The cache stores, keeps and evicts as vLLM's does: pages are announced when
+they are scheduled, not when a request ends or a chunk is done; there is no radix tree; the digests are
+vLLM's. Of a page that the cache has twice only the first store and the last removal are announced
+(`simworker.events.kept_once`). Groups after the first are left out, as SGLang has none, and so are an
+offload tier's stores without tokens. Versions before 0.5.6 named pages without their parents, which
+these digests cannot imitate; the form of 0.5.18 and 0.5.19 is not known.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +43,7 @@ STORED = (
 REMOVED = (Field("block_hashes", always=True), Field("medium", (0, 5, 9)))
 
 MEDIUMS = {CPU: "CPU_PINNED"}
-"""What SGLang calls a medium otherwise than vLLM."""
+"""vLLM's name of a medium -> SGLang's, where they differ."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -62,7 +61,7 @@ class SglangDialect:
         if not OLDEST <= version <= NEWEST or version in NOT_ESTABLISHED:
             raise ValueError(
                 f"SGLang's events are known from {said(OLDEST)} to {said(NEWEST)}, "
-                "but for 0.5.18 and 0.5.19"
+                "except 0.5.18 and 0.5.19"
             )
         if byte_hashes:
             raise ValueError("SGLang has no hashes as bytes")
@@ -76,10 +75,10 @@ class SglangDialect:
     def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
         """Return one batch's payload; `rank` is the attention data-parallel one."""
         own = [event for event in events if _expressible(event)]
-        told = [
+        forms = [
             form for event in (_runs(own) if self._runs else own) for form in self._events(event)
         ]
-        return _encode([timestamp, told, rank])
+        return _encode([timestamp, forms, rank])
 
     def _events(self, event: WireEvent) -> Iterator[Any]:
         if isinstance(event, Stored):
@@ -122,7 +121,7 @@ def _expressible(event: WireEvent) -> bool:
 
 
 def _runs(events: Sequence[WireEvent]) -> list[WireEvent]:
-    """Join neighbours: removals of one medium, and stores of which each goes on from the last."""
+    """Join neighbours: removals from one medium, and stores that each go on where the last ended."""
     runs: list[WireEvent] = []
     for event in events:
         last = runs[-1] if runs else None
@@ -156,7 +155,7 @@ def _medium(medium: str | None) -> str | None:
 
 
 def _salt(event: Stored) -> str | None:
-    """Return the salt of a sequence's first pages; vLLM's events do not say it of later ones."""
+    """Return the salt of a sequence's first pages; vLLM's events of later blocks do not carry it."""
     if event.parent_block_hash is not None or not event.extra_keys or not event.extra_keys[0]:
         return None
     last = event.extra_keys[0][-1]

@@ -14,7 +14,7 @@ def said(version: Version) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an event: where it first appeared, and whether maps have it without a value."""
+    """One field of an event: its first version, and whether maps have it without a value."""
 
     name: str
     since: Version = ()
@@ -24,9 +24,9 @@ class Field:
 class Layout:
     """How events of one version are laid out: arrays of fields in order, or maps.
 
-    An array has all of its version's fields, nil where they have no value; a map has no optional
-    field without a value. So the engines' own classes encode (`shared/vectors`); that trailing
-    fields may be cut off, as `shared/engine-events.md` has it (2.2), is for readers to bear.
+    An array has all of its version's fields, nil if they have no value; a map has no optional field
+    without a value. The engines' own classes encode so (`shared/vectors`), although readers must accept
+    arrays without their last fields too (`shared/engine-events.md`, 2.2).
     """
 
     def __init__(self, version: Version, *, maps: bool) -> None:
@@ -34,11 +34,11 @@ class Layout:
         self._maps = maps
 
     def fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Return those that this version has."""
+        """Return the fields that this version has."""
         return [field for field in fields if self._version >= field.since]
 
     def event(self, tag: str, fields: Sequence[Field], values: dict[str, Any]) -> Any:
-        """Return an event as what msgpack encodes: a list or a dict."""
+        """Return an event as a list or a dict, for msgpack to encode."""
         if self._maps:
             written = {
                 field.name: values[field.name]

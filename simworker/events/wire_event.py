@@ -1,6 +1,6 @@
-"""Cache events as dialects encode them: every engine's own events are turned into these.
+"""Cache events that dialects encode: every engine's own events are turned into these.
 
-Hashes are whole digests; how much of a digest goes out, and as what, is the dialect's affair. The
+Hashes are whole digests; the dialect decides which part of a digest is sent, and in which form. The
 fields are those of `vllm/distributed/kv_events.py` of 0.32 (`shared/engine-events.md`, 2.3 to 2.5).
 """
 
@@ -14,7 +14,7 @@ CPU = "CPU"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Blocks became cached, each the child of the one before it."""
+    """Blocks were stored, each the child of the one before it."""
 
     block_hashes: Sequence[bytes]
     parent_block_hash: bytes | None
@@ -24,7 +24,7 @@ class Stored:
     medium: str | None = GPU
     lora_name: str | None = None
     extra_keys: Sequence[Sequence[Any] | None] | None = None
-    """Bare extra keys of each block: adapter, multimodal items, salt (in a first block only)."""
+    """Extra keys of each block: adapter, multimodal items, and the salt in a first block."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -35,7 +35,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Blocks are cached no more."""
+    """Blocks were removed."""
 
     block_hashes: Sequence[bytes]
     medium: str | None = GPU

@@ -1,9 +1,9 @@
-"""The study's cache: an LRU of blocks, of which those in use cannot go.
+"""The study's cache: blocks that no request uses are evicted, the least recently used first.
 
-A block is named by a hash that stands for everything before it too. A request pins its prompt's
-blocks while it runs, and some of no name for its answer, which nobody else can find. Blocks that nobody
-pins stay until their room is needed, the one unused for longest first; of one prompt the last block
-goes first, since without the ones before it it is of no use.
+A block is named by a hash that stands for everything before it too. A running request pins its prompt's
+blocks, and nameless blocks for its answer, which no other request can find. Blocks that no request pins
+stay until their room is needed. Of one prompt the last block is evicted first, since no request can use
+it without those before it.
 
 Source: `Cache` of `shared/bench/sim.py`.
 """
@@ -24,9 +24,9 @@ class BlockCache:
         self._pinned: dict[bytes, int] = {}
         """How many requests use each block."""
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        """Blocks that nobody uses, the one to go first at the front."""
+        """Blocks that no request uses; the front is evicted first."""
         self._answers = 0
-        """Blocks of answers."""
+        """Number of blocks that hold answers."""
 
     @property
     def used(self) -> int:
@@ -49,7 +49,7 @@ class BlockCache:
     def pin(self, blocks: Sequence[bytes], answer: int) -> list[bytes]:
         """Let a request that `fits` hold its prompt's blocks and its answer's.
 
-        Returns the blocks that had to go.
+        Returns the blocks that were evicted for it.
         """
         pinned, idle = self._pinned, self._idle
         for block in blocks:
@@ -62,7 +62,7 @@ class BlockCache:
         return gone
 
     def unpin(self, blocks: Sequence[bytes], answer: int, *, computed: bool = True) -> None:
-        """Let go of what `pin` held; blocks that were not `computed` and nobody else holds are lost."""
+        """Undo a `pin`; blocks that were not `computed` and that no other request holds are dropped."""
         pinned, idle = self._pinned, self._idle
         for block in reversed(blocks):
             users = pinned[block]
@@ -89,7 +89,7 @@ class BlockCache:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the counts contradict each other."""
+        """Raise BrokenInvariantError if the counts contradict each other."""
         if any(users < 1 for users in self._pinned.values()):
             raise BrokenInvariantError("a block that nobody uses is pinned")
         if self._pinned.keys() & self._idle.keys():

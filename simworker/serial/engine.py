@@ -1,14 +1,14 @@
 """The policy study's engine: prompts one after the other, answers all together.
 
-    prefill   first come, first served, one at a time: as `LatencyModel` says, stretched by `crowding`
-              for each decoding sequence
+    prefill   first come, first served, one at a time; it takes the seconds of `LatencyModel`, longer
+              by `crowding` for each decoding sequence
     decode    all sequences advance together, a token a step, `overlap` times as fast while a
               prefill is under way; progress is counted in fractions of steps
     cache     `simworker/serial/block_cache.py`; a prompt's blocks can be found once its prefill is over.
-              The last block counts though it is not full. A request that does not fit waits, and
-              all behind it, until one ends
+              The last block counts even if it is not full. A request that does not fit waits, and so
+              do all behind it, until a running request ends
 
-Between two ends, of a prefill or of an answer, nothing changes: a step goes from one to the next.
+A step lasts until the next end of a prefill or of an answer, since nothing changes before that.
 
 Source: `shared/bench/policy-study.md`, "Model and load", and `sim.py` beside it.
 """
@@ -36,10 +36,10 @@ CROWDING = 0.004
 OVERLAP = 0.35
 """Speed of decoding beside a prefill."""
 MAX_DECODING = 128
-"""Sequences that decode at once; with so many no prefill begins."""
+"""Sequences that decode at once, at most; while there are so many no prefill begins."""
 
 _ALMOST = 1e-9
-"""Seconds: a prefill that has no more to go is over."""
+"""Seconds: a prefill with no more left is over."""
 _ALMOST_STEP = 1e-6
 """Decode steps: answers that end so close together end together."""
 
@@ -54,13 +54,13 @@ class _Request:
     first: float = 0.0
     """Decode steps that the engine had taken at its first token."""
     tokens: int = 0
-    """Handed out."""
+    """Tokens handed out."""
 
 
 class SerialEngine:
-    """One engine. Requests need `prompt_hashes`, of the last block too or without it.
+    """One engine. Requests need `prompt_hashes`, with or without the last block's, if it is not full.
 
-    Several engines may share a cache, each of which then finds all that is in it: a bound of what
+    Several engines may share a cache; each then finds every block in it, which bounds the hit ratio that
     routing can reach. Raises ValueError for a `block_size` below 1.
     """
 
@@ -80,7 +80,7 @@ class SerialEngine:
         self.block_size = block_size
         self.latency = latency or LatencyModel()
         self.prefill_seconds = 0.0
-        """Of all prefills begun."""
+        """Seconds of all prefills begun."""
         self._max_decoding = max_decoding
         self._crowding = crowding
         self._overlap = overlap
@@ -88,32 +88,32 @@ class SerialEngine:
         self._waiting: deque[_Request] = deque()
         self._prefilling: _Request | None = None
         self._prefill_left = 0.0
-        """Seconds."""
+        """Seconds until the prefill under way ends."""
         self._decoding: list[tuple[float, int, _Request]] = []
         """A heap: decode steps at its end, a number, and the request."""
         self._context = 0
-        """Prompt tokens of what decodes."""
+        """Prompt tokens of all decoding requests."""
         self._steps = 0.0
         """Decode steps taken."""
         self._admitted = 0
         self._seconds = 0.0
-        """Of the step begun."""
+        """Seconds of the step begun."""
         self._speed = 0.0
-        """Decode steps a second in it."""
+        """Decode steps a second in the step begun."""
         self._events: list[CacheEvent] = []
         self._queries = 0
         self._hits = 0
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether a step would do anything."""
         return bool(self._open or self._decoding)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
         hashes, tokens = generation.prompt_hashes, generation.num_prompt_tokens
         if hashes is None:
-            raise RefusedError("prompt_hashes: this engine knows prompts by nothing else")
+            raise RefusedError("prompt_hashes: this engine needs them, it does not read token ids")
         if tokens < 1:
             raise RefusedError("the prompt is empty")
         if generation.max_tokens < 1:
@@ -134,10 +134,10 @@ class SerialEngine:
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over. What it had computed stays cached.
+        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached.
 
-        Blocks of a prefill under way are not computed. To be called at the end of the step begun
-        (`cut_step`), or between steps. It gets the tokens that were made by then.
+        Blocks of a prefill under way do not count as computed. The caller ends the step begun first
+        (`cut_step`), or calls between steps. The request gets the tokens made by then.
         """
         request = self._open.pop(request_id, None)
         if request is None:
@@ -159,9 +159,9 @@ class SerialEngine:
             self._waiting.remove(request)
 
     def begin_step(self, horizon: float = 0.0) -> float:
-        """Begin what can begin; return the seconds until something ends.
+        """Begin the next prefill if it can begin; return the seconds until a prefill or answer ends.
 
-        Events go out when a step ends: where room had to be made, the step takes no time.
+        A step takes no time if blocks were evicted for it, so that their events go out at once.
         """
         del horizon
         self._begin_prefill()
@@ -174,7 +174,7 @@ class SerialEngine:
         if decoding:
             seconds = min(seconds, max(0.0, (decoding[0][0] - self._steps) / self._speed))
         if seconds == inf:
-            # The room is another engine's, which shares the cache: ask again.
+            # An engine that shares the cache has taken the room: try again soon.
             seconds = self.latency.base
         self._seconds = 0.0 if self._events else seconds
         return self._seconds
@@ -205,18 +205,18 @@ class SerialEngine:
         self._prefilling = request
 
     def cut_step(self, elapsed: float) -> float:
-        """End the step begun `elapsed` seconds in, if it is not over by then; return its seconds."""
+        """Make the step begun end after `elapsed` seconds, if it lasts longer; return its seconds."""
         self._seconds = min(self._seconds, max(elapsed, 0.0))
         return self._seconds
 
     def end_step(self) -> list[CacheEvent]:
-        """End the step begun: hand out what is ready; return what happened to the cache."""
+        """End the step begun: hand out the tokens made; return the cache's events."""
         if self._decoding:
             self._steps += self._seconds * self._speed
         request = self._prefilling
         if request is not None:
             self._prefill_left -= self._seconds
-        # Nothing of the step begun is to be counted again, by an abort that comes between steps.
+        # An abort between steps must not count this step again.
         self._seconds = 0.0
         self._end_answers()
         if request is not None and self._prefill_left <= _ALMOST:
@@ -253,12 +253,12 @@ class SerialEngine:
                 self._hand_out(request, request.generation.max_tokens, last=True)
 
     def _leave(self, request: _Request) -> None:
-        """Let a decoding request's blocks go."""
+        """Release a decoding request's blocks."""
         self._context -= request.generation.num_prompt_tokens
         self.cache.unpin(request.blocks, request.answer_blocks)
 
     def _hand_out(self, request: _Request, tokens: int, *, last: bool) -> None:
-        """Let a request have so many tokens altogether."""
+        """Hand a request its tokens up to `tokens` in all."""
         generation = request.generation
         new = tokens - request.tokens
         request.tokens = generation.num_output_tokens = tokens
@@ -287,11 +287,11 @@ class SerialEngine:
         return True
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where requests and what they hold do not agree."""
+        """Raise BrokenInvariantError if requests, their blocks and the counts contradict each other."""
         self.cache.check()
         running = [entry[2] for entry in self._decoding]
         if sum(request.generation.num_prompt_tokens for request in running) != self._context:
-            raise BrokenInvariantError("the decoding context is not that of what decodes")
+            raise BrokenInvariantError("the decoding context is not that of the decoding requests")
         if self._prefilling is not None:
             running.append(self._prefilling)
         answers = sum(request.answer_blocks for request in running)
@@ -304,4 +304,4 @@ class SerialEngine:
             if request.tokens < request.generation.max_tokens
         }
         if ids != self._open.keys():
-            raise BrokenInvariantError("what waits and runs is not what is open")
+            raise BrokenInvariantError("the waiting and running requests are not the open ones")

@@ -36,7 +36,7 @@ class Adapters:
     def load(self, name: str, path: str, *, in_place: bool = False) -> None:
         """Load an adapter. Raises AdapterError.
 
-        One that is loaded `in_place` of another keeps its number, and what is cached for its path.
+        An adapter that is loaded `in_place` of another keeps its number, and the blocks of its path.
         """
         if not name or not path:
             raise AdapterError("Both 'lora_name' and 'lora_path' must be provided.")
@@ -63,7 +63,7 @@ class Adapters:
         return self._loaded.get(name)
 
     def number_of(self, name: str) -> int | None:
-        """Return an adapter's number; None for one that is not loaded (any more)."""
+        """Return an adapter's number; None if it is not loaded."""
         adapter = self._loaded.get(name)
         return adapter.number if adapter else None
 
@@ -72,7 +72,7 @@ class Adapters:
         return list(self._loaded.values())
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where two adapters have one number."""
+        """Raise BrokenInvariantError if two adapters have one number."""
         numbers = [adapter.number for adapter in self._loaded.values()]
         if len(set(numbers)) != len(numbers) or any(n > self._last_number for n in numbers):
             raise BrokenInvariantError(f"adapters are numbered {numbers}")

@@ -1,4 +1,4 @@
-"""Which rank takes a request.
+"""The choice of a rank for a request.
 
 Source: `DPLBAsyncMPClient.get_core_engine_for_request` in `vllm/v1/engine/core_client.py` of 0.32, with
 one client whose counts are always current, where vLLM's are 100 ms old at worst.
@@ -10,10 +10,10 @@ from simworker.engine import Load
 
 
 def score(load: Load, in_flight: int) -> float:
-    """Return how loaded a rank is: its requests, and waiting ones the more the fuller its cache is.
+    """Return how loaded a rank is: its requests, plus a penalty for waiting ones if its cache is full.
 
-    The penalty rises from nothing at half the cache in use to three times the waiting at all of it:
-    a queue in front of a full cache drains slowly.
+    The penalty rises from nothing at half the cache in use to three times the waiting requests at all of
+    it: a queue in front of a full cache drains slowly.
     """
     requests = float(max(in_flight, load.waiting + load.running))
     return requests + load.waiting * 6.0 * max(0.0, load.kv_cache_usage - 0.5)

@@ -1,8 +1,8 @@
-"""One request on its way through a rank: what was asked, what came, and who hears of it.
+"""A flight: one request on its way through a rank, its tokens so far, and the sink that takes them.
 
-An engine knows the generation it computes now. A flight outlives it: when a rank takes its requests
-back, because the cache is reset under them or the engine sleeps, each goes on later as a new generation
-whose prompt has the tokens generated so far, which is what recomputing a preempted request is.
+An engine knows only the generation that it computes now. A flight outlives it: when a rank takes its
+requests back, because the cache is reset or the engine sleeps, each goes on later as a new generation
+whose prompt includes the tokens generated so far, as a preempted request is recomputed.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from simworker.engine import Generation, OnTokens
 
 Sink = Callable[[list[int], str | None], None]
-"""Takes new tokens, and why they are the last ones: "length", "abort" or "error"; else None."""
+"""Takes new tokens, and the reason if they are the last: "length", "abort" or "error", else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a flight is for."""
+    """The request of a flight."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -41,23 +41,23 @@ class Flight:
         self.ask = ask
         self.sink = sink
         self.rank = 0
-        """The data-parallel rank that has it."""
+        """The data-parallel rank that computes it."""
         self.tokens: list[int] = []
-        """Generated so far."""
+        """Tokens generated so far."""
         self.error = ""
-        """Why it ended with "error"."""
+        """The reason, if it ended with "error"."""
         self.cached_tokens = -1
         """Prompt tokens found cached when it was first scheduled; -1 before."""
         self.arrived = 0.0
         self.first_token_at: float | None = None
         self._begun = 0
         self.generation: Generation | None = None
-        """What the engine computes now."""
+        """The generation that the engine computes now."""
 
     def begin(self, on_tokens: OnTokens) -> Generation:
-        """Return what the engine is to compute: all, or what is left of it."""
+        """Return a generation for the engine: of the whole answer, or of the rest."""
         ask = self.ask
-        # An id of its own each time: a step under way may still hold the one before.
+        # Each generation has an id of its own: a step under way may still hold the one before.
         again = f"-again-{self._begun}" if self._begun else ""
         self._begun += 1
         self.generation = Generation(

@@ -1,16 +1,16 @@
-"""What a worker is to its clients."""
+"""A worker's identity, as its clients see it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the worker serves, and as what."""
+    """The model that a worker serves, with the limits of requests."""
 
     model: str
     vocab_size: int
     max_model_len: int
     stream_interval: int
-    """Tokens a chunk of a streamed answer, but for the first, which goes out at once."""
+    """Tokens in a chunk of a streamed answer; the first token goes out at once."""
     priorities: bool
-    """Whether the scheduler's policy is by priority."""
+    """Whether the scheduler's policy is `priority`."""

@@ -1,9 +1,8 @@
-"""The worker's metrics, under the names of the engine it plays.
+"""The worker's metrics, under the names of the engine that it simulates.
 
-Load is read from the engines when it is scraped; requests are counted and timed as they pass. Names,
-labels and bucket bounds: `vllm/v1/metrics/loggers.py` and `buckets.py` of 0.32; SGLang's "Production
-metrics"; for TensorRT-LLM the ones that NVIDIA Dynamo's "TensorRT-LLM Prometheus metrics" lists, which
-tell nothing of the load.
+A scrape reads the engines' load; requests are counted and timed as they pass. Sources of names, labels
+and bucket bounds: `vllm/v1/metrics/loggers.py` and `buckets.py` of 0.32; SGLang's "Production metrics";
+NVIDIA Dynamo's "TensorRT-LLM Prometheus metrics", which have no load.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +25,14 @@ LATENCY_BUCKETS = (
     480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 SLEEP_STATES: dict[int | None, str] = {None: "awake", 1: "weights_offloaded", 2: "discard_all"}
-"""vLLM's names for how deep a worker sleeps; at level 0 it is in none of these states."""
+"""Level of sleep -> vLLM's name of the state; at level 0 a worker is in none of these states."""
 
 Read = Callable[[Load], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What one engine calls its series. A rank's series have `labels` and the rank's label."""
+    """The names of one engine's series. A rank's series have `labels` and the rank's label."""
 
     prefix: str
     rank_label: str | None
@@ -41,10 +40,10 @@ class Names:
     gauges: Mapping[str, Read] = field(default_factory=dict)
     counters: Mapping[str, Read] = field(default_factory=dict)
     counts_tokens: bool = True
-    """Whether there are counters of prompt and generated tokens."""
+    """Whether the engine counts prompt and generated tokens."""
     finished: str = "request_success"
     finished_reason: str | None = "finished_reason"
-    """The label that tells why a request ended."""
+    """The label that holds the reason why a request ended."""
 
 
 NAMES = {
@@ -95,9 +94,9 @@ class WorkerMetrics(Collector):
         sleep_level: Callable[[], int | None],
         started: float,
     ) -> None:
-        """`sleep_level` tells how deep the worker sleeps; None awake.
+        """`sleep_level` returns the worker's level of sleep, None while it is awake.
 
-        `started` is when this life began, seconds of the wall clock.
+        This life began at `started`, seconds of the wall clock.
         """
         self.registry = CollectorRegistry()
         self._names = names
@@ -131,7 +130,7 @@ class WorkerMetrics(Collector):
         self.registry.register(self)
 
     def observer(self, number: int) -> "RankObserver":
-        """Return who counts and times a rank's requests."""
+        """Return the observer that counts and times a rank's requests."""
         labels = self._rank_labels(number)
         return RankObserver(
             self._first_token.labels(**labels),
@@ -143,7 +142,7 @@ class WorkerMetrics(Collector):
         )
 
     def watch(self, ranks: Sequence[Rank[Any]]) -> None:
-        """Read these ranks' load from now on."""
+        """Read the load of these ranks from now on."""
         self._ranks = list(ranks)
 
     def _rank_labels(self, number: int) -> dict[str, str]:
@@ -151,7 +150,7 @@ class WorkerMetrics(Collector):
         return self._labels | ({label: str(number)} if label else {})
 
     def describe(self) -> Iterable[Metric]:
-        """Declare nothing ahead: the names are unique by construction."""
+        """Declare no metrics ahead: their names are unique by construction."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -171,7 +170,7 @@ class WorkerMetrics(Collector):
         started.add_metric([], self._started)
         yield started
         behind = GaugeMetricFamily(
-            "simworker_behind_seconds", "The machine was too slow by so much."
+            "simworker_behind_seconds", "The longest that a step ended late and was not made good."
         )
         behind.add_metric([], max((rank.behind for rank in self._ranks), default=0.0))
         yield behind
@@ -217,18 +216,18 @@ class RankObserver:
         self._reason_label = reason_label
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
-        """Hear of a prompt computed."""
+        """Count a computed prompt, and time its first token."""
         self._first_token.observe(seconds)
         if self._tokens:
             self._tokens[0].inc(prompt_tokens)
 
     def tokens(self, count: int) -> None:
-        """Hear of tokens generated."""
+        """Count generated tokens."""
         if self._tokens:
             self._tokens[1].inc(count)
 
     def finished(self, seconds: float, reason: str) -> None:
-        """Hear of a request's end."""
+        """Count and time a request's end."""
         self._latency.observe(seconds)
         labels = self._labels
         if self._reason_label:

@@ -1,24 +1,24 @@
-"""How fast a rank's modelled seconds pass; slowed down and stopped at will."""
+"""The pace at which a rank's modelled seconds pass; faults slow it down and stop it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 
 class Pace:
-    """Turns modelled seconds into those of a clock. `sleep` takes the latter."""
+    """Turns modelled seconds into seconds of a clock, which `sleep` takes."""
 
     def __init__(
         self, sleep: Callable[[float], Awaitable[None]], *, speed: float = 1.0, factor: float = 1.0
     ) -> None:
         self.factor = factor
-        """How many times longer a step takes than it should: a fault."""
+        """A fault: a step takes so many times longer than it should."""
         self._speed = speed
         self._sleep = sleep
         self._going = asyncio.Event()
         self._going.set()
 
     def seconds(self, modelled: float) -> float:
-        """Return how long something takes that is modelled to take so many seconds."""
+        """Return the clock's seconds for so many modelled seconds."""
         return modelled * self.factor / self._speed
 
     @property
@@ -27,7 +27,7 @@ class Pace:
         return not self._going.is_set()
 
     def hang(self, hung: bool) -> None:
-        """Let the step under way never end, or end after all."""
+        """Keep the step under way from ending, or let it end."""
         if hung:
             self._going.clear()
         else:

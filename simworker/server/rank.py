@@ -1,10 +1,10 @@
 """One data-parallel rank: an engine in real time, its requests, and its lives.
 
-A restart begins a new life: another engine with an empty cache, and events numbered from 0 again.
-Whatever the engine is, requests can be taken back from it and given again; that is how the cache is
-reset under running requests (vLLM preempts them and recomputes) and how a sleeping engine keeps its
-requests. Unlike vLLM's, an engine paused with mode `keep` gives its blocks back meanwhile; what they
-held stays cached.
+A restart begins a new life: another engine with an empty cache, and events numbered from 0 again. A rank
+can take requests back from any engine and give them to it again. It does so to reset the cache under
+running requests, which vLLM preempts and recomputes, and to keep the requests of a sleeping engine.
+Unlike vLLM's, an engine paused with mode `keep` gives its blocks back meanwhile; their content stays
+cached.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ EventT = TypeVar("EventT")
 
 
 class Observer(Protocol):
-    """Who counts and times requests."""
+    """Counts and times requests."""
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
-        """Hear of a prompt computed."""
+        """Count a computed prompt, and time its first token."""
 
     def tokens(self, count: int) -> None:
-        """Hear of tokens generated."""
+        """Count generated tokens."""
 
     def finished(self, seconds: float, reason: str) -> None:
-        """Hear of a request's end."""
+        """Count and time a request's end."""
 
 
 class Rank(Generic[EventT]):
@@ -49,11 +49,11 @@ class Rank(Generic[EventT]):
         pace: Pace,
         tasks: TaskSet,
     ) -> None:
-        """`begin_stream` starts the numbering of events anew, and says what a life begins with."""
+        """`begin_stream` numbers events from 0 again, and announces a life's opening events."""
         self.number = number
         self.pace = pace
         self.paused = False
-        """Whether new requests wait outside of the engine."""
+        """Whether new requests wait outside the engine."""
         self._new_engine = new_engine
         self._announce = announce
         self._begin_stream = begin_stream
@@ -61,7 +61,7 @@ class Rank(Generic[EventT]):
         self._clock = clock
         self._tasks = tasks
         self._flights: dict[str, Flight] = {}
-        """With the engine, in the order in which they came."""
+        """Requests in the engine, in the order in which they came."""
         self._parked: dict[str, Flight] = {}
         self._drained = asyncio.Event()
         self._drained.set()
@@ -93,7 +93,7 @@ class Rank(Generic[EventT]):
 
     @property
     def behind(self) -> float:
-        """The longest that a step ended late and was not made good, seconds."""
+        """The longest delay of a step's end that was not made good, seconds."""
         self._behind = max(self._behind, self._shell.behind)
         return self._behind
 
@@ -108,7 +108,7 @@ class Rank(Generic[EventT]):
         return self._engine
 
     def submit(self, flight: Flight) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
         flight.arrived = self._clock()
         if self.paused:
             self._parked[flight.request_id] = flight
@@ -144,7 +144,7 @@ class Rank(Generic[EventT]):
             self._drained.set()
 
     def abort(self, request_id: str) -> None:
-        """Drop a request whose client has gone; unknown ones are passed over."""
+        """Drop a request whose client has left; unknown ones are ignored."""
         if request_id in self._flights:
             self._abort(self._flights[request_id])
         self._forget(request_id)
@@ -156,9 +156,9 @@ class Rank(Generic[EventT]):
     def reset_prefix_cache(
         self, *, reset_running_requests: bool = False, reset_external: bool = False
     ) -> bool:
-        """Forget all cached content; False where something was not, see `Engine.reset_prefix_cache`.
+        """Forget all cached content; False if some could not be, see `Engine.reset_prefix_cache`.
 
-        With `reset_running_requests` these are made to give their blocks back, and compute anew.
+        With `reset_running_requests` running requests give their blocks back first, and compute anew.
         """
         if not reset_running_requests:
             return self._engine.reset_prefix_cache(reset_external=reset_external)
@@ -168,7 +168,7 @@ class Rank(Generic[EventT]):
         return forgotten
 
     def _withdraw(self) -> list[Flight]:
-        """Take all requests back from the engine; what a step under way computes is lost."""
+        """Take all requests back from the engine; the tokens of a step under way are lost."""
         flights = list(self._flights.values())
         for flight in flights:
             self._abort(flight)
@@ -177,7 +177,7 @@ class Rank(Generic[EventT]):
         return flights
 
     def pause(self, mode: str) -> None:
-        """Let new requests wait. Running ones are ended by `abort`, wait too by `keep`, go on else."""
+        """Let new requests wait. Running ones end with mode `abort`, wait with `keep`, else go on."""
         self.paused = True
         if mode == "abort":
             for flight in (*self._withdraw(), *self._parked.values()):
@@ -187,19 +187,19 @@ class Rank(Generic[EventT]):
             self._parked = kept | self._parked
 
     async def forget(self) -> None:
-        """Drop what is cached, in host memory too, when nothing is under way; not if resumed by then."""
+        """Reset the cache and host memory once no request is under way, unless resumed by then."""
         await self._shell.idle()
         if self.paused:
             self._engine.reset_prefix_cache(reset_external=True)
 
     def resume(self) -> None:
-        """Give the engine what has waited."""
+        """Give the engine the requests that have waited."""
         self.paused = False
         parked, self._parked = self._parked, {}
         self._give_again(parked.values())
 
     def _give_again(self, flights: Iterable[Flight]) -> None:
-        """Give the engine requests whose clients have no refusal to expect any more."""
+        """Give the engine requests again; a refusal now ends them with an error."""
         for flight in flights:
             try:
                 self._give(flight)
@@ -214,7 +214,7 @@ class Rank(Generic[EventT]):
     def restart(self) -> None:
         """Begin a new life. Requests of the old one are lost without an answer.
 
-        Nothing is awaited, so that no request can come between two lives and be lost with the old.
+        It awaits nothing, so no request can come between two lives and be lost with the old one.
         """
         self._running.cancel()
         self._behind = self.behind
@@ -225,11 +225,11 @@ class Rank(Generic[EventT]):
         self._begin_life()
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the engine has other requests than this knows of."""
+        """Raise BrokenInvariantError if the engine's requests are not those of the rank."""
         load = self._engine.load()
         if load.running + load.waiting != len(self._flights):
             raise BrokenInvariantError(f"{load} for {len(self._flights)} requests")
         if self._drained.is_set() != (not self._flights):
-            raise BrokenInvariantError("drained says otherwise than the requests")
+            raise BrokenInvariantError("the rank is drained and has requests, or is neither")
         if self._flights.keys() & self._parked.keys():
             raise BrokenInvariantError("a request waits outside and runs inside")

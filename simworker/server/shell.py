@@ -1,7 +1,7 @@
-"""An engine in time: each step takes as long as it says, at a pace.
+"""Runs an engine in real time: each step takes its modelled seconds, at a pace.
 
-The shell keeps the moment at which each step *should* end, so that waiting too long once is made good
-by the next steps, and does not sleep for less than `SHORTEST_SLEEP`.
+The shell keeps the moment at which each step *should* end: the next steps make up for one that waited
+too long. It does not sleep for less than `SHORTEST_SLEEP`.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from simworker.engine import Engine, Generation
 from simworker.server.pace import Pace
 
 SHORTEST_SLEEP = 0.002
-"""Seconds; less than what an event loop keeps to anyway."""
+"""Seconds; an event loop does not keep to shorter sleeps anyway."""
 
 MOST_BEHIND = 1.0
-"""Seconds of delay that are made good; beyond, the machine is too slow for the speed asked for."""
+"""Seconds of delay that are made good; with more, the machine is too slow for the configured speed."""
 
 EventT = TypeVar("EventT")
 
 
 class EngineShell(Generic[EventT]):
-    """Runs an engine in time. `clock` is in seconds; `announce` takes a step's events."""
+    """Runs one engine. `clock` returns seconds; `announce` takes a step's events."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class EngineShell(Generic[EventT]):
     ) -> None:
         self.engine = engine
         self.behind = 0.0
-        """The longest that a step ended late and was not made good, seconds."""
+        """The longest delay of a step's end that was not made good, seconds."""
         self._announce = announce
         self._clock = clock
         self._pace = pace
@@ -42,7 +42,7 @@ class EngineShell(Generic[EventT]):
         self._idle.set()
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
         self.engine.submit(generation)
         self._idle.clear()
         self._wake.set()
@@ -52,7 +52,7 @@ class EngineShell(Generic[EventT]):
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Step for as long as there are requests, wait for more otherwise; until cancelled."""
+        """Step while there are requests, and wait for more; until cancelled."""
         try:
             await self._run()
         finally:
@@ -71,7 +71,7 @@ class EngineShell(Generic[EventT]):
             if left < -MOST_BEHIND:
                 self.behind = max(self.behind, -left)
                 due -= left
-            # Even a step that is late lets the server answer.
+            # A step that is late awaits too, so that the server can answer.
             await self._pace.sleep(left if left >= SHORTEST_SLEEP else 0)
             events = self.engine.end_step()
             if events:

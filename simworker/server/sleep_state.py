@@ -1,4 +1,4 @@
-"""How deep a worker sleeps, and what has to be woken.
+"""A worker's level of sleep, and the parts of it that have to be woken.
 
 Source: `sleep` and `wake_up` in `vllm/v1/engine/core.py` and `vllm/v1/executor/abstract.py` of 0.32.
 Level 0 only pauses scheduling; levels 1 and 2 also discard the KV cache and offload or discard the
@@ -23,15 +23,15 @@ class SleepState:
         self._asleep: set[str] = set()
 
     def sleep(self, level: int) -> None:
-        """Fall asleep. Who sleeps already stays as it is, or sleeps deeper."""
+        """Fall asleep. A worker that sleeps already stays at its level, or sleeps deeper."""
         self.level = max(level, self.level or 0)
         if level:
             self._asleep |= set(TAGS)
 
     def wake(self, tags: Iterable[str] | None) -> bool:
-        """Wake everything, or what the tags say; return whether all is awake now.
+        """Wake everything, or the parts that the tags name; return whether everything is awake now.
 
-        `scheduling` wakes level 0. A tag that does not sleep makes the others void, as in vLLM.
+        `scheduling` wakes level 0. If a tag names a part that is awake, no part wakes, as in vLLM.
         """
         wanted = None if tags is None else [tag for tag in tags if tag != "scheduling"]
         if wanted is None:
@@ -43,6 +43,6 @@ class SleepState:
         return not self._asleep
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where memory is gone from a worker that is awake."""
+        """Raise BrokenInvariantError if a part sleeps while the worker is awake."""
         if self._asleep and not self.level:
             raise BrokenInvariantError(f"{sorted(self._asleep)} asleep at level {self.level}")

@@ -1,4 +1,4 @@
-"""Tasks and their owner: none is leaked, and one that fails is noticed."""
+"""A set of tasks with an owner: no task is leaked, and a failure is noticed."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class TaskSet:
-    """Long-lived tasks. What ends one by an error is raised to whoever awaits `failed`."""
+    """Long-lived tasks. `failed` raises the first error that ends one of them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -28,12 +28,12 @@ class TaskSet:
             self.failed.set_exception(error)
 
     async def close(self) -> None:
-        """Cancel all that is left and wait for its end."""
+        """Cancel the remaining tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.failed.cancel()
         if not self.failed.cancelled():
-            # Whoever did not ask is not to be told by the garbage collector.
+            # Mark the error as read: the garbage collector would log it otherwise.
             self.failed.exception()

@@ -1,8 +1,8 @@
-"""Text and chats to token ids and back, for workers that are given a tokenizer.
+"""Text and chats to token ids and back, for workers with a tokenizer.
 
 Templates run as `transformers` 5.23 runs them (`utils/chat_template_utils.py`): in Jinja's immutable
-sandbox, blocks trimmed, JSON written as it came, keys in their order. Tools and tool calls are what vLLM
-0.32 makes of a request's (`entrypoints/openai/chat_completion/protocol.py`).
+sandbox, with trimmed blocks, and JSON not escaped, its keys in their order. Templates get tools and tool
+calls in the form of vLLM 0.32 (`entrypoints/openai/chat_completion/protocol.py`).
 """
 
 import json
@@ -20,10 +20,10 @@ class TextError(Exception):
 
 
 class TextCodec(Protocol):
-    """What the server needs to serve text."""
+    """Turns text into token ids and back."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return a completion prompt's ids, special tokens added where they are wanted."""
+        """Return a completion prompt's ids; with `special`, special tokens are added."""
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
         """Return a chat's ids."""
@@ -42,7 +42,7 @@ NO_TOKENIZER = "this worker has no tokenizer: send token ids, or start it with -
 
 
 class NoText:
-    """Token ids only."""
+    """Refuses texts: the worker has no tokenizer, and takes and returns token ids only."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Refuse."""
@@ -55,7 +55,7 @@ class NoText:
         raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the ids in words."""
+        """Return a word for each id, `t` and its number."""
         return "".join(f" t{token}" for token in ids)
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -90,7 +90,7 @@ class FolderText:
         try:
             self._template = environment.from_string(source) if isinstance(source, str) else None
         except jinja2.TemplateError as error:
-            raise ValueError(f"{folder}: the chat template is none: {error}") from error
+            raise ValueError(f"{folder}: the chat template is not valid: {error}") from error
         self._special = {
             name: token
             for name, value in config.items()
@@ -162,7 +162,7 @@ def _tool(tool: Any, field: str) -> dict[str, Any]:
         raise TextError(f"{field}: an object with a function, which has a name, is needed")
     deferred = tool.get("defer_loading")
     inner = {name: function.get(name) for name in ("name", "description", "parameters")}
-    # Unlike those, these two are not written where they are not set.
+    # Unlike the fields above, these two are left out if they are not set.
     set_later = {"defer_loading": deferred} | function
     inner |= {
         name: value
@@ -174,7 +174,7 @@ def _tool(tool: Any, field: str) -> dict[str, Any]:
 
 
 def _message(message: Any) -> Any:
-    """Return a message whose tool calls are as the engine's templates get them."""
+    """Return a message with its tool calls in the form that the engine gives to templates."""
     if not isinstance(message, dict) or "tool_calls" not in message:
         return message
     calls = message["tool_calls"]
@@ -200,7 +200,7 @@ def _tool_call(call: Any) -> Any:
 
 
 def _first(names: Sequence[str], fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with those of some names before the others."""
+    """Return the fields, those with these names first."""
     return {name: fields[name] for name in names if name in fields} | fields
 
 
@@ -219,7 +219,7 @@ def _object(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: is no JSON object")  # noqa: TRY004  the file is wrong, no argument
+        raise ValueError(f"{path}: is no JSON object")  # noqa: TRY004  a wrong file, no wrong argument
     return value
 
 

@@ -1,6 +1,6 @@
-"""One worker: ranks that share a door, adapters, sleep, and what can go wrong with them.
+"""One worker: ranks behind one HTTP server, with adapters, sleep and faults.
 
-Sockets are the host's (`simworker/host.py`); this is what its handlers call.
+The HTTP handlers call it; sockets belong to the host (`simworker/host.py`).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from simworker.server.text import TextCodec
 
 
 class NoSuchRankError(ValueError):
-    """A data-parallel rank that the worker does not have."""
+    """The worker does not have the data-parallel rank."""
 
 
 class DrainingError(Exception):
@@ -30,7 +30,7 @@ class DrainingError(Exception):
 
 
 class Worker:
-    """What the HTTP handlers serve. `ranks` and `publishers` are in rank order."""
+    """One worker. `ranks` and `publishers` are in rank order."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Worker:
         self.version = version
         self.draining = False
         self.crash = crash
-        """Be gone at once, without an answer to anybody."""
+        """Ends the worker at once, without an answer to any request."""
         self._new_adapters = new_adapters
         self._new_metrics = new_metrics
         self._publishers = publishers
@@ -77,7 +77,7 @@ class Worker:
         return sum(rank.in_flight for rank in self.ranks)
 
     def submit(self, ask: Ask, sink: Sink, rank: int | None) -> Flight:
-        """Take a request; without a rank the least loaded one gets it.
+        """Take a request; if `rank` is None, the least loaded rank gets it.
 
         Raises RefusedError, NoSuchRankError, DrainingError.
         """
@@ -101,13 +101,13 @@ class Worker:
         return self._balancer.choose([score(rank.load(), rank.in_flight) for rank in self.ranks])
 
     def abort(self, flight: Flight) -> None:
-        """Drop a request; one that is finished or lost is passed over."""
+        """Drop a request; one that is finished or lost is ignored."""
         self.ranks[flight.rank].abort(flight.request_id)
 
     def reset_prefix_cache(self, *, reset_running_requests: bool, reset_external: bool) -> bool:
-        """Forget what every rank has cached; whether all could.
+        """Forget every rank's cached content; return whether all ranks could.
 
-        `reset_external`: in host memory too.
+        With `reset_external`, content in host memory too.
         """
         done = [
             rank.reset_prefix_cache(
@@ -124,13 +124,13 @@ class Worker:
 
     @property
     def sleep_level(self) -> int | None:
-        """How deep; None awake."""
+        """The level of sleep; None while awake."""
         return self._sleep.level
 
     async def sleep(self, level: int, mode: str) -> None:
-        """Pause every rank at once; from level 1 on, forget what they have cached.
+        """Pause every rank at once; from level 1 on, forget their cached content.
 
-        Returns when that is done. Goes on where the caller does not wait for it.
+        Returns when that is done; it is done even if the caller is cancelled.
         """
         self._sleep.sleep(level)
         for rank in self.ranks:
@@ -144,7 +144,7 @@ class Worker:
                 await rank.forget()
 
     def wake(self, tags: Sequence[str] | None) -> bool:
-        """Wake up; whether all is awake, and requests are computed again."""
+        """Wake up; return whether everything is awake, so that requests are computed again."""
         awake = self._sleep.wake(tags)
         if awake:
             for rank in self.ranks:
@@ -157,9 +157,9 @@ class Worker:
             await rank.drained()
 
     def event_sources(self) -> dict[str, dict[str, Any]]:
-        """Return each rank's publisher as vLLM's `KVEventsConfig` puts it.
+        """Return each rank's publisher with the fields of vLLM's `KVEventsConfig`.
 
-        Batches wait in no queue here, which Python's queues, and so vLLM, write as 0.
+        `max_queue_size` is 0, which in Python and vLLM means no limit: no queue holds batches here.
         """
         return {
             str(number): {
@@ -181,32 +181,32 @@ class Worker:
         return self.ranks[0].pace.hung
 
     def hang(self, hung: bool) -> None:
-        """Let no engine's step end, or let them end after all."""
+        """Keep every engine's step from ending, or let it end."""
         for rank in self.ranks:
             rank.pace.hang(hung)
 
     @property
     def slowness(self) -> float:
-        """How many times longer steps take."""
+        """The factor by which steps take longer."""
         return self.ranks[0].pace.factor
 
     def slow_down(self, factor: float) -> None:
-        """Let steps take so many times longer."""
+        """Make steps take so many times longer."""
         for rank in self.ranks:
             rank.pace.factor = factor
 
     @property
     def event_faults(self) -> EventFaults:
-        """What is done to live batches."""
+        """The faults of live batches."""
         return self._publishers[0].outlet.faults
 
     def spoil_events(self, faults: EventFaults) -> None:
-        """Do this to every rank's live batches."""
+        """Set the faults of every rank's live batches."""
         for publisher in self._publishers:
             publisher.outlet.configure(faults)
 
     def faults(self) -> dict[str, Any]:
-        """Return what is switched on, and what became of this life's batches by rank."""
+        """Return the present faults, and each rank's counts of batches with a fault in this life."""
         faults = self.event_faults
         return {
             "hang": self.hung,
@@ -218,8 +218,7 @@ class Worker:
     def restart(self, spare: object = None) -> None:
         """Begin a new life: connections reset, caches empty, events numbered from 0 again.
 
-        Faults of events and of pace stay; a hang ends with the process that hung. The transport
-        `spare` is not reset.
+        Faults of events and of pace stay; a hang ends. The transport `spare` is not reset.
         """
         self._reset_connections(spare)
         self.hang(False)

@@ -1,13 +1,13 @@
-"""Which requests may be in flight, as far as memory goes.
+"""The choice of the requests for which there is memory.
 
-After TensorRT-LLM's `CapacityScheduler` (`batch_manager/capacityScheduler.cpp`, 1.2), two of its
-policies. GUARANTEED_NO_EVICT, the default there, starts a request only when there are blocks for all
-tokens it may ever have. MAX_UTILIZATION starts it when its context fits, and pauses the youngest when
-a step needs more than there is: a paused request gives up its blocks, and begins again with what is
-still cached of it.
+Source: two policies of TensorRT-LLM's `CapacityScheduler` (`batch_manager/capacityScheduler.cpp`, 1.2).
+GUARANTEED_NO_EVICT, the default there, starts a request only when there are blocks for all tokens it may
+ever have. MAX_UTILIZATION starts it when its context fits, and pauses the youngest when a step needs
+more blocks than there are: a paused request gives up its blocks, and begins again with those still
+cached.
 
-Both let a request wait whose prompt goes on with a block that another one is just computing: a step
-later it is found cached.
+Both let a request wait if another one is just computing the next block of its prompt: a step later that
+block is cached.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from simworker.trtllm.requests.active_request import ActiveRequest, State
 
 
 class CapacityPolicy(Enum):
-    """What happens when memory is short."""
+    """The rule for a shortage of memory."""
 
     GUARANTEED_NO_EVICT = "guaranteed_no_evict"
     MAX_UTILIZATION = "max_utilization"
 
 
 class CapacityScheduler:
-    """Decides; allocates nothing. `max_num_requests` may be in flight at most."""
+    """Decides, and allocates no blocks. At most `max_num_requests` are in flight."""
 
     def __init__(
         self, manager: KVCacheManager, policy: CapacityPolicy, max_num_requests: int
@@ -39,17 +39,17 @@ class CapacityScheduler:
     def schedule(
         self, active: Sequence[ActiveRequest]
     ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Return (those that may run in the next step, those to pause), from the oldest on."""
+        """Return (requests that may run in the next step, requests to pause), the oldest first."""
         contributed = self._contributed_by_running(active)
         if self._policy is CapacityPolicy.MAX_UTILIZATION:
             return self._maximise(active, contributed)
         return self._guarantee(active, contributed), []
 
     def most_blocks(self, request: ActiveRequest) -> dict[int, int]:
-        """Return how many blocks of each window a request that has not started can come to need."""
+        """Return the most blocks of each window that a request that has not started can need."""
         llm = request.llm
         if self._policy is CapacityPolicy.MAX_UTILIZATION:
-            # Paused at its last token, it is all context.
+            # A request paused at its last token has only context.
             length = llm.prompt_len + llm.max_new_tokens
             return dict.fromkeys(self._windows, -(-length // self._manager.tokens_per_block))
         return {
@@ -80,9 +80,9 @@ class CapacityScheduler:
         return scheduled
 
     def _reserve(self, request: ActiveRequest, available: dict[int, int]) -> bool:
-        """Take a request's future blocks off `available`; return whether that was enough.
+        """Subtract a request's future blocks from `available`; return whether there were enough.
 
-        Where it is not, only those of a request that is generating are taken off: it runs anyway.
+        If not, they are subtracted only for a request that generates, as it runs anyway.
         """
         needed = {
             window: self._manager.get_remaining_blocks_to_completion(request.llm, window)
@@ -144,7 +144,7 @@ class CapacityScheduler:
         return manager.enable_block_reuse and not manager.block_manager.is_variable_window
 
     def _should_wait(self, request: ActiveRequest, contributed: set[BlockKey]) -> bool:
-        """Whether a request can reuse what another one contributes; if not, it contributes itself."""
+        """Whether a request can reuse a prompt in `contributed`; if not, its own prompt is added."""
         if request.state is not State.WAITING or not self._may_wait:
             return False
         key = self._manager.find_new_context_block(request.llm)

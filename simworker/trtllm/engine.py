@@ -1,8 +1,9 @@
 """TensorRT-LLM's engine: in-flight batching over one `KVCacheManager`.
 
-The order of a step is that of its executor (1.2): choose what may run, pause what may not, allocate,
-compute; then store the contexts that are complete, append tokens, let go what has ended, and hand the
-iteration's events over. Blocks that decoding fills become findable when their request ends.
+The order of a step is that of its executor (1.2): choose the requests that may run, pause the others,
+allocate, compute; then store the contexts that are complete, append tokens, remove the requests that
+have ended, and flush the iteration's events. Blocks that decoding fills are cached when their request
+ends.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from simworker.trtllm.requests.llm_request import LlmRequest
 class TrtllmEngine:
     """An `Engine` whose events are the JSON objects of `/kv_cache_events`.
 
-    Adapters get ids in the order in which they are first named. `Generation.priority` and
+    Adapters get ids in the order in which requests first name them. `Generation.priority` and
     `skip_reading_prefix_cache` have no effect: this engine has neither.
     """
 
@@ -54,16 +55,16 @@ class TrtllmEngine:
         self._hits = 0
         self._preemptions = 0
         self.work = StepWork()
-        """What the step last begun computes."""
+        """The work of the step begun last."""
         self._flush()
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether a step would do anything."""
         return bool(self._active)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
         request = self._new_request(generation)
         for window, blocks in self._capacity.most_blocks(request).items():
             limit = self.manager.block_manager.windows[window].num_primary_blocks
@@ -104,7 +105,7 @@ class TrtllmEngine:
         return ActiveRequest(llm, generation, seed_of(generation.prompt))
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over. What it had computed stays cached."""
+        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached."""
         request = self._active.pop(request_id, None)
         if request is not None:
             self.manager.remove_sequence(request.llm.request_id, request.llm)
@@ -130,7 +131,7 @@ class TrtllmEngine:
         return self.latency.step(self.work)
 
     def _pause(self, request: ActiveRequest) -> None:
-        """Take a request's blocks away; it begins again as one whose context is all it has."""
+        """Take a request's blocks away; when it begins again, all its tokens are context."""
         llm = request.llm
         self.manager.remove_sequence(llm.request_id, llm)
         llm.max_new_tokens -= len(llm.tokens) - llm.prompt_len
@@ -142,7 +143,7 @@ class TrtllmEngine:
         self._preemptions += 1
 
     def _start(self, request: ActiveRequest) -> None:
-        """Give a request its context's blocks; what is cached needs not be computed."""
+        """Give a request its context's blocks; cached tokens are not computed."""
         llm = request.llm
         self.manager.add_sequence(llm.request_id, llm.prompt_len, llm)
         found = llm.prepopulated_prompt_len
@@ -176,7 +177,7 @@ class TrtllmEngine:
         return self._active.get(request.generation.request_id) is request
 
     def _advance(self, request: ActiveRequest) -> bool:
-        """Note a chunk as computed; return whether it was the context's last."""
+        """Count a chunk as computed; return whether it was the context's last."""
         llm = request.llm
         request.context_position += request.context_chunk_size
         llm.num_computed_tokens = request.context_position
@@ -203,7 +204,7 @@ class TrtllmEngine:
         self._announced += [serialise(event) for event in self.manager.flush_iteration_events()]
 
     def latest_events(self) -> list[dict[str, Any]]:
-        """Return the events since the last call, as `/kv_cache_events` does; then they are gone."""
+        """Return the events since the last call, as `/kv_cache_events` does, and forget them."""
         return [serialise(event) for event in self.manager.get_latest_events()]
 
     def load(self) -> Load:
@@ -222,7 +223,7 @@ class TrtllmEngine:
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
         """Forget all cached content, announced as removed; False while requests hold blocks.
 
-        The secondary pool's is always among it.
+        The secondary pool's content is always forgotten too.
         """
         del reset_external
         done = self.manager.reset_reuse_state()
@@ -230,7 +231,7 @@ class TrtllmEngine:
         return done
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where requests and sequences disagree."""
+        """Raise BrokenInvariantError if requests and sequences contradict each other."""
         self.manager.check()
         for request in self._active.values():
             llm = request.llm

@@ -1,7 +1,7 @@
-"""What the next step computes, of the requests that may run.
+"""The choice of the requests and tokens that the next step computes, among requests that may run.
 
-After TensorRT-LLM's `MicroBatchScheduler` (`batch_manager/microBatchScheduler.cpp`, 1.2), chunking
-contexts first come, first served.
+Source: TensorRT-LLM's `MicroBatchScheduler` (`batch_manager/microBatchScheduler.cpp`, 1.2), which cuts
+contexts into chunks first come, first served.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from simworker.trtllm.requests.active_request import ActiveRequest, State
 class MicroBatchScheduler:
     """Fills a step with at most `max_batch_size` requests and `max_num_tokens` tokens.
 
-    `chunk_unit_size`: contexts that do not fit are cut at multiples of so many tokens; None: they
-    wait until they fit as a whole. Raises ValueError where no chunk would fit into an empty step.
+    A context that does not fit is cut at a multiple of `chunk_unit_size` tokens; if that is None, it
+    waits until it fits as a whole. Raises ValueError if no chunk would fit into an empty step.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class MicroBatchScheduler:
     def schedule(
         self, fitting: Sequence[ActiveRequest]
     ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Return (contexts, generating ones), each from the oldest on; sets the contexts' chunks."""
+        """Return (contexts, generating requests), the oldest first; set the contexts' chunks."""
         contexts: list[ActiveRequest] = []
         generating: list[ActiveRequest] = []
         num_tokens = 0
@@ -61,7 +61,7 @@ class MicroBatchScheduler:
     def _chunk(
         self, contexts: list[ActiveRequest], room: int, chunk_unit_size: int
     ) -> list[ActiveRequest]:
-        """Cut contexts so that they fit into `room` tokens; return those that get any."""
+        """Cut contexts so that they fit into `room` tokens; return those that get at least one."""
         for request in contexts:
             size = min(room, request.context_remaining_length)
             if size < request.context_remaining_length:

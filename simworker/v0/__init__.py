@@ -1,7 +1,7 @@
 """vLLM v0: block manager, allocators, swap and the three-queue scheduler, as of 0.9.2.
 
-Left out is what brings a library of arrays with it: `numpy_backend.NumpyBackend` and
-`torch_backend.TorchBackend`, one of which a `CacheEngine` is given.
+It does not import the two array libraries' modules, `numpy_backend.NumpyBackend` and
+`torch_backend.TorchBackend`; a `CacheEngine` takes one of them.
 """
 
 from simworker.v0.blocks.block import Block, BlockAllocator, BlockId

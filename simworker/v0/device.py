@@ -4,7 +4,7 @@ import enum
 
 
 class Device(enum.Enum):
-    """Where a block is: on the GPU, where it can be computed on, or swapped out to the CPU."""
+    """The device that holds a block: the GPU, which computes, or the CPU, which takes swapped blocks."""
 
     GPU = enum.auto()
     CPU = enum.auto()

@@ -1,4 +1,4 @@
-"""vLLM v0's engine: schedule, move blocks, compute, sample; each step as long as the model says.
+"""vLLM v0's engine: schedule, move blocks, compute, sample; each step takes its modelled seconds.
 
 Source: `LLMEngine.step` in `vllm/engine/llm_engine.py` of 0.9.2. v0 announced no cache events, so
 steps return none.
@@ -21,21 +21,21 @@ from simworker.v0.worker import Chunk, Worker
 
 @dataclass(slots=True)
 class _Open:
-    """A request that is not through."""
+    """A request that has not ended."""
 
     generation: Generation
     group: SequenceGroup
     seed: bytes
-    """Stands for all tokens so far where the next is sampled."""
+    """Digest of all tokens so far (`seed_of`), from which the next is sampled."""
 
 
 class V0Engine:
-    """The three-queue scheduler, and where one is given, a worker whose memory holds what it must.
+    """The three-queue scheduler, and optionally a worker with memory whose content can be checked.
 
-    With chunked prefill and prefix caching both, 0.9.2 takes a prompt's blocks for computed when its
-    first chunk is scheduled. Whoever shares the prompt after that prefill was aborted or preempted
-    between two chunks finds blocks that nobody has computed: so it is here, and `check` with a worker
-    then raises.
+    With both chunked prefill and prefix caching, 0.9.2 counts a prompt's blocks as computed when its
+    first chunk is scheduled. If the request is aborted or preempted between two chunks, another one with
+    the same prompt then finds blocks that were never computed. The same happens here, and `check` with a
+    worker then raises.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class V0Engine:
         self.latency = latency
         self.worker = worker
         self.work = StepWork()
-        """What the step last begun computes."""
+        """The work of the step begun last."""
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
         self._vocab_size = vocab_size
@@ -68,11 +68,11 @@ class V0Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether a step would do anything."""
         return bool(self._open)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
         self._check_request(generation)
         lora = self._adapter(generation)
         seq = Sequence(
@@ -94,22 +94,22 @@ class V0Engine:
         self.scheduler.add_seq_group(group)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over. What it had computed stays cached."""
+        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached."""
         if self._open.pop(request_id, None) is not None:
             self.scheduler.abort_seq_group(request_id)
 
     def begin_step(self, horizon: float = 0.0) -> float:
-        """Schedule a step, and execute it where there is a worker; return its modelled seconds.
+        """Schedule a step, and execute it if there is a worker; return its modelled seconds.
 
-        Raises RuntimeError where blocks have to be swapped out and the CPU has no room: 0.9.2 ends
-        there too.
+        Raises RuntimeError if blocks have to be swapped out and the CPU has no room; 0.9.2 ends then
+        too.
         """
         del horizon
-        metadata, outputs, _ = self.scheduler.schedule()
-        assert not outputs.ignored_seq_groups, "what could never run was refused"
-        self._step = [(self._open[told.request_id], told) for told in metadata]
+        groups, outputs, _ = self.scheduler.schedule()
+        assert not outputs.ignored_seq_groups, "submit refuses requests that can never run"
+        self._step = [(self._open[metadata.request_id], metadata) for metadata in groups]
         self.work = StepWork()
-        chunks = [self._chunk(found, told) for found, told in self._step]
+        chunks = [self._chunk(found, metadata) for found, metadata in self._step]
         if self.worker is not None:
             _execute(self.worker, chunks, outputs)
         seconds = self.latency.step(self.work)
@@ -117,13 +117,13 @@ class V0Engine:
         return seconds
 
     def end_step(self) -> list[Any]:
-        """Generate what the step was for. Nothing is announced."""
+        """Sample the step's tokens and hand them out; return no events."""
         sampled: list[tuple[_Open, int]] = []
-        for found, told in self._step:
+        for found, metadata in self._step:
             if not self._is_open(found):
                 continue
-            found.group.update_num_computed_tokens(told.token_chunk_size)
-            if told.do_sample:
+            found.group.update_num_computed_tokens(metadata.token_chunk_size)
+            if metadata.do_sample:
                 sampled.append((found, self._sample(found)))
         self.scheduler.free_finished_seq_groups()
         self.scheduler.get_and_reset_finished_requests_ids()
@@ -154,14 +154,14 @@ class V0Engine:
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
         """Forget all cached content; False, and nothing done, while requests hold blocks.
 
-        With `reset_external` also that of blocks on the CPU.
+        With `reset_external` the content of CPU blocks is forgotten too.
         """
         manager = self.scheduler.block_manager
         done = manager.reset_prefix_cache(Device.GPU)
         return (not reset_external or manager.reset_prefix_cache(Device.CPU)) and done
 
     def check(self) -> None:
-        """Raise BrokenInvariantError unless requests, queues and blocks agree, and memory is right."""
+        """Raise BrokenInvariantError if requests, queues, blocks and memory contradict each other."""
         self.scheduler.check()
         queued = {group.request_id for group in self.scheduler.groups()}
         if queued != self._open.keys():
@@ -171,7 +171,7 @@ class V0Engine:
                 self._check_content(self.worker, group.first_seq)
 
     def _is_open(self, found: _Open) -> bool:
-        """Whether a request was not aborted meanwhile."""
+        """Whether a request has not been aborted meanwhile."""
         return self._open.get(found.generation.request_id) is found
 
     def _check_content(self, worker: Worker[Any], seq: Sequence) -> None:
@@ -191,7 +191,7 @@ class V0Engine:
         if generation.request_id in self._open:
             raise RefusedError(f"request_id {generation.request_id} is in use")
         if generation.skip_reading_prefix_cache:
-            raise RefusedError("skip_reading_prefix_cache is not known to vLLM v0")
+            raise RefusedError("skip_reading_prefix_cache: vLLM v0 has no such option")
         if not generation.prompt or generation.max_tokens < 1:
             raise RefusedError(
                 f"{generation.num_prompt_tokens} prompt tokens and max_tokens "
@@ -206,7 +206,7 @@ class V0Engine:
         needed = -(-(length + config.num_lookahead_slots) // manager.block_size)
         usable = manager.num_total_gpu_blocks - manager.watermark_blocks
         if needed > usable:
-            raise RefusedError(f"{length} tokens need {needed} blocks, and {usable} can be had")
+            raise RefusedError(f"{length} tokens need {needed} blocks, and there are {usable}")
 
     def _adapter(self, generation: Generation) -> LoRARequest | None:
         if not generation.lora_name:
@@ -218,21 +218,21 @@ class V0Engine:
             self._adapters[name, path] = LoRARequest(name, len(self._adapters) + 1, path)
         return self._adapters[name, path]
 
-    def _chunk(self, found: _Open, told: SequenceGroupMetadata) -> Chunk:
-        """Return what a group computes; count it as work."""
+    def _chunk(self, found: _Open, metadata: SequenceGroupMetadata) -> Chunk:
+        """Return the tokens that a group computes, and add them to the step's work."""
         seq = found.group.first_seq
         before = seq.get_num_computed_tokens()
-        end = before + told.token_chunk_size
-        if told.is_prompt:
-            # What is cached is not computed; but the last token is, whose logits are needed.
-            cached = len(told.computed_block_nums) * seq.block_size
+        end = before + metadata.token_chunk_size
+        if metadata.is_prompt:
+            # Cached tokens are not computed, except the last one, whose logits are needed.
+            cached = len(metadata.computed_block_nums) * seq.block_size
             self._count_lookup(found.generation, min(cached, seq.get_len() - 1))
             before = max(before, min(cached, end - 1))
             self.work.prefills.append((end - before, before))
         else:
             self.work.decoding += 1
             self.work.decoding_context += before
-        table = told.block_tables[seq.seq_id]
+        table = metadata.block_tables[seq.seq_id]
         return Chunk(table, seq.get_token_ids(), range(before, end), seq.extra_hash())
 
     def _count_lookup(self, generation: Generation, cached: int) -> None:
@@ -265,8 +265,8 @@ def _execute(worker: Worker[Any], chunks: list[Chunk], outputs: SchedulerOutputs
 def _check_config(config: SchedulerConfig, cache_config: CacheConfig) -> None:
     if cache_config.sliding_window is not None:
         raise ValueError(
-            f"sliding_window {cache_config.sliding_window}: the engine takes None, for 0.9.2 admits "
-            "a prompt by its window, allocates it whole, and fails where that does not fit"
+            f"sliding_window {cache_config.sliding_window}: the engine takes None, since 0.9.2 admits "
+            "a prompt by its window, allocates it whole, and fails if that does not fit"
         )
     if config.is_multi_step:
         raise ValueError(f"num_scheduler_steps {config.num_scheduler_steps}: the engine takes 1")

@@ -1,4 +1,4 @@
-"""What a block manager answers the scheduler.
+"""The block manager's answers to the scheduler.
 
 Source: `vllm/core/interfaces.py` of 0.9.2.
 """
@@ -10,10 +10,10 @@ BlockPairs = list[tuple[int, int]]
 
 
 class AllocStatus(enum.Enum):
-    """Whether a group's blocks can be had."""
+    """Whether a group's blocks can be allocated."""
 
     OK = enum.auto()
     LATER = enum.auto()
-    """Not now, for others hold what it needs."""
+    """Not now: other groups hold blocks that it needs."""
     NEVER = enum.auto()
-    """Not even if everything were free."""
+    """Not even if every block were free."""

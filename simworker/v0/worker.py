@@ -1,9 +1,9 @@
-"""Executes what the scheduler has decided, on memory instead of a model.
+"""Executes the scheduler's decisions, on memory instead of a model.
 
-Source: `vllm/worker/worker.py` of 0.9.2, but for the order. That one swaps in first, which can go wrong:
-a copy on write whose destination is given up in the same step, since its content is cached already, and
-is then taken for a block swapped in, overwrites that block. In the order in which the scheduler decides,
-swaps out, copies, swaps in, nothing is overwritten that is still needed.
+Source: `vllm/worker/worker.py` of 0.9.2, in another order. 0.9.2 swaps in first, which can go wrong: the
+destination of a copy on write may be freed in the same step, since its content is cached already, and a
+block may be swapped into it, which the copy then overwrites. In the scheduler's own order, swaps out,
+copies, swaps in, no block is overwritten that is still needed.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """vLLM v1: the KV cache manager and the unified scheduler, as of 0.32.
 
-Here are the names by which vLLM's own users and tests know the parts: the cache's, what goes in and
-out of it, and the scheduler's.
+It exports the names under which vLLM's users and tests know the cache, its input and output, and the
+scheduler.
 """
 
 from simworker.v1.cache.block_hash_map import BlockHashToBlockMap

@@ -1,4 +1,4 @@
-"""Puts one worker's engine together, from sizes and choices."""
+"""Puts one worker's engine together from its settings."""
 
 from dataclasses import dataclass
 
@@ -25,9 +25,9 @@ class OffloadConfig:
     """The CPU tier of one worker."""
 
     num_chunks: int
-    """Of one block each."""
+    """Chunks of one block each."""
     bytes_per_block: int
-    """Of one block in all layers of a rank: what a copy moves."""
+    """Bytes of one block in all layers of a rank, which a copy moves."""
     bandwidth: float = PCIE_4_X16
     """Bytes a second, each way."""
     offload_prompt_only: bool = True
@@ -35,7 +35,7 @@ class OffloadConfig:
 
 
 def kv_cache_config(num_blocks: int, block_size: int) -> KVCacheConfig:
-    """Return a cache of one group with full attention, `num_blocks` with the null block."""
+    """Return a cache of one group with full attention; `num_blocks` counts the null block."""
     spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype="float16")
     return KVCacheConfig(num_blocks, [], [KVCacheGroupSpec(["layers"], spec)])
 
@@ -55,12 +55,12 @@ def build_engine(
     watermark: float = 0.0,
     offload: OffloadConfig | None = None,
 ) -> V1Engine:
-    """Return an engine with nothing to do.
+    """Return an engine without requests.
 
-    `latency` is that of 70B on four H100 if not given, `sample` makes up tokens below `vocab_size`.
-    `hash_algorithm` and `hash_seed` are vLLM's `--prefix-caching-hash-algo` and PYTHONHASHSEED,
-    `watermark` the share of the blocks kept free when a request is let in beside others. Raises
-    ValueError naming the field for what vLLM refuses.
+    `latency` is that of a 70B model on four H100 if not given, `sample` makes up tokens below
+    `vocab_size`. `hash_algorithm` and `hash_seed` are vLLM's `--prefix-caching-hash-algo` and
+    PYTHONHASHSEED, `watermark` the share of the blocks kept free when a request is admitted beside
+    others. Raises ValueError naming the field for a setting that vLLM refuses.
     """
     manager = KVCacheManager(
         cache,

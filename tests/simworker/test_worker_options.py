@@ -38,7 +38,7 @@ from simworker.options import parse
         (["--data-parallel-size=3", "--replay-endpoint=tcp://*:5559"], "put them 3 or more apart"),
         (["--workers=2", "--events-endpoint=ipc:///tmp/e"], "--events-endpoint: ipc:///tmp/e: several"),
         (["--workers=2", "--replay-endpoint=tcp://*:65535"], "--replay-endpoint: tcp://*:65535"),
-        (["--workers=9", "--listen=h:65530"], "--listen: there are no 9"),
+        (["--workers=9", "--listen=h:65530"], "--listen: 9 ports from 65530"),
         (["--block=4"], "unrecognized arguments: --block=4"),
         (["--unheard-of"], "unrecognized arguments"),
     ],

@@ -1,6 +1,6 @@
 """One block of the cache, and its place in the reuse tree.
 
-After TensorRT-LLM's `KVCacheBlock` (`batch_manager/kvCacheManager.h`, 1.2). The tree's root is a
+Source: TensorRT-LLM's `KVCacheBlock` (`batch_manager/kvCacheManager.h`, 1.2). The tree's root is a
 block too, with the id -1 and no memory; a block is in the tree exactly while it has a parent.
 """
 
@@ -27,22 +27,22 @@ class KVCacheBlock:
     block_id: int
     slot: Slot
     ref_count: int = 0
-    """Sequences that hold it, and pins."""
+    """Number of sequences and pins that hold it."""
     scheduling_ref_count: int = 0
-    """The same as it would be if sequences were let go; see `start_scheduling`."""
+    """`ref_count` as it would be if some sequences were removed; see `start_scheduling`."""
     key: BlockKey = BlockKey(())  # noqa: RUF009  immutable
-    """What it last held; without tokens: nothing ever."""
+    """Key of the content that it held last; without tokens if it never held any."""
     is_full: bool = False
     hash: int = 0
-    """Of key and parent; 0 for the root and for what was never in the tree."""
+    """Hash of key and parent; 0 for the root and for a block that was never in the tree."""
     prev_block: "KVCacheBlock | None" = None
-    """Parent in the tree, or None where it is not in it."""
+    """Parent in the tree; None if the block is not in the tree."""
     next_blocks: "dict[BlockKey, KVCacheBlock]" = field(default_factory=dict)
     priority: int = DEFAULT_PRIORITY
     duration_ms: int | None = None
-    """How long the priority holds from the moment the block is free; None: for good."""
+    """Time for which the priority holds once the block is free; None: for ever."""
     expiration_time: float = 0.0
-    """When it ends, on the eviction policy's clock; holds while the block waits for it."""
+    """The end of that time on the eviction policy's clock, while the block is free."""
 
     @property
     def is_primary(self) -> bool:
@@ -56,11 +56,11 @@ class KVCacheBlock:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether nothing is chained on it."""
+        """Whether it has no children."""
         return not self.next_blocks
 
     def set_key(self, key: BlockKey, tokens_per_block: int) -> None:
-        """Note what the block holds from now on."""
+        """Set the key of the block's new content."""
         self.key = key
         self.is_full = len(key.tokens) == tokens_per_block
 
@@ -69,10 +69,10 @@ class KVCacheBlock:
     ) -> "tuple[bool, int, KVCacheBlock | None]":
         """Look for `key` among the children; return (is partial, tokens matched, block).
 
-        With partial reuse, the child that shares most leading tokens will do; unless its content may
-        be copied, only one that nobody uses and nothing is chained on. Of several, the one that was
-        stored first (in TensorRT-LLM a hash table's order decides). A child that holds just these
-        tokens but has room for more counts as partial.
+        With partial reuse, the child that shares most leading tokens matches too; if its content may not
+        be copied, it must be unused and a leaf. Of several such children the one stored first is taken
+        (in TensorRT-LLM a hash table's order decides). A child that holds just these tokens but has room
+        for more counts as partial.
         """
         if not key.tokens:
             return False, 0, None

@@ -5,10 +5,10 @@ seed made of the number of tokens and the parent's hash takes in, one after the 
 (first block of a sequence only), every token (with its extra id, where there are any), the adapter
 and the multimodal keys.
 
-That the bits are right is proven for plain tokens and for chaining by the values that TensorRT-LLM's
-own tests pin (`tests/unittest/kv_cache_manager_v2_tests/test_kv_cache_event_manager.py`); for salt,
-adapter, extra ids and multimodal keys by those that the C++ statements give when they are compiled.
-(Values in its `test_kv_cache_events.py` differ: they are of a Python twin that did not wrap a sum.)
+Tests compare the bits with TensorRT-LLM's: for plain tokens and for chaining with the values in its own
+tests (`tests/unittest/kv_cache_manager_v2_tests/test_kv_cache_event_manager.py`); for salt, adapter,
+extra ids and multimodal keys with the results of its C++ statements, compiled. (Values in its
+`test_kv_cache_events.py` differ: they come from a Python copy that did not wrap a sum.)
 """
 
 from simworker.trtllm.blocks.block_key import BlockKey

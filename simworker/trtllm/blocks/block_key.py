@@ -1,6 +1,6 @@
-"""What a cached block is found by: its tokens, and whatever else its content depends on.
+"""The key of a cached block: its tokens, and everything else that its content depends on.
 
-After TensorRT-LLM's `BlockKey` (`batch_manager/blockKey.h`, 1.2). A key names a block among the
+Source: TensorRT-LLM's `BlockKey` (`batch_manager/blockKey.h`, 1.2). A key names a block among the
 children of one parent; the path of keys from the root names it in the tree.
 """
 
@@ -13,18 +13,18 @@ MmKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class BlockKey:
-    """The key of one block; equal only where everything is."""
+    """The key of one block; two keys are equal only if all fields are."""
 
     tokens: tuple[int, ...]
     """At most `tokens_per_block` ids; fewer only in the tail of a sequence."""
     extra_ids: tuple[int, ...] | None = None
-    """One for each token where the request brought them (prompt tables), else None."""
+    """One for each token if the request has them (prompt tables), else None."""
     lora_task_id: int | None = None
     extra_keys: tuple[MmKey, ...] = ()
     cache_salt_id: int | None = None
 
     def num_matching_tokens(self, other: "BlockKey") -> int:
-        """Return how many leading tokens agree; 0 where anything beside the tokens differs."""
+        """Return how many leading tokens agree; 0 if any other field differs."""
         if (
             self.lora_task_id != other.lora_task_id
             or self.extra_keys != other.extra_keys

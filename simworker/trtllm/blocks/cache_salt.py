@@ -1,8 +1,8 @@
 """The number that stands for a cache salt in block keys.
 
 TensorRT-LLM takes the first 8 bytes of the salt's BLAKE3 digest, little-endian (`get_cache_salt_id`,
-`tensorrt_llm/block_hash.py`). BLAKE3 is not in Python's library; what is here is its one-chunk form,
-after the paper "BLAKE3: one function, fast everywhere" (2021), sections 2.2 to 2.4.
+`tensorrt_llm/block_hash.py`). Python's library lacks BLAKE3; this is its form for one chunk, after the
+paper "BLAKE3: one function, fast everywhere" (2021), sections 2.2 to 2.4.
 """
 
 MAX_SALT_BYTES = 1024
@@ -21,7 +21,7 @@ COLUMNS_AND_DIAGONALS = (
 
 
 def get_cache_salt_id(cache_salt: str) -> int:
-    """Return a salt's id, 0 to 2^64 - 1. Raises ValueError where it is over 1,024 bytes long."""
+    """Return a salt's id, 0 to 2^64 - 1. Raises ValueError if the salt is over 1,024 bytes long."""
     data = cache_salt.encode()
     if len(data) > MAX_SALT_BYTES:
         raise ValueError(f"cache_salt has {len(data)} bytes; at most {MAX_SALT_BYTES}")

@@ -1,12 +1,12 @@
-"""Which free block is given up next: least recently used, a queue for each level and priority.
+"""The choice of the next free block to evict: least recently used, a queue for each level and priority.
 
-After TensorRT-LLM's `LRUEvictionPolicy` (`batch_manager/evictionPolicy.cpp`, 1.2). Blocks of a lower
-priority go first; among equals, the one that has been free longest. A sequence gives its blocks back
-last one first, so a chain is eaten from its leaf; only where a child outranks its parent does the
-parent go first, and the manager then takes the children out of the tree with it.
+Source: TensorRT-LLM's `LRUEvictionPolicy` (`batch_manager/evictionPolicy.cpp`, 1.2). Blocks of a lower
+priority are evicted first; among equals, the one that has been free longest. A sequence frees its last
+block first, so a chain is evicted from its leaf. Only if a child has a higher priority than its parent
+is the parent evicted first; the manager then takes the children out of the tree with it.
 
-A priority may hold for a time only: it runs from the moment the block is free, and when it is over
-the block joins the end of the default queue.
+A priority may hold for a limited time, which begins when the block is free. At its end the block joins
+the end of the default queue.
 """
 
 import heapq
@@ -19,20 +19,20 @@ from simworker.trtllm.blocks.pools import PRIMARY_LEVEL, SECONDARY_LEVEL
 from simworker.trtllm.blocks.retention import DEFAULT_PRIORITY
 
 DEFAULT_SECONDARY_OFFLOAD_MIN_PRIORITY = 30
-"""Below it a block is not worth a place in the secondary pool."""
+"""A block of a lower priority is not moved to the secondary pool."""
 
 LEVELS = (PRIMARY_LEVEL, SECONDARY_LEVEL)
 
 Queue = OrderedDict[int, KVCacheBlock]
-"""Free blocks by id, the one to give up next first."""
+"""Free blocks by id; the first is evicted next."""
 
 
 class NoFreeBlocksError(RuntimeError):
-    """A pool has no block to give."""
+    """A pool has no free block."""
 
 
 class LRUEvictionPolicy:
-    """The free blocks of both pools. `clock` gives seconds, and never goes back."""
+    """The free blocks of both pools. `clock` returns seconds, and never goes back."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class LRUEvictionPolicy:
             else secondary_offload_min_priority
         )
         self._queues: tuple[dict[int, Queue], dict[int, Queue]] = ({}, {})
-        """Of each level, by priority; none is empty."""
+        """Each level's queues by priority; no queue is empty."""
         self._places: dict[int, tuple[int, int]] = {}
         """The level and priority of the queue that each free block is in."""
         self._num_free = [0, 0]
         self._expiring: dict[int, KVCacheBlock] = {}
         self._heap: list[tuple[float, int]] = []
-        """(expiration time, block id); entries of blocks that were claimed since are void."""
+        """(expiration time, block id); entries of blocks that were claimed since do not count."""
         for block in blocks:
             self._add(block, to_front=False)
 
     def get_free_block(self, level: int) -> tuple[KVCacheBlock, bool]:
-        """Return the block to give up next, still free, and whether it is worth offloading.
+        """Return the next block to evict, still free, and whether to offload its content.
 
         Raises NoFreeBlocksError.
         """
@@ -70,7 +70,7 @@ class LRUEvictionPolicy:
         return next(iter(queues[priority].values())), worth_offloading
 
     def get_num_free_blocks(self, level: int) -> int:
-        """Return how many blocks of a level nobody uses, cached ones among them."""
+        """Return the number of free blocks of a level, cached ones included."""
         return self._num_free[level]
 
     def is_free(self, block: KVCacheBlock) -> bool:
@@ -80,9 +80,9 @@ class LRUEvictionPolicy:
     def claim_block(
         self, block: KVCacheBlock, priority: int | None = None, duration_ms: int | None = None
     ) -> None:
-        """Take a block out of its queue, if it is in one; note what was asked for it.
+        """Take a block out of its queue, if it is in one; set its priority and how long that holds.
 
-        No `priority`: it keeps the one it has; no `duration_ms`: for good.
+        Without `priority` the block keeps its own; without `duration_ms` it holds for ever.
         """
         self._remove(block)
         if priority is not None:
@@ -90,7 +90,7 @@ class LRUEvictionPolicy:
         block.duration_ms = duration_ms
 
     def release_block(self, block: KVCacheBlock, *, to_front: bool = False) -> None:
-        """Put a block into the queue of its level and priority; at the front, it goes next."""
+        """Put a block into the queue of its level and priority, at the end or at the front."""
         if block.block_id == ROOT_ID or self.is_free(block):
             raise BrokenInvariantError(f"block {block.block_id} cannot be released")
         self._add(block, to_front=to_front)
@@ -100,7 +100,7 @@ class LRUEvictionPolicy:
             heapq.heappush(self._heap, (block.expiration_time, block.block_id))
 
     def refresh(self) -> None:
-        """Let priorities end whose time is over. Once an iteration is enough."""
+        """End the priorities whose time is over. Once an iteration is enough."""
         now = self._clock()
         while self._heap and self._heap[0][0] <= now:
             expired, block_id = heapq.heappop(self._heap)
@@ -133,7 +133,7 @@ class LRUEvictionPolicy:
         self._expiring.pop(block.block_id, None)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where queues, places and counts contradict each other."""
+        """Raise BrokenInvariantError if queues, places and counts contradict each other."""
         seen = 0
         for level in LEVELS:
             count = 0
@@ -143,7 +143,9 @@ class LRUEvictionPolicy:
                     if (block.slot.level, block.priority) != (level, priority):
                         raise BrokenInvariantError(f"block {block_id} waits in a wrong queue")
                     if self._places.get(block_id) != (level, priority):
-                        raise BrokenInvariantError(f"block {block_id} is not where it is noted")
+                        raise BrokenInvariantError(
+                            f"block {block_id} is not in the queue of its place"
+                        )
                     if block.ref_count:
                         raise BrokenInvariantError(f"block {block_id} is free and in use")
             if count != self._num_free[level]:
@@ -154,4 +156,4 @@ class LRUEvictionPolicy:
         if seen != len(self._places):
             raise BrokenInvariantError(f"{seen} blocks in queues, {len(self._places)} places")
         if not self._expiring.keys() <= self._places.keys():
-            raise BrokenInvariantError("a priority that is to end is of no free block")
+            raise BrokenInvariantError("a block whose priority is to end is not free")

@@ -1,8 +1,8 @@
 """Two pools of memory: the primary one on the GPU, the secondary one in the host's memory.
 
-A pool is cut into slots of one block each. Blocks and slots are told apart: a block keeps its
-identity, its key and its place in the tree when its content moves, and only its slot changes; two
-blocks trade theirs (`KVCacheBlock::swapMemoryPoolBlockOffset`, TensorRT-LLM 1.2).
+A pool is cut into slots of one block each. When a block's content moves, the block keeps its id, its key
+and its place in the tree, and trades its slot with another block
+(`KVCacheBlock::swapMemoryPoolBlockOffset`, TensorRT-LLM 1.2).
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ SECONDARY_LEVEL = 1
 class BlockPools:
     """All blocks of one attention window, each with a slot of its own.
 
-    Block ids count through the primary pool first. The counters are of blocks moved since the start.
+    The primary pool has the lower block ids. The counters are of blocks moved since the start.
     """
 
     num_primary: int
@@ -29,9 +29,9 @@ class BlockPools:
     blocks: list[KVCacheBlock] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the blocks. Raises ValueError where a pool's size makes no sense."""
+        """Create the blocks. Raises ValueError if a pool's size is below its least."""
         if self.num_primary < 1:
-            raise ValueError(f"num_primary is {self.num_primary}; at least 1 block is needed")
+            raise ValueError(f"num_primary is {self.num_primary}; it is 1 or more")
         if self.num_secondary < 0:
             raise ValueError(f"num_secondary is {self.num_secondary}; it is 0 or more")
         slots = [Slot(PRIMARY_LEVEL, number) for number in range(self.num_primary)]
@@ -49,7 +49,7 @@ class BlockPools:
         self.num_onboarded += 1
 
     def copy_part(self, source: KVCacheBlock, target: KVCacheBlock, num_tokens: int) -> None:
-        """Copy the leading tokens of one block, wherever it lies, to a primary one."""
+        """Copy the leading tokens of a block in either pool to a primary one."""
         if not target.is_primary or num_tokens < 1:
             raise BrokenInvariantError(
                 f"{num_tokens} tokens from block {source.block_id} to {target.block_id}"
@@ -68,6 +68,6 @@ class BlockPools:
 def _trade(primary: KVCacheBlock, secondary: KVCacheBlock) -> None:
     if not primary.is_primary or secondary.is_primary:
         raise BrokenInvariantError(
-            f"blocks {primary.block_id} and {secondary.block_id} are not of the pools they should be"
+            f"blocks {primary.block_id} and {secondary.block_id} do not lie in their pools"
         )
     primary.slot, secondary.slot = secondary.slot, primary.slot

@@ -1,6 +1,6 @@
-"""How long a request wants its blocks to be kept: priorities of token ranges, and for what time.
+"""A request's wish to keep its blocks: priorities of token ranges, and the times for which they hold.
 
-After TensorRT-LLM's `KvCacheRetentionConfig` (`executor/kvCacheRetentionConfig.cpp`, 1.2).
+Source: TensorRT-LLM's `KvCacheRetentionConfig` (`executor/kvCacheRetentionConfig.cpp`, 1.2).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ DEFAULT_PRIORITY = 35
 
 @dataclass(frozen=True, slots=True)
 class BlockRetention:
-    """What holds for one block; None: nothing was asked."""
+    """One block's priority and its time; None where the request has no wish."""
 
     priority: int | None = None
     duration_ms: int | None = None
@@ -21,7 +21,7 @@ class BlockRetention:
 
 @dataclass(frozen=True, slots=True)
 class TokenRangeRetentionConfig:
-    """Tokens from `token_start` up to, not including, `token_end` (None: to the end)."""
+    """Tokens from `token_start` to before `token_end` (None: to the end)."""
 
     token_start: int
     token_end: int | None
@@ -30,10 +30,10 @@ class TokenRangeRetentionConfig:
 
 
 class KvCacheRetentionConfig:
-    """Ranges of the prompt, and what holds for blocks that are filled by decoding.
+    """Ranges of the prompt, and the retention of blocks that decoding fills.
 
-    Raises ValueError where ranges overlap, are empty, or an open one is not the last, and where a
-    priority is not 0 to 100 or a duration is negative.
+    Raises ValueError if ranges overlap or are empty, if an open range is not the last, if a priority is
+    not 0 to 100, or if a duration is negative.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class KvCacheRetentionConfig:
     def get_per_block_retention(self, block_size: int, seq_len: int) -> list[BlockRetention]:
         """Return one entry for each block of `seq_len` tokens.
 
-        The range that a block's first token lies in decides for the block.
+        A block has the retention of its first token's range.
         """
         found = []
         ranges = iter(self.token_ranges)

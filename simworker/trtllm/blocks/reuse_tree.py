@@ -1,7 +1,7 @@
-"""The radix tree through which blocks are found again.
+"""The radix tree in which cached blocks are found.
 
-A node is a block, the edge to it its key; the path from the root is the text that the block's content
-depends on. After the `mCachedBlocksRoot` of TensorRT-LLM's `WindowBlockManager`, 1.2.
+A node is a block, the edge to it is its key, and the path from the root is the text on which the block's
+content depends. Source: `mCachedBlocksRoot` of TensorRT-LLM's `WindowBlockManager`, 1.2.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ class ReuseTree:
         self.root = KVCacheBlock(ROOT_ID, Slot(0, -1))
 
     def insert(self, parent: KVCacheBlock, key: BlockKey, block: KVCacheBlock) -> None:
-        """Make a block that is in no tree a child of one that is (or of the root)."""
+        """Put a block that is not in the tree below one that is, or below the root."""
         if (
             block.in_tree
             or key in parent.next_blocks
@@ -44,7 +44,7 @@ class ReuseTree:
     def detach_subtree(self, block: KVCacheBlock, leaving: Callable[[KVCacheBlock], None]) -> None:
         """Take a block and all below it out of the tree, children first.
 
-        `leaving` is called with each while it is still linked; never, if the block is in no tree.
+        `leaving` is called with each while it is still linked; never if the block is not in the tree.
         """
         if block.in_tree:
             for one in reversed(list(self._descend(block))):
@@ -65,16 +65,16 @@ class ReuseTree:
             pending.extend(one.next_blocks.values())
 
     def check(self, blocks: list[KVCacheBlock]) -> None:
-        """Raise BrokenInvariantError where links, keys or hashes contradict each other.
+        """Raise BrokenInvariantError if links, keys or hashes contradict each other.
 
-        `blocks` are all that there are; those reachable from the root must be those with a parent.
+        `blocks` are all blocks; those reachable from the root must be those with a parent.
         """
         reachable: dict[int, KVCacheBlock] = {}
         for block in self.walk():
             parent = block.prev_block
             if block.block_id in reachable or parent is None:
                 raise BrokenInvariantError(
-                    f"block {block.block_id} is in the tree twice or by half"
+                    f"block {block.block_id} is in the tree twice, or half in it"
                 )
             reachable[block.block_id] = block
             if parent.next_blocks.get(block.key) is not block:
@@ -83,11 +83,13 @@ class ReuseTree:
             if not 0 < count <= self._tokens_per_block:
                 raise BrokenInvariantError(f"block {block.block_id} holds {count} tokens")
             if block.is_full != (count == self._tokens_per_block):
-                raise BrokenInvariantError(f"block {block.block_id} is wrong about being full")
+                raise BrokenInvariantError(
+                    f"block {block.block_id} is marked full and is not, or is"
+                )
             if not block.is_full and not block.is_leaf:
                 raise BrokenInvariantError(f"block {block.block_id} has room, and children")
             if block.hash != hash_block_key(block.key, parent.hash):
-                raise BrokenInvariantError(f"block {block.block_id} has not its key's hash")
+                raise BrokenInvariantError(f"block {block.block_id} has another hash than its key")
         for block in blocks:
             if block.in_tree != (block.block_id in reachable):
                 raise BrokenInvariantError(f"block {block.block_id} has a parent but no path")

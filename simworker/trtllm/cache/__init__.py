@@ -1,1 +1,1 @@
-"""TensorRT-LLM's cache: the manager, its windows and what each holds; scheduling is above."""
+"""TensorRT-LLM's cache: the manager, its windows and their blocks; scheduling is above."""

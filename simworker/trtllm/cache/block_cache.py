@@ -1,8 +1,8 @@
-"""What the blocks of one window hold: found again, taken, moved, stored, forgotten.
+"""The content of one window's blocks: looked up, taken, moved, stored, forgotten.
 
-The part of TensorRT-LLM's `WindowBlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2, commit
-b35ac1b6) that knows no sequences: a block is free, or somebody's. When a cached primary block is given
-up and the secondary pool has room, its content moves there; when it is wanted again, it comes back.
+Source: the part of TensorRT-LLM's `WindowBlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2, commit
+b35ac1b6) that knows no sequences: a block is free or held. When a cached primary block is evicted and
+the secondary pool has room, its content moves there; it comes back when a request needs it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from simworker.trtllm.events.event_manager import KVCacheEventManager
 
 
 class BlockCache:
-    """The pools, the tree and the free queues of one window. `clock` gives seconds.
+    """The pools, the tree and the free queues of one window. `clock` returns seconds.
 
-    `announces_detached`: whether a cached leaf is announced as removed when a request takes it over to
-    write on in it, because it shares some of its tokens or is a tail with room. TensorRT-LLM to date
-    says nothing there (pull request 16335 is to mend it), so that whoever follows its events believes
-    in blocks that are gone.
+    A request may take a cached leaf over and go on writing in it, because it shares some of its tokens
+    or because the leaf is a tail with room. With `announces_detached` the leaf is then announced as
+    removed. TensorRT-LLM up to now announces nothing (its pull request 16335 would), so that a reader of
+    its events counts on blocks that are gone.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class BlockCache:
         self._announces_detached = announces_detached
         self._events = event_manager
         self._slid_out: dict[int, set[int]] = {}
-        """Block id -> requests that list the block and hold it no more."""
+        """Block id -> requests that list the block and no longer hold it."""
         self._unstorable: set[int] = set()
-        """Requests that list a block which was given to others."""
+        """Requests that list a block that another request has got since."""
         self._pins: dict[int, int] = {}
         self.alloc_total_blocks = 0
         self.alloc_new_blocks = 0
@@ -69,14 +69,14 @@ class BlockCache:
 
     @property
     def num_free_blocks(self) -> int:
-        """Primary blocks that nobody holds, cached ones among them."""
+        """Primary blocks that no request holds, cached ones included."""
         return self.eviction_policy.get_num_free_blocks(PRIMARY_LEVEL)
 
     def num_blocks_to_take(self, keys: list[BlockKey], num_context_blocks: int) -> int:
-        """Return how many free primary blocks `load_or_allocate` may use up at most.
+        """Return the most free primary blocks that `load_or_allocate` may use up.
 
-        Each block of the context costs one, be it found, copied, brought back or new; only those
-        that are in use from the start on cost nothing.
+        Each block of the context costs one, whether it is found, copied, brought back or new; only a
+        block that is in use already costs nothing.
         """
         shared = 0
         parent = self.tree.root
@@ -91,10 +91,10 @@ class BlockCache:
     def load_or_allocate(
         self, keys: list[BlockKey], retentions: list[BlockRetention]
     ) -> Iterator[tuple[KVCacheBlock, int]]:
-        """Walk down the tree as far as it goes, and take free blocks from there on.
+        """Follow the keys down the tree as far as they match, then take free blocks.
 
-        Yields, for each of `retentions`, a block and how many of its tokens were found; the caller
-        takes hold of it before it asks for the next. There may be fewer keys than blocks.
+        Yields, for each of `retentions`, a block and the number of its tokens that were found; the
+        caller holds it before it asks for the next. There may be fewer keys than blocks.
         """
         parent: KVCacheBlock | None = self.tree.root
         for position, retention in enumerate(retentions):
@@ -131,10 +131,10 @@ class BlockCache:
     def _reuse_part(
         self, found: KVCacheBlock, key: BlockKey, matched: int, retention: BlockRetention
     ) -> KVCacheBlock:
-        """Return a block of one's own that begins with the `matched` tokens shared with `found`.
+        """Return a block for one request that begins with the `matched` tokens of `found`.
 
-        That is a copy where `found` is in use or has children, and else the block itself, which
-        leaves the tree: it will be written over.
+        It is a copy if `found` is in use or has children, else the block itself, which leaves the tree
+        because the request overwrites its other tokens.
         """
         if found.ref_count or not found.is_leaf:
             block = self._take_beside(found)
@@ -149,10 +149,10 @@ class BlockCache:
         return found
 
     def _take_beside(self, found: KVCacheBlock) -> KVCacheBlock:
-        """Take a block without losing what `found` holds.
+        """Take a block without losing the content of `found`.
 
-        The source does not look out for it: where `found` is the next to go on the host, the block
-        that is offloaded to make room overwrites what is about to be copied.
+        The source may lose it: if `found` is the next to be evicted from the secondary pool, the block
+        that is offloaded to make room overwrites it before it is copied.
         """
         is_next = (
             not found.is_primary
@@ -167,10 +167,10 @@ class BlockCache:
         return block
 
     def take(self, priority: int, duration_ms: int | None) -> KVCacheBlock:
-        """Claim the next free primary block, whatever it held.
+        """Claim the next free primary block, and evict its content.
 
-        Its content moves to the secondary pool if it is worth it and there is a free block; that
-        block then trades its slot, and itself gives up what it held.
+        The content moves to the secondary pool if its priority is high enough and there is a free block;
+        that block's own content is dropped, and the two trade slots.
         """
         block, worth_offloading = self.eviction_policy.get_free_block(PRIMARY_LEVEL)
         if not block.key.tokens:
@@ -189,7 +189,7 @@ class BlockCache:
         return block
 
     def _offload(self, block: KVCacheBlock) -> KVCacheBlock:
-        """Move a free block's content to the secondary pool; return the block that has its slot."""
+        """Move a free block's content to the secondary pool; return the block that now has its slot."""
         target, _ = self.eviction_policy.get_free_block(SECONDARY_LEVEL)
         self.eviction_policy.claim_block(target)
         self.eviction_policy.claim_block(block)
@@ -207,7 +207,7 @@ class BlockCache:
             return
         target = self.take(DEFAULT_PRIORITY, None)
         self.pools.onboard(block, target)
-        # The source tells this also of a leaf that it has just taken out of the tree in silence.
+        # The source announces this also for a leaf that it has just taken out of the tree unannounced.
         if self._events and (block.in_tree or not self._announces_detached):
             self._events.enqueue_level_event(
                 block, SECONDARY_LEVEL, PRIMARY_LEVEL, self._window_size
@@ -222,26 +222,26 @@ class BlockCache:
         self._unstorable |= self._slid_out.pop(block.block_id, set())
 
     def hold(self, block: KVCacheBlock) -> None:
-        """Count a reference to a block that `take` or `load_or_allocate` gave."""
+        """Add a reference to a block from `take` or `load_or_allocate`."""
         block.ref_count += 1
 
     def drop(self, block: KVCacheBlock, *, to_front: bool = False) -> None:
-        """Give a reference back; without any, the block is free, at the front if it is to go next."""
+        """Give a reference back; a block without any is free, and evicted next with `to_front`."""
         block.ref_count -= 1
         if not block.ref_count:
             self.eviction_policy.release_block(block, to_front=to_front)
 
     def slide_out(self, block: KVCacheBlock, request_id: int) -> None:
-        """Give a reference back for a request whose table goes on to list the block."""
+        """Give a reference back for a request whose table still lists the block."""
         self._slid_out.setdefault(block.block_id, set()).add(request_id)
         self.drop(block)
 
     def is_storable(self, request_id: int) -> bool:
-        """Whether no block that a request lists was given to others."""
+        """Whether every block that a request lists still has the request's content."""
         return request_id not in self._unstorable
 
     def forget(self, request_id: int) -> None:
-        """Note that a request lists nothing any more."""
+        """Note that a request no longer lists any block."""
         self._unstorable.discard(request_id)
         for block_id, listing in list(self._slid_out.items()):
             listing.discard(request_id)
@@ -251,10 +251,10 @@ class BlockCache:
     def store_blocks(
         self, keys: list[BlockKey], block_ids: list[int], *, pin_blocks: bool = False
     ) -> tuple[int, int | None]:
-        """Make blocks findable; return how many were not before, and the last one's id in the tree.
+        """Put blocks into the tree; return how many are new there, and the id of the last one's block.
 
-        Where the tree holds the same already, that stays and the walk goes on below it. Raises
-        ValueError where there are fewer blocks than keys.
+        A block that the tree has already stays, and the next one goes below it. Raises ValueError if
+        there are fewer blocks than keys.
         """
         if len(keys) > len(block_ids):
             raise ValueError(f"{len(keys)} keys, but {len(block_ids)} blocks")
@@ -266,7 +266,7 @@ class BlockCache:
                 found = self.pools.blocks[block_id]
                 if found.in_tree:
                     if len(found.key.tokens) > len(key.tokens):
-                        break  # A rewound tail: what is cached already holds it, and more.
+                        break  # A rewound tail: the cached block holds its tokens, and more.
                     self._removed(found)
                     self.tree.detach_leaf(found)
                 self.tree.insert(parent, key, found)
@@ -284,7 +284,7 @@ class BlockCache:
         self._pins[block.block_id] = self._pins.get(block.block_id, 0) + 1
 
     def unpin_blocks_by_id(self, block_id: int) -> None:
-        """Undo the pins of a stored chain, from its last block up. Raises ValueError without one."""
+        """Undo the pins of a stored chain, from its last block up. Raises ValueError if it has none."""
         block: KVCacheBlock | None = self.pools.blocks[block_id]
         while block is not None and block is not self.tree.root:
             if not self._pins.get(block.block_id):
@@ -294,14 +294,14 @@ class BlockCache:
             block = block.prev_block
 
     def clear(self) -> None:
-        """Take everything out of the tree; announced as removed."""
+        """Take every block out of the tree, and announce it as removed."""
         for child in list(self.tree.root.next_blocks.values()):
             self.tree.detach_subtree(child, self._removed)
 
     def check(self, held: dict[int, int]) -> None:
-        """Raise BrokenInvariantError where blocks, queues, tree or pools contradict each other.
+        """Raise BrokenInvariantError if blocks, queues, tree or pools contradict each other.
 
-        `held`: block id -> references that sequences hold, where there are any.
+        `held`: block id -> number of references that sequences hold, if any.
         """
         self.pools.check()
         self.tree.check(self.pools.blocks)
@@ -315,4 +315,4 @@ class BlockCache:
             if self.eviction_policy.is_free(block) != (block.ref_count == 0):
                 raise BrokenInvariantError(f"block {block_id} is lost, or free and in use")
             if count and not block.is_primary:
-                raise BrokenInvariantError(f"block {block_id} is in use on the host")
+                raise BrokenInvariantError(f"block {block_id} is in use in the secondary pool")

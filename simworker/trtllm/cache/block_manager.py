@@ -1,7 +1,7 @@
-"""All attention windows of a model under one roof.
+"""All attention windows of a model.
 
-After TensorRT-LLM's `BlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2). A sequence has blocks in
-each window; what one window evicts concerns no other. Block ids count from 0 in each window.
+Source: TensorRT-LLM's `BlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2). A sequence has blocks in
+each window; each window evicts on its own. Block ids count from 0 in each window.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -72,7 +72,7 @@ class BlockManager:
 
     @property
     def num_free_blocks_per_window(self) -> dict[int, int]:
-        """The same for each window."""
+        """Primary blocks that no sequence holds, for each window."""
         return {window: manager.num_free_blocks for window, manager in self.windows.items()}
 
     @property
@@ -82,15 +82,15 @@ class BlockManager:
 
     @property
     def num_allocated_blocks(self) -> int:
-        """Blocks less free primary ones: the source counts secondary pools as allocated."""
+        """All blocks minus free primary ones: the source counts secondary pools as allocated."""
         return self.sum(lambda manager: manager.num_allocated_blocks)
 
     def add_sequence(
         self, sequence: GenerationRequest, input_length: int, request: LlmRequest | None
     ) -> int:
-        """Give a sequence its blocks in each window; return tokens found cached in all of them.
+        """Give a sequence its blocks in each window; return the tokens found cached in every window.
 
-        Raises NoFreeBlocksError, and does nothing, where a window has too few.
+        Raises NoFreeBlocksError, and changes nothing, if a window has too few.
         """
         for window, manager in self.windows.items():
             needed = manager.num_blocks_to_take(input_length, request)
@@ -106,7 +106,7 @@ class BlockManager:
         )
 
     def add_token(self, sequence: GenerationRequest) -> None:
-        """Make room for one more token. Raises NoFreeBlocksError, and does nothing, without any."""
+        """Make room for one more token. Raises NoFreeBlocksError, and changes nothing, if it cannot."""
         for window, manager in self.windows.items():
             if not manager.can_adjust(sequence):
                 raise NoFreeBlocksError(f"window {window}: no block for one more token")
@@ -115,10 +115,9 @@ class BlockManager:
             manager.adjust_blocks_if_needed(sequence)
 
     def remove_token(self, sequence: GenerationRequest) -> None:
-        """Take the last token back, and the block that becomes empty.
+        """Take the last token back, and its block if that becomes empty.
 
-        Raises ValueError, and does nothing, where it is the only one or `can_remove_token` forbids
-        it.
+        Raises ValueError, and changes nothing, if it is the only token or `can_remove_token` forbids it.
         """
         position = sequence.num_tokens - 1
         if not position:
@@ -126,7 +125,7 @@ class BlockManager:
         for window, manager in self.windows.items():
             if not manager.can_remove_token(sequence):
                 raise ValueError(
-                    f"request_id {sequence.request_id}: token {position} is settled in window {window}"
+                    f"request_id {sequence.request_id}: token {position} stays in window {window}"
                 )
         sequence.num_tokens -= 1
         if sequence.num_tokens % self.tokens_per_block == 0:
@@ -138,6 +137,6 @@ class BlockManager:
         return self.windows.values()
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a window contradicts itself."""
+        """Raise BrokenInvariantError if a window contradicts itself."""
         for manager in self.each():
             manager.check()

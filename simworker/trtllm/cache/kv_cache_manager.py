@@ -1,6 +1,6 @@
 """TensorRT-LLM's KV cache, as its scheduler sees it.
 
-After `KVCacheManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with its methods under Python names;
+Source: `KVCacheManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with its methods under Python names,
 for self-attention with one beam and without sink tokens.
 """
 
@@ -22,9 +22,9 @@ class KvCacheStats:
     """Figures over all windows; the last five since the start."""
 
     max_num_blocks: int
-    """Of both pools."""
+    """Blocks of both pools."""
     free_num_blocks: int
-    """Of the primary pool."""
+    """Free blocks of the primary pool."""
     used_num_blocks: int
     """max - free: the secondary pool counts as used."""
     tokens_per_block: int
@@ -32,17 +32,17 @@ class KvCacheStats:
     alloc_total_blocks: int
     """Free blocks that were taken."""
     alloc_new_blocks: int
-    """Of these, blocks that had never held anything."""
+    """Free blocks that were taken and had never held content."""
     reused_blocks: int
     """Context blocks found cached, in part or whole."""
     missed_blocks: int
-    """Context blocks that were not."""
+    """Context blocks not found."""
     cache_hit_rate: float
-    """reused / (reused + missed); 0 where nothing was reused."""
+    """reused / (reused + missed); 0 if none was reused."""
 
 
 class KVCacheManager:
-    """Sequences by request id. `clock` gives seconds.
+    """Sequences by request id. `clock` returns seconds.
 
     `max_sequence_length` is the most tokens that a sequence may have; windows below it slide.
     `announces_detached`: see `BlockCache`.
@@ -84,10 +84,10 @@ class KVCacheManager:
     def add_sequence(
         self, request_id: int, input_length: int, request: LlmRequest | None = None
     ) -> None:
-        """Allocate the first `input_length` tokens of a request, reusing what is cached.
+        """Allocate the first `input_length` tokens of a request, reusing cached blocks.
 
-        Sets what is found on `request`, which may be left out only where reuse is off. Raises
-        NoFreeBlocksError, and does nothing, where they do not fit.
+        Sets the tokens found on `request`, which may be left out only if reuse is off. Raises
+        NoFreeBlocksError, and changes nothing, if the tokens do not fit.
         """
         if request_id in self._sequences:
             raise ValueError(f"request_id {request_id} has a sequence already")
@@ -96,7 +96,7 @@ class KVCacheManager:
                 f"input_length is {input_length}; it is 1 to {self.max_sequence_length}"
             )
         if request is None and self.enable_block_reuse:
-            raise ValueError("request: needed to reuse blocks")
+            raise ValueError("request: is needed where blocks are reused")
         if request is not None and input_length > len(request.tokens):
             raise ValueError(
                 f"input_length is {input_length}; the request has {len(request.tokens)} tokens"
@@ -126,7 +126,7 @@ class KVCacheManager:
             request.missed_blocks += missed
 
     def add_token(self, request_id: int) -> None:
-        """Make room for one more token. Raises NoFreeBlocksError, and does nothing, without any."""
+        """Make room for one more token. Raises NoFreeBlocksError, and changes nothing, if it cannot."""
         sequence = self.get_sequence(request_id)
         if sequence.num_tokens >= self.max_sequence_length:
             raise ValueError(
@@ -136,30 +136,30 @@ class KVCacheManager:
         self.block_manager.add_token(sequence)
 
     def rewind_kv_cache(self, request_id: int, rewind_lengths: int) -> None:
-        """Take the last tokens back: speculation that was refused.
+        """Take the last tokens back: speculative tokens that were refused.
 
-        Raises ValueError where a token is cached already, or a window has slid past it.
+        Raises ValueError if a token's block is cached already, or a window has slid past it.
         """
         sequence = self.get_sequence(request_id)
         for _ in range(rewind_lengths):
             self.block_manager.remove_token(sequence)
 
     def remove_sequence(self, request_id: int, request: LlmRequest | None = None) -> None:
-        """Let a sequence go; with `request`, what it computed stays cached. Unknown: no effect."""
+        """Remove a sequence; with `request`, its computed blocks stay cached. Ignores unknown ids."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             for manager in self.block_manager.each():
                 manager.release_blocks(sequence, request if self.enable_block_reuse else None)
 
     def store_context_blocks(self, request: LlmRequest) -> None:
-        """Let others find the full blocks of a request's context, in windows that do not slide."""
+        """Cache the full blocks of a request's context, in windows that do not slide."""
         sequence = self.get_sequence(request.request_id)
         if self.enable_block_reuse:
             for manager in self.block_manager.each():
                 manager.store_context_blocks(sequence, request)
 
     def store_new_block(self, request: LlmRequest) -> None:
-        """Let others find the block that was just filled, in windows that do not slide."""
+        """Cache the block that was just filled, in windows that do not slide."""
         sequence = self.get_sequence(request.request_id)
         if self.enable_block_reuse:
             for manager in self.block_manager.each():
@@ -168,9 +168,9 @@ class KVCacheManager:
     def store_blocks_for_reuse(
         self, request: LlmRequest, *, pin_blocks: bool = False
     ) -> dict[int, int | None]:
-        """Let others find all that a request computed; return each window's last block id, if any.
+        """Cache all blocks that a request computed; return each window's last block id, if any.
 
-        Pinned blocks stay until `unpin_blocks_by_id`. Nothing is stored where reuse is off.
+        Pinned blocks stay until `unpin_blocks_by_id`. No block is stored if reuse is off.
         """
         sequence = self.get_sequence(request.request_id)
         if not self.enable_block_reuse:
@@ -190,19 +190,19 @@ class KVCacheManager:
         Only for a single window: raises ValueError with several.
         """
         if self.block_manager.is_variable_window:
-            raise ValueError("find_new_context_block: not with several windows")
+            raise ValueError("find_new_context_block: works with a single window only")
         [manager] = self.block_manager.each()
         return manager.find_new_context_block(request)
 
     def get_sequence(self, request_id: int) -> GenerationRequest:
-        """Return a request's sequence. Raises ValueError without one."""
+        """Return a request's sequence. Raises ValueError if it has none."""
         found = self._sequences.get(request_id)
         if found is None:
             raise ValueError(f"request_id {request_id} has no sequence")
         return found
 
     def get_cache_block_ids(self, request_id: int, window_size: int) -> list[int]:
-        """Return a request's block ids in one window, those that slid out of it too."""
+        """Return a request's block ids in one window, with those that slid out of it."""
         return list(self.get_sequence(request_id).cache_block_ids[window_size])
 
     def get_num_free_blocks(self) -> int:
@@ -210,7 +210,7 @@ class KVCacheManager:
         return self.block_manager.num_free_blocks
 
     def get_kv_cache_stats(self) -> KvCacheStats:
-        """Return the figures as they are now."""
+        """Return the present figures."""
         total, new, reused, missed = self._block_counts()
         return KvCacheStats(
             max_num_blocks=self.block_manager.max_num_blocks,
@@ -226,9 +226,9 @@ class KVCacheManager:
         )
 
     def get_needed_blocks_one_step(self, request: LlmRequest) -> int:
-        """Return how many blocks the next step takes in each window.
+        """Return the number of blocks that the next step takes in each window.
 
-        That is all of the context, or one at a block boundary.
+        These are the blocks of the context, or one block at a block boundary.
         """
         sequence = self._sequences.get(request.request_id)
         if sequence is None:
@@ -238,12 +238,12 @@ class KVCacheManager:
         return int(sequence.num_tokens % self.tokens_per_block == 0)
 
     def get_remaining_blocks_to_completion(self, request: LlmRequest, window_size: int) -> int:
-        """Return how many more blocks a request may take up to its last token, at most.
+        """Return the most further blocks that a request may take up to its last token.
 
-        `max_new_tokens` counts from `prompt_len`. In a window that slides, the context is allocated
-        as a whole all the same, and a block that slid out is no gain while another request holds it:
-        there only blocks of the request's own count as held. (The source reckons with the window's
-        length only, and may run out of blocks.)
+        `max_new_tokens` counts from `prompt_len`. A window that slides allocates the whole context too,
+        and a block that slid out does not become free while another request holds it: there only blocks
+        that no other request holds count as held. (The source counts with the window's length only, and
+        may run out of blocks.)
         """
         manager = self.block_manager.windows[window_size]
         size = self.tokens_per_block
@@ -260,17 +260,17 @@ class KVCacheManager:
         return max(0, total - len(held))
 
     def start_scheduling(self) -> None:
-        """Begin to ask what would be free if sequences were let go."""
+        """Begin to count the blocks that would be free if sequences were removed."""
         for manager in self.block_manager.each():
             manager.start_scheduling()
 
     def scheduling_remove_sequence(self, request_id: int) -> None:
-        """Count a sequence as let go."""
+        """Count a sequence as removed."""
         for manager in self.block_manager.each():
             manager.scheduling_release_blocks(request_id)
 
     def refresh_blocks(self) -> None:
-        """Let priorities end whose time is over; once an iteration."""
+        """End the priorities whose time is over; once an iteration."""
         for manager in self.block_manager.each():
             manager.cache.eviction_policy.refresh()
 
@@ -287,7 +287,7 @@ class KVCacheManager:
         return self._event_manager.flush() if self._event_manager else []
 
     def get_latest_events(self) -> list[KVCacheEvent]:
-        """Return what was flushed since the last call; it is gone afterwards."""
+        """Return the events flushed since the last call, and forget them."""
         return self._event_manager.get_events() if self._event_manager else []
 
     def _windows(self) -> list[WindowBlockManager]:
@@ -303,7 +303,7 @@ class KVCacheManager:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the windows, or sequences and windows, disagree."""
+        """Raise BrokenInvariantError if windows and sequences contradict each other."""
         self.block_manager.check()
         if self._event_manager:
             self._event_manager.check()
@@ -315,4 +315,4 @@ class KVCacheManager:
                         f"request {sequence.request_id}: {gone} blocks left window {window} too soon"
                     )
                 if gone and not manager.is_swa:
-                    raise BrokenInvariantError(f"window {window} does not slide, but has")
+                    raise BrokenInvariantError(f"blocks left window {window}, which does not slide")

@@ -1,15 +1,15 @@
 """The sequences of one attention window, and the blocks that they hold.
 
-After TensorRT-LLM's `WindowBlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2, commit b35ac1b6),
-for one beam, without connectors; what blocks hold is `BlockCache`'s part of it.
+Source: TensorRT-LLM's `WindowBlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2, commit b35ac1b6),
+for one beam, without connectors; its part that handles the blocks' content is `BlockCache`.
 
-Where the source corrupts its own tree, this follows what it means to do:
+The source corrupts its own tree in four cases, in which this module does as the source intends:
 
-- A block that slid out of a sequence's window stays in its table and may be given to another. A
-  sequence that lists such a block is never stored; the source looks at the block's last owner only,
-  and may put a block of somebody else's content into the tree.
+- A block that slid out of a sequence's window stays in its table, and another sequence may get it. A
+  sequence that lists such a block is never stored; the source checks the block's last owner only, and
+  may put a block with another sequence's content into the tree.
 - A tail that is stored again after it grew is first taken out under its old key.
-- What slid out is counted for each window; the source has one counter for all.
+- Each window counts the blocks that slid out of it; the source has one counter for all windows.
 - A block that is about to be copied is not overwritten first; see `BlockCache`.
 """
 
@@ -27,7 +27,7 @@ from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 
 class WindowBlockManager:
-    """Blocks of one window; `is_swa`: sequences may grow longer than it. `clock` gives seconds."""
+    """Blocks of one window; with `is_swa` sequences may grow longer than it. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WindowBlockManager:
 
     @property
     def num_allocated_blocks(self) -> int:
-        """Blocks less free primary ones: the source counts the whole secondary pool as allocated."""
+        """All blocks minus free primary ones: the source counts the secondary pool as allocated."""
         return self.max_num_blocks - self.num_free_blocks
 
     def get_block_by_id(self, block_id: int) -> KVCacheBlock:
@@ -89,18 +89,18 @@ class WindowBlockManager:
         return self.cache.pools.blocks[block_id]
 
     def blocks_of(self, sequence: GenerationRequest) -> list[KVCacheBlock]:
-        """Return the blocks that a sequence holds, in order; not what slid out of its window."""
+        """Return the blocks that a sequence holds, in order; those that slid out are not among them."""
         gone = sequence.num_front_blocks_removed[self.window_size]
         ids = sequence.cache_block_ids[self.window_size]
         return [self.cache.pools.blocks[block_id] for block_id in ids[gone:]]
 
     def num_blocks_to_take(self, input_length: int, request: LlmRequest | None) -> int:
-        """Return how many free primary blocks `add_sequence` may use up at most."""
+        """Return the most free primary blocks that `add_sequence` may use up."""
         keys = [] if request is None else self._context_keys(request, input_length)
         return self.cache.num_blocks_to_take(keys, -(-input_length // self.tokens_per_block))
 
     def _context_keys(self, request: LlmRequest, input_length: int) -> list[BlockKey]:
-        # The last token's output is what is asked for, so that it is computed in any case.
+        # The last token is computed in any case, as its output is the next token.
         return request.block_keys(input_length - 1, self.tokens_per_block, allow_partial=True)
 
     def add_sequence(
@@ -108,7 +108,7 @@ class WindowBlockManager:
     ) -> int:
         """Give a sequence the blocks of its first `input_length` tokens; return tokens found cached.
 
-        No `request`: nothing is looked up. Raises NoFreeBlocksError, and does nothing, where
+        Without `request` nothing is looked up. Raises NoFreeBlocksError, and changes nothing, if
         `num_blocks_to_take` is more than there are.
         """
         if sequence.request_id in self._sequences:
@@ -155,7 +155,7 @@ class WindowBlockManager:
         return max(0, (num_tokens - self.window_size) // self.tokens_per_block - gone)
 
     def adjust_blocks_if_needed(self, sequence: GenerationRequest) -> None:
-        """After a token was added: let go what slid out of the window; get a block if none has room.
+        """After a token was added, release blocks that slid out of the window; get one if none has room.
 
         Raises NoFreeBlocksError.
         """
@@ -169,8 +169,8 @@ class WindowBlockManager:
     def can_remove_token(self, sequence: GenerationRequest) -> bool:
         """Whether the last token may be taken back.
 
-        Not where its block is cached, which is never written again; and not where the window would
-        then reach back to what slid out of it.
+        It may not if its block is cached, since a cached block is never written again, nor if the window
+        would then reach back to blocks that slid out of it.
         """
         position = sequence.num_tokens - 1
         gone = sequence.num_front_blocks_removed[self.window_size]
@@ -181,14 +181,14 @@ class WindowBlockManager:
         return not self.get_block_by_id(block_id).in_tree
 
     def release_last_block(self, sequence: GenerationRequest) -> None:
-        """Take a sequence's last block away; it is the next to be given to others."""
+        """Take a sequence's last block away; it is evicted next."""
         block_id = sequence.cache_block_ids[self.window_size].pop()
         self.cache.drop(self.get_block_by_id(block_id), to_front=True)
 
     def store_context_blocks(self, sequence: GenerationRequest, request: LlmRequest) -> None:
         """Store the full blocks that a request has so far; nothing in a sliding window.
 
-        What slides out may be given to others, so such a sequence is stored at its end only.
+        Another sequence may get blocks that slid out, so such a sequence is stored at its end only.
         """
         if not self.is_swa:
             keys = request.block_keys(
@@ -197,7 +197,7 @@ class WindowBlockManager:
             self.cache.store_blocks(keys, sequence.cache_block_ids[self.window_size])
 
     def store_new_block(self, sequence: GenerationRequest, request: LlmRequest) -> None:
-        """Store the block that the last computed token filled, and those before it; else nothing."""
+        """Store the block that the last computed token filled, if it filled one, and those before it."""
         size = request.usable_size
         if not self.is_swa and size and size % self.tokens_per_block == 0:
             ids = sequence.cache_block_ids[self.window_size]
@@ -209,7 +209,7 @@ class WindowBlockManager:
     ) -> int | None:
         """Store all that a sequence has computed, its tail too; return the last block's id.
 
-        None, and nothing stored, where it lists blocks that were given to others.
+        Returns None, and stores nothing, if it lists a block that another sequence has got since.
         """
         if not self.cache.is_storable(sequence.request_id):
             return None
@@ -218,9 +218,9 @@ class WindowBlockManager:
         return self.cache.store_blocks(keys, ids, pin_blocks=pin_blocks)[1]
 
     def release_blocks(self, sequence: GenerationRequest, request: LlmRequest | None) -> None:
-        """End a sequence: store what it computed, if `request` is given; let its blocks go.
+        """End a sequence: store its computed blocks, if `request` is given, and release all.
 
-        The last one goes first, so that it is the first to be evicted.
+        The last one is released first, so that it is the first to be evicted.
         """
         if request is not None:
             self.store_blocks_for_reuse(sequence, request)
@@ -249,13 +249,13 @@ class WindowBlockManager:
         return None
 
     def start_scheduling(self) -> None:
-        """Begin to ask what would be free if sequences were let go."""
+        """Begin to count the blocks that would be free if sequences were removed."""
         self._scheduling_num_free = self.num_free_blocks
         for block in self.cache.pools.blocks:
             block.scheduling_ref_count = block.ref_count
 
     def scheduling_release_blocks(self, request_id: int) -> None:
-        """Count a sequence's blocks as let go."""
+        """Count a sequence's blocks as released."""
         for block in self.blocks_of(self._sequences[request_id]):
             block.scheduling_ref_count -= 1
             if not block.scheduling_ref_count:
@@ -266,7 +266,7 @@ class WindowBlockManager:
         return self._scheduling_num_free >= num_required
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where tables, blocks, queues, tree or pools disagree."""
+        """Raise BrokenInvariantError if tables, blocks, queues, tree or pools contradict each other."""
         held: Counter[int] = Counter()
         for sequence in self._sequences.values():
             gone = sequence.num_front_blocks_removed[self.window_size]

@@ -1,9 +1,8 @@
-"""Numbers a manager's events, and keeps them until somebody fetches them.
+"""Numbers a manager's events, and keeps them until a reader fetches them.
 
-After TensorRT-LLM's `KVCacheEventManager` (`batch_manager/kvCacheEventManager.cpp`, 1.2), without its
-threads. What happens in an iteration is collected first and handed over as a whole by `flush`; only
-then can it be fetched. The buffer is bounded in events, and gives up the oldest ones: they were
-numbered, so that a reader sees a hole.
+Source: TensorRT-LLM's `KVCacheEventManager` (`batch_manager/kvCacheEventManager.cpp`, 1.2), without its
+threads. `flush` ends an iteration and makes all its events fetchable at once. The buffer holds so many
+events and drops the oldest; since they had numbers, a reader sees a gap.
 """
 
 from collections import deque
@@ -24,7 +23,7 @@ from simworker.trtllm.events.kv_cache_event import (
 
 
 class KVCacheEventManager:
-    """The events of all windows of one manager; keeps the newest `max_size` that nobody fetched."""
+    """The events of all windows of one manager; the newest `max_size` wait for a reader."""
 
     def __init__(self, max_size: int, attention_dp_rank: int | None = None) -> None:
         if max_size < 1:
@@ -32,21 +31,21 @@ class KVCacheEventManager:
         self._rank = attention_dp_rank
         self._next_id = 0
         self._queue: list[KVCacheEvent] = []
-        """Of this iteration."""
+        """Events of this iteration."""
         self._events: deque[KVCacheEvent] = deque(maxlen=max_size)
         self.num_discarded = 0
 
     def enqueue_created_event(self, num_blocks_per_cache_level: Sequence[int], window: int) -> None:
-        """Tell of a window's start."""
+        """Announce a window's start."""
         self._enqueue(KVCacheCreatedData(tuple(num_blocks_per_cache_level)), window)
 
     def enqueue_stored_event(self, blocks: Sequence[KVCacheBlock], window: int) -> None:
-        """Tell of blocks that were put into the tree, each under the one before; not of none."""
+        """Announce blocks that were put into the tree, each below the one before, if there are any."""
         if not blocks:
             return
         parent = blocks[0].prev_block
         if parent is None:
-            raise BrokenInvariantError(f"block {blocks[0].block_id} was stored under nothing")
+            raise BrokenInvariantError(f"block {blocks[0].block_id} was stored without a parent")
         stored = tuple(
             KVCacheStoredBlockData(
                 block.hash,
@@ -64,7 +63,7 @@ class KVCacheEventManager:
         )
 
     def enqueue_removed_event(self, block: KVCacheBlock, window: int) -> None:
-        """Tell of a block that leaves the tree; together with those just before it."""
+        """Announce a block that leaves the tree, in one event with those just before it."""
         last = self._queue[-1] if self._queue else None
         if last and last.window_size == window and isinstance(last.data, KVCacheRemovedData):
             last.data.block_hashes.append(block.hash)
@@ -72,12 +71,12 @@ class KVCacheEventManager:
             self._enqueue(KVCacheRemovedData([block.hash]), window)
 
     def enqueue_level_event(self, block: KVCacheBlock, old: int, new: int, window: int) -> None:
-        """Tell of a block that moved from one pool to the other."""
+        """Announce a block that moved from one pool to the other."""
         level = KVCacheEventDiff(old, new)
         self._enqueue(KVCacheUpdatedData(block.hash, cache_level=level), window)
 
     def enqueue_priority_event(self, block: KVCacheBlock, new: int, window: int) -> None:
-        """Tell of a cached block that a request asks another priority for."""
+        """Announce the new priority of a cached block."""
         priority = KVCacheEventDiff(block.priority, new)
         self._enqueue(KVCacheUpdatedData(block.hash, priority=priority), window)
 
@@ -90,7 +89,7 @@ class KVCacheEventManager:
         return flushed
 
     def get_events(self) -> list[KVCacheEvent]:
-        """Return what was flushed since the last call, oldest first; it is gone afterwards."""
+        """Return the events flushed since the last call, oldest first, and forget them."""
         events = list(self._events)
         self._events.clear()
         return events

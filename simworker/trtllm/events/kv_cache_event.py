@@ -1,6 +1,6 @@
-"""What a manager tells of its cache: created, stored, removed, updated.
+"""A manager's cache events: created, stored, removed, updated.
 
-After TensorRT-LLM's `executor::KVCacheEvent` and its four kinds of data (`executor/executor.h`, 1.2).
+Source: TensorRT-LLM's `executor::KVCacheEvent` and its four kinds of data (`executor/executor.h`, 1.2).
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ class KVCacheCreatedData:
     """The start of one window's life."""
 
     num_blocks_per_cache_level: tuple[int, ...]
-    """Of the primary and the secondary pool."""
+    """Blocks of the primary and of the secondary pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheStoredBlockData:
-    """A block that became findable."""
+    """A block that was stored."""
 
     block_hash: int
     tokens: tuple[int, ...]
@@ -31,16 +31,16 @@ class KVCacheStoredBlockData:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheStoredData:
-    """Blocks that became findable, each the child of the one before it."""
+    """Blocks that were stored, each the child of the one before it."""
 
     parent_hash: int | None
-    """Of the first one's parent; None where that is the root."""
+    """Hash of the first block's parent; None if that is the root."""
     blocks: tuple[KVCacheStoredBlockData, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheRemovedData:
-    """Blocks that cannot be found any more."""
+    """Blocks that were removed."""
 
     block_hashes: list[int]
     """Grows while the event is the newest one and not flushed."""
@@ -56,7 +56,7 @@ class KVCacheEventDiff:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheUpdatedData:
-    """A block that changed its level, or was asked another priority for."""
+    """A block that changed its level or its priority."""
 
     block_hash: int
     cache_level: KVCacheEventDiff | None = None

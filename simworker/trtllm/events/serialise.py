@@ -1,7 +1,7 @@
-"""Events as the JSON objects that `trtllm-serve` answers with.
+"""Events as the JSON objects in `trtllm-serve`'s answers.
 
-After TensorRT-LLM's `KVCacheEventSerializer` (`tensorrt_llm/_utils.py`, 1.2): the same members in the
-same order; the adapter is left out there too. A difference that there is none of is null.
+Source: TensorRT-LLM's `KVCacheEventSerializer` (`tensorrt_llm/_utils.py`, 1.2), with the same members in
+the same order; it leaves the adapter out too. The value is null where level or priority did not change.
 """
 
 from typing import Any

@@ -8,10 +8,10 @@ from simworker.trtllm.requests.llm_request import LlmRequest
 
 
 class State(Enum):
-    """How far a request is."""
+    """The state of a request."""
 
     WAITING = "waiting"
-    """It holds no blocks: new, or paused."""
+    """It is new or paused, and holds no blocks."""
     CONTEXT = "context"
     """Its prompt is being computed."""
     GENERATING = "generating"
@@ -19,12 +19,12 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
-    """What the schedulers know of a request."""
+    """A request, as the schedulers see it."""
 
     llm: LlmRequest
     generation: Generation
     seed: bytes
-    """Stands for all its tokens so far."""
+    """Digest of all its tokens so far (`seed_of`)."""
     state: State = State.WAITING
     context_position: int = 0
     """Tokens of the context that are computed."""

@@ -1,6 +1,6 @@
-"""A request, as far as the cache is concerned, and the sequence of blocks that it holds.
+"""A request, as the cache sees it, and the sequence of blocks that it holds.
 
-After TensorRT-LLM's `LlmRequest` and `GenerationRequest`, 1.2; one beam.
+Source: TensorRT-LLM's `LlmRequest` and `GenerationRequest`, 1.2, for one beam.
 """
 
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class MultimodalItem:
 
 @dataclass(slots=True, eq=False)
 class LlmRequest:
-    """Tokens, and what their keys and values depend on beside them."""
+    """Tokens, and everything else on which their keys and values depend."""
 
     request_id: int
     tokens: list[int]
-    """Prompt and what was generated."""
+    """The prompt and the generated tokens."""
     max_new_tokens: int = 0
     token_extra_ids: list[int] | None = None
-    """One for each token, where there are any."""
+    """One for each token, if the request has them."""
     lora_task_id: int | None = None
     cache_salt_id: int | None = None
     multimodal_items: list[MultimodalItem] = field(default_factory=list)
@@ -37,18 +37,18 @@ class LlmRequest:
     num_computed_tokens: int | None = None
     """Tokens whose keys and values are in the cache; None: all but the last one's."""
     prompt_len: int = field(init=False)
-    """Tokens when it was made, or last paused."""
+    """Number of tokens when the request was made or last paused."""
     prepopulated_prompt_len: int = 0
-    """Tokens found cached when its sequence was added. Set by the manager, like those below."""
+    """Tokens found cached when its sequence was added. The manager sets this and the fields below."""
     alloc_total_blocks: int = 0
     alloc_new_blocks: int = 0
     reused_blocks: int = 0
     missed_blocks: int = 0
     _full_keys: list[BlockKey] = field(default_factory=list)
-    """Of the leading full blocks, as far as they were asked for."""
+    """Keys of the leading full blocks, as far as a caller has asked for them."""
 
     def __post_init__(self) -> None:
-        """Count the prompt. Raises ValueError where parts do not fit together."""
+        """Count the prompt. Raises ValueError if fields contradict each other."""
         self.prompt_len = len(self.tokens)
         if not self.tokens:
             raise ValueError("tokens: a request needs at least one")
@@ -67,7 +67,7 @@ class LlmRequest:
             self.token_extra_ids.append(extra_id)
 
     def remove_tokens(self, count: int) -> None:
-        """Forget the last `count` tokens: speculation that was refused."""
+        """Remove the last `count` tokens: speculative tokens that were refused."""
         if not 0 <= count < len(self.tokens):
             raise ValueError(f"count is {count}; the request has {len(self.tokens)} tokens")
         del self.tokens[len(self.tokens) - count :]
@@ -77,7 +77,7 @@ class LlmRequest:
 
     @property
     def usable_size(self) -> int:
-        """Tokens whose keys and values can be kept: the last one's are not there yet."""
+        """Tokens whose keys and values can be cached: the last token's are not computed yet."""
         size = len(self.tokens) - 1
         return size if self.num_computed_tokens is None else min(size, self.num_computed_tokens)
 
@@ -86,8 +86,8 @@ class LlmRequest:
     ) -> list[BlockKey]:
         """Return the keys of the blocks of the first `usable_size` tokens.
 
-        With `allow_partial`, the last one may hold fewer than `tokens_per_block`, which is the same
-        in all calls.
+        With `allow_partial` the last block may hold fewer than `tokens_per_block`, which must be the
+        same in all calls.
         """
         num_full, rest = divmod(usable_size, tokens_per_block)
         for number in range(len(self._full_keys), num_full):
@@ -123,7 +123,7 @@ class GenerationRequest:
     request_id: int
     num_tokens: int
     cache_block_ids: dict[int, list[int]]
-    """By window size; front blocks that went out of the window stay listed."""
+    """Window size -> block ids; front blocks that slid out of the window stay listed."""
     num_front_blocks_removed: dict[int, int]
-    """By window size: how many of the listed ones it holds no more."""
+    """Window size -> number of listed front blocks that it no longer holds."""
     retention: KvCacheRetentionConfig

@@ -1,8 +1,8 @@
-"""What a block is, and what hands blocks out on one device.
+"""The contracts of a block, and of the allocator that hands out one device's blocks.
 
 Source: `vllm/core/block/interfaces.py` of 0.9.2. A block here is one sequence's view: its tokens, and
 the id of the physical block that holds them. Sequences that share memory have a view each, with the
-same id, so ids are what is counted.
+same id; reference counts are kept by id.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ BlockId = int
 
 
 class Block(Protocol):
-    """Up to `block_size` consecutive tokens of a sequence, and where they lie."""
+    """Up to `block_size` consecutive tokens of a sequence, and the physical block that holds them."""
 
     @property
     def block_id(self) -> BlockId | None:
@@ -43,7 +43,7 @@ class Block(Protocol):
 
     @property
     def extra_hash(self) -> int | None:
-        """What tells the content apart besides the tokens, such as an adapter."""
+        """A hash of whatever the content depends on besides the tokens, such as an adapter."""
 
     @property
     def content_hash(self) -> int | None:
@@ -107,10 +107,10 @@ class BlockAllocator(Protocol):
         """Return a second view of the chain that ends in `last_block`, sharing its memory."""
 
     def get_num_total_blocks(self) -> int:
-        """Blocks there are."""
+        """Return the number of blocks of the device."""
 
     def get_num_free_blocks(self) -> int:
-        """Blocks that could be allocated, content or not."""
+        """Return the number of blocks that could be allocated, with or without cached content."""
 
     def get_physical_block_id(self, absolute_id: BlockId) -> int:
         """Return an id's position within the device."""
@@ -122,33 +122,33 @@ class BlockAllocator(Protocol):
         """Give blocks with tokens ids of this device. Raises NoFreeBlocksError."""
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
-        """Free blocks that swapping in the full ones among `blocks` takes."""
+        """Return the number of free blocks needed to swap in the full blocks among `blocks`."""
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
         """Return (source, destination) of the copies due since the last call, in order."""
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Note when blocks were last read, seconds."""
+        """Set when blocks were last read, seconds."""
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Say that everything filled so far is computed; the ids do not matter, as in 0.9.2."""
+        """Count every block filled so far as computed; the ids do not matter, as in 0.9.2."""
 
     def get_common_computed_block_ids(
         self, computed_seq_block_ids: list[list[BlockId]]
     ) -> list[BlockId]:
-        """Return the ids that all sequences begin with."""
+        """Return the leading ids that all sequences share."""
 
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
         """Return the leading hashes whose content is cached and computed."""
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append in: a new one where others use the block. For blocks only."""
+        """Return the id to append to: a new one if another view uses the block. Only blocks call it."""
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Let a block just filled be found by its content; return its id. For blocks only."""
+        """Cache a block that was just filled; return its id. Only blocks call it."""
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Share of look-ups that hit, 0 to 1; -1 where nothing is looked up."""
+        """Share of look-ups that hit, 0 to 1; -1 without a prefix cache."""
 
     def reset_prefix_cache(self) -> bool:
         """Forget all content; False, and nothing done, while blocks are in use."""
@@ -157,4 +157,4 @@ class BlockAllocator(Protocol):
         """Return how many views have this id."""
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where counts, free blocks and cache disagree."""
+        """Raise BrokenInvariantError if counts, free blocks and cache contradict each other."""

@@ -1,4 +1,4 @@
-"""Which blocks hold which sequence.
+"""The block manager: a block table for each sequence.
 
 Source: `SelfAttnBlockSpaceManager` in `vllm/core/block_manager.py` of 0.9.2.
 """
@@ -23,9 +23,9 @@ class BlockManager:
     """A block table for each sequence, over the blocks of a GPU and of the CPU.
 
     `watermark` is the share of the GPU's blocks that stays free when sequences are admitted, so that
-    those running can grow. `sliding_window` is in tokens. `enable_caching` lets equal prefixes share
-    memory. What a step's tables say holds only once its swaps out, its copies and its swaps in have
-    been executed, in this order, before the forward pass.
+    running ones can grow. `sliding_window` is in tokens. With `enable_caching` equal prefixes share
+    memory. A step's tables are valid only after its swaps out, its copies and its swaps in have been
+    executed, in this order, before the forward pass.
     """
 
     def __init__(  # noqa: PLR0917 - the engine's order of arguments
@@ -45,8 +45,8 @@ class BlockManager:
         self.sliding_window = sliding_window
         self.max_block_sliding_window = None
         if sliding_window is not None:
-            # One more for the division's rest, and one more because the window's first and last
-            # blocks may both be held in part.
+            # One more for the division's remainder, and one more because the window may cover only a
+            # part of its first and of its last block.
             self.max_block_sliding_window = sliding_window // block_size + 2
         self.watermark = watermark
         self.watermark_blocks = int(watermark * num_gpu_blocks)
@@ -58,9 +58,9 @@ class BlockManager:
             block_size,
         )
         self.block_tables: dict[int, BlockTable] = {}
-        """By sequence id."""
+        """Sequence id -> block table."""
         self.cross_block_tables: dict[str, BlockTable] = {}
-        """Of the encoders' sequences, by request id."""
+        """Request id -> block table of its encoder's sequence."""
         self._computed_blocks_tracker = ComputedBlocksTracker(
             self.block_allocator, block_size, enable_caching
         )
@@ -69,7 +69,7 @@ class BlockManager:
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
         """Whether a waiting group's tokens fit on the GPU and leave the watermark free.
 
-        Counts every block as new, cached or not. NEVER where they would not fit into an empty GPU.
+        Counts every block as new, cached or not. NEVER if they would not fit into an empty GPU.
         """
         self._refuse_unsupported_encoder(seq_group)
         seq = seq_group.get_seqs(status=SequenceStatus.WAITING)[0]
@@ -100,8 +100,7 @@ class BlockManager:
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Give a waiting group its blocks: one table, which its other sequences fork.
 
-        Raises ValueError for a sequence that has blocks, and NoFreeBlocksError; nothing has changed
-        then.
+        Raises ValueError for a sequence that has blocks, and NoFreeBlocksError; either changes nothing.
         """
         self._refuse_unsupported_encoder(seq_group)
         first, *others = seq_group.get_seqs(status=SequenceStatus.WAITING)
@@ -137,7 +136,7 @@ class BlockManager:
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
         """Whether each running sequence of a group can get slots for its newest tokens.
 
-        Assumes the worst: that every block written to has to be new, or copied.
+        Assumes the worst case: every block that is written to is a new one or a copy.
         """
         touched = sum(
             self._num_blocks_touched(seq, num_lookahead_slots)
@@ -152,7 +151,7 @@ class BlockManager:
         )
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> BlockPairs:
-        """Give slots for a sequence's newest tokens; return the copies on write."""
+        """Add slots for a sequence's newest tokens; return the copies on write."""
         table = self.block_tables[seq.seq_id]
         table.append_token_ids(
             table.get_unseen_token_ids(seq.get_token_ids()),
@@ -163,7 +162,7 @@ class BlockManager:
         return self.block_allocator.clear_copy_on_writes()
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
-        """Let a child share all of its parent's blocks; nothing where the parent has none."""
+        """Let a child share all of its parent's blocks, if the parent has any."""
         if parent_seq.seq_id not in self.block_tables:
             return
         if child_seq.seq_id in self.block_tables:
@@ -172,7 +171,7 @@ class BlockManager:
         self._last_access_blocks_tracker.add_seq(child_seq.seq_id)
 
     def free(self, seq: Sequence) -> None:
-        """Take a sequence's blocks back, on whichever device; nothing without any."""
+        """Take a sequence's blocks back from the device that holds them, if it has any."""
         table = self.block_tables.pop(seq.seq_id, None)
         if table is None:
             return
@@ -184,13 +183,13 @@ class BlockManager:
         table.free()
 
     def free_cross(self, seq_group: SequenceGroup) -> None:
-        """Take the blocks of a group's encoder back; nothing without any."""
+        """Take the blocks of a group's encoder back, if it has any."""
         table = self.cross_block_tables.pop(seq_group.request_id, None)
         if table is not None:
             table.free()
 
     def get_block_table(self, seq: Sequence) -> list[BlockId]:
-        """Return the ids of a sequence's blocks, in order: on the GPU, positions as well."""
+        """Return the ids of a sequence's blocks, in order; the GPU's ids are positions too."""
         return self.block_tables[seq.seq_id].physical_block_ids
 
     def get_cross_block_table(self, seq_group: SequenceGroup) -> list[BlockId]:
@@ -249,15 +248,15 @@ class BlockManager:
         return pairs
 
     def get_num_free_gpu_blocks(self) -> int:
-        """Blocks that could be allocated on the GPU, content or not."""
+        """Return the number of GPU blocks that could be allocated, with or without cached content."""
         return self.block_allocator.get_num_free_blocks(Device.GPU)
 
     def get_num_free_cpu_blocks(self) -> int:
-        """Blocks that could be allocated on the CPU, content or not."""
+        """Return the number of CPU blocks that could be allocated, with or without cached content."""
         return self.block_allocator.get_num_free_blocks(Device.CPU)
 
     def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
-        """Note when a sequence's blocks were last read, seconds; counts once they are freed."""
+        """Set when a sequence's blocks were last read, seconds; eviction uses it once they are free."""
         if self.enable_caching:
             self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
 
@@ -266,11 +265,11 @@ class BlockManager:
         seq_group: SequenceGroup,  # noqa: ARG002 - the engine's interface; 0.9.2 marks all groups'
         token_chunk_size: int,  # noqa: ARG002 - likewise
     ) -> None:
-        """Say that everything filled so far is computed, as it is when the next step is scheduled."""
+        """Count every block filled so far as computed, as is true when the next step is scheduled."""
         self.block_allocator.mark_blocks_as_computed([])
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[BlockId]:
-        """Return the blocks at the beginning of all sequences whose content is there already."""
+        """Return the leading blocks that all sequences share and whose content is computed."""
         return self.block_allocator.get_common_computed_block_ids(
             [
                 self.get_block_table(seq)[: self.get_num_cached_tokens(seq) // self.block_size]
@@ -283,7 +282,7 @@ class BlockManager:
         return self._computed_blocks_tracker.get_num_cached_tokens(seq)
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
-        """Forget what was looked up for a sequence that is not allocated after all."""
+        """Forget the look-up for a sequence that is not allocated after all."""
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
@@ -291,11 +290,11 @@ class BlockManager:
         return self.block_allocator.get_prefix_cache_hit_rate(device)
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content, of both devices without one; False while blocks are in use."""
+        """Forget all content of a device, or of both without one; False while blocks are in use."""
         return self.block_allocator.reset_prefix_cache(device)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where tables, counts and allocators disagree."""
+        """Raise BrokenInvariantError if tables, counts and allocators contradict each other."""
         self.block_allocator.check()
         null = self.block_allocator.null_block_id
         views: Counter[BlockId] = Counter()
@@ -314,4 +313,4 @@ class BlockManager:
                     f"{self.block_allocator.ref_count(block_id)} times"
                 )
         if self._last_access_blocks_tracker.seq_ids != set(self.block_tables):
-            raise BrokenInvariantError("a sequence without blocks is followed")
+            raise BrokenInvariantError("a tracker knows a sequence without blocks")

@@ -1,4 +1,4 @@
-"""Which blocks hold one sequence, in order.
+"""The block table: one sequence's blocks, in order.
 
 Source: `vllm/core/block/block_table.py` of 0.9.2.
 """
@@ -15,10 +15,10 @@ from simworker.v0.device import Device
 class BlockTable:
     """A sequence's blocks: filled ones, one being filled, and empty ones for lookahead.
 
-    Lookahead slots are reserved and hold nothing that counts: a worker may write ahead into them.
+    Lookahead slots are reserved and hold no tokens of the sequence: a worker may write ahead into them.
 
-    `max_block_sliding_window` is how many blocks a sliding window needs; those before are dropped, and
-    the null block stands in their place. None keeps all.
+    `max_block_sliding_window` is the number of blocks that a sliding window needs; earlier ones are
+    dropped, and the null block takes their place. None keeps all.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class BlockTable:
     def get_num_required_blocks(
         token_ids: list[int], block_size: int, num_lookahead_slots: int = 0
     ) -> int:
-        """Return the blocks for these tokens and slots, if none is shared."""
+        """Return the number of blocks for these tokens and slots, if none is shared."""
         return -(-(len(token_ids) + num_lookahead_slots) // block_size)
 
     @property
@@ -63,11 +63,11 @@ class BlockTable:
     def allocate(
         self, token_ids: list[int], device: Device = Device.GPU, extra_hash: int | None = None
     ) -> None:
-        """Get blocks for a sequence's first tokens. Raises NoFreeBlocksError, and holds none then."""
+        """Get blocks for a sequence's first tokens. Raises NoFreeBlocksError, and then holds none."""
         if self._blocks:
             raise ValueError("token_ids: the table is allocated already")
         if not token_ids:
-            raise ValueError("token_ids: at least 1 is needed")
+            raise ValueError("token_ids: at least 1 token is needed")
         size = self._block_size
         whole = len(token_ids) - len(token_ids) % size
         blocks = self._allocator.allocate_immutable_blocks(
@@ -99,8 +99,8 @@ class BlockTable:
     ) -> None:
         """Fill slots with a sequence's next tokens, and reserve lookahead slots behind.
 
-        `num_computed_slots`, tokens computed so far, says how far a sliding window has come. Raises
-        NoFreeBlocksError, and no token is appended then, unless a copy on write found no block.
+        A sliding window ends at `num_computed_slots`, the tokens computed so far. Raises
+        NoFreeBlocksError; no token is appended then, unless a copy on write found no block.
         """
         self._require_blocks()
         if self._max_block_sliding_window is not None:
@@ -161,13 +161,13 @@ class BlockTable:
         self._num_full_slots = 0
 
     def get_unseen_token_ids(self, sequence_token_ids: list[int]) -> list[int]:
-        """Return those of a sequence's tokens that are not held yet."""
+        """Return the tokens of a sequence that the table does not hold yet."""
         return sequence_token_ids[self._num_full_slots :]
 
     def get_num_blocks_touched_by_append_slots(
         self, token_ids: list[int], num_lookahead_slots: int
     ) -> int:
-        """Return the blocks that appending writes to: the most it can need, if all were shared."""
+        """Return the number of blocks that appending writes to: as many new ones if all are shared."""
         num_new = len(token_ids) + num_lookahead_slots
         room = self._block_size - self._num_full_slots % self._block_size
         return 1 - (room - num_new) // self._block_size
@@ -176,7 +176,7 @@ class BlockTable:
         return [token_id for block in self._blocks for token_id in block.token_ids]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the blocks do not hold consecutive tokens."""
+        """Raise BrokenInvariantError if the blocks do not hold consecutive tokens."""
         dropped = sum(isinstance(block, NullBlock) for block in self._blocks)
         held = self._blocks[dropped:]
         if any(after.prev_block is not before for before, after in pairwise(held)):

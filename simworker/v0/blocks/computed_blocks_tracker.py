@@ -1,4 +1,4 @@
-"""How much of each sequence is in the prefix cache.
+"""The number of each sequence's tokens that are in the prefix cache.
 
 Source: `ComputedBlocksTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
 """
@@ -12,7 +12,7 @@ class ComputedBlocksTracker:
     """Hashes of each sequence's full blocks, and the cached tokens last found for it.
 
     Hashes are made as the allocator's blocks make theirs, but before a sequence has any block, so that
-    the scheduler can tell what a prompt would cost.
+    the scheduler knows how many tokens of a prompt it would have to compute.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class ComputedBlocksTracker:
     def get_num_cached_tokens(self, seq: Sequence) -> int:
         """Return how many of a sequence's first tokens are cached and computed, in whole blocks.
 
-        In prefill the first answer stands: a prompt computed in chunks would otherwise find its own
+        In prefill the first answer is kept: a prompt computed in chunks would otherwise find its own
         blocks, which count as computed from its first chunk on.
         """
         if not self._enable_caching:
@@ -56,9 +56,9 @@ class ComputedBlocksTracker:
         return hashes
 
     def remove_seq(self, seq_id: int) -> None:
-        """Forget a sequence; unknown ones are passed over.
+        """Forget a sequence; unknown ones are ignored.
 
-        0.9.2 fails for those, such as a fork that ends before it was scheduled.
+        0.9.2 fails for an unknown one, such as a fork that ends before it was scheduled.
         """
         self._seq_id_to_blocks_hashes.pop(seq_id, None)
         self._seq_id_to_num_tokens_computed.pop(seq_id, None)

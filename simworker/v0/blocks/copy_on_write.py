@@ -1,4 +1,4 @@
-"""Writing to a block that others read.
+"""Copy on write: a block that others read is copied before it is written to.
 
 Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
 """
@@ -10,10 +10,10 @@ from simworker.v0.blocks.ref_counter import RefCounter
 
 
 class CopyOnWriteTracker:
-    """The copies that have to be made before the next forward pass writes.
+    """The copies to make before the next forward pass writes.
 
-    Forks share all blocks. Full ones are never written again, so only a fork's last block is ever
-    copied: when one of its owners appends and is not the only one left.
+    Forks share all blocks. Full ones are never written to again, so only a fork's last block is copied:
+    when one of its owners appends while another one still uses it.
     """
 
     def __init__(self, refcounter: RefCounter) -> None:
@@ -21,7 +21,7 @@ class CopyOnWriteTracker:
         self._copy_on_writes: list[tuple[BlockId, BlockId]] = []
 
     def is_appendable(self, block: Block) -> bool:
-        """Whether a block may be written where it lies: nobody else uses it."""
+        """Whether a block may be written in place, since no other view uses it."""
         return block.block_id is None or self._refcounter.get(block.block_id) <= 1
 
     def cow_block_if_not_appendable(
@@ -30,18 +30,18 @@ class CopyOnWriteTracker:
         allocate_block_id: Callable[[], BlockId],
         free_block_id: Callable[[BlockId], None],
     ) -> BlockId:
-        """Return the id to append in, and note the copy where that is a new one."""
+        """Return the id to append to; if it is a new one, a copy becomes due."""
         source = block.block_id
         assert source is not None
         if self.is_appendable(block):
             return source
-        # Taken before the old one is given up, so that a refusal changes nothing.
+        # The new block is taken before the old one is freed, so that a refusal changes nothing.
         target = allocate_block_id()
         free_block_id(source)
         self._copy_on_writes.append((source, target))
         return target
 
     def clear_cows(self) -> list[tuple[BlockId, BlockId]]:
-        """Return (source, destination) pairs noted since the last call, in order."""
+        """Return (source, destination) of the copies due since the last call, in order."""
         noted, self._copy_on_writes = self._copy_on_writes, []
         return noted

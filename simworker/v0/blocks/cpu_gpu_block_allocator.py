@@ -1,4 +1,4 @@
-"""The blocks of a GPU and of the CPU's memory that it swaps to.
+"""The blocks of a GPU, and of the CPU's memory to which it swaps.
 
 Source: `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
 """
@@ -14,7 +14,7 @@ from simworker.v0.device import Device
 
 
 class CpuGpuBlockAllocator:
-    """An allocator for each device, over ids that are different everywhere."""
+    """An allocator for each device; no id occurs on both."""
 
     @staticmethod
     def create(
@@ -46,7 +46,7 @@ class CpuGpuBlockAllocator:
         shared = cpu_block_allocator.all_block_ids & gpu_block_allocator.all_block_ids
         if shared:
             raise ValueError(
-                f"cpu_block_allocator: has ids of the GPU's too, such as {min(shared)}"
+                f"cpu_block_allocator: shares ids with the GPU's, such as {min(shared)}"
             )
         self._allocators = {Device.CPU: cpu_block_allocator, Device.GPU: gpu_block_allocator}
         self._device_of = {
@@ -66,7 +66,7 @@ class CpuGpuBlockAllocator:
         return self._device_of[block_id]
 
     def ref_count(self, block_id: BlockId) -> int:
-        """Return how many views have this id; the null block is one."""
+        """Return how many views have this id; the null block has one."""
         return self._allocators[self._device_of[block_id]].ref_count(block_id)
 
     def allocate_mutable_block(
@@ -98,14 +98,14 @@ class CpuGpuBlockAllocator:
         )
 
     def allocate_or_get_null_block(self) -> Block:
-        """Return the null block; the first time, it takes a block of the GPU for good."""
+        """Return the null block; the first call takes a block of the GPU for ever."""
         if self._null_block is None:
             self._null_block = NullBlock(self.allocate_mutable_block(None, Device.GPU))
         return self._null_block
 
     @property
     def null_block_id(self) -> BlockId | None:
-        """The null block's id; None before a window has passed any block."""
+        """The null block's id; None until a window has passed a block."""
         return None if self._null_block is None else self._null_block.block_id
 
     def free(self, block: Block) -> None:
@@ -122,11 +122,11 @@ class CpuGpuBlockAllocator:
         return self._allocators[self._device_of[block.block_id]]
 
     def get_num_free_blocks(self, device: Device) -> int:
-        """Blocks that could be allocated, content or not."""
+        """Return the number of blocks that could be allocated, with or without cached content."""
         return self._allocators[device].get_num_free_blocks()
 
     def get_num_total_blocks(self, device: Device) -> int:
-        """Blocks there are."""
+        """Return the number of blocks of a device."""
         return self._allocators[device].get_num_total_blocks()
 
     def get_physical_block_id(self, device: Device, absolute_id: BlockId) -> int:
@@ -138,7 +138,7 @@ class CpuGpuBlockAllocator:
     ) -> dict[BlockId, BlockId]:
         """Move one sequence's blocks; return old id to new id. The null block stays on the GPU.
 
-        Raises NoFreeBlocksError, and nothing has moved then.
+        Raises NoFreeBlocksError, and then moves none.
         """
         moving = [block for block in blocks if block is not self._null_block]
         source, destination = self._allocators[src_device], self._allocators[dst_device]
@@ -146,7 +146,7 @@ class CpuGpuBlockAllocator:
         needed += sum(not block.is_full for block in moving)
         if needed > destination.get_num_free_blocks():
             raise BlockAllocator.NoFreeBlocksError(
-                f"{needed} blocks wanted, {destination.get_num_free_blocks()} are free"
+                f"{needed} blocks needed, {destination.get_num_free_blocks()} are free"
             )
         before = [block.block_id for block in moving]
         source.swap_out(moving)
@@ -158,7 +158,7 @@ class CpuGpuBlockAllocator:
         }
 
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device) -> int:
-        """Free blocks of `device` that moving the full ones among `blocks` there takes."""
+        """Return the number of free blocks of `device` that the full ones among `blocks` need there."""
         return self._allocators[device].get_num_full_blocks_touched(blocks)
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
@@ -166,7 +166,7 @@ class CpuGpuBlockAllocator:
         return self._allocators[Device.GPU].clear_copy_on_writes()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Note when blocks were last read, each on its device, seconds.
+        """Set when blocks were last read, each on its device, seconds.
 
         0.9.2 asks the GPU's allocator for all, which fails for a sequence freed while swapped out.
         """
@@ -176,13 +176,13 @@ class CpuGpuBlockAllocator:
             )
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Say that everything filled so far on the GPU is computed."""
+        """Count every block filled so far on the GPU as computed."""
         self._allocators[Device.GPU].mark_blocks_as_computed(block_ids)
 
     def get_common_computed_block_ids(
         self, computed_seq_block_ids: list[list[BlockId]]
     ) -> list[BlockId]:
-        """Return the ids that all sequences begin with."""
+        """Return the leading ids that all sequences share."""
         return self._allocators[Device.GPU].get_common_computed_block_ids(computed_seq_block_ids)
 
     def find_cached_blocks_prefix(
@@ -192,20 +192,20 @@ class CpuGpuBlockAllocator:
         return self._allocators[device].find_cached_blocks_prefix(block_hashes)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Share of look-ups that hit, 0 to 1; -1 where nothing is looked up."""
+        """Share of look-ups that hit, 0 to 1; -1 without a prefix cache."""
         return self._allocators[device].get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content; False while blocks are in use, as the null block is for good.
+        """Forget all content; False while blocks are in use, as the null block always is.
 
-        Without a device the CPU's is forgotten first, and the GPU's only where that was possible.
+        Without a device the CPU's is forgotten first, and the GPU's only if that was possible.
         """
         if device is not None:
             return self._allocators[device].reset_prefix_cache()
         return all(allocator.reset_prefix_cache() for allocator in self._allocators.values())
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where an allocator contradicts itself."""
+        """Raise BrokenInvariantError if an allocator contradicts itself."""
         for allocator in self._allocators.values():
             allocator.check()
         null = self.null_block_id

@@ -1,4 +1,4 @@
-"""Which cached block that nobody uses gives way first.
+"""The evictor: it chooses the next of the cached blocks that no sequence uses.
 
 Source: `vllm/core/evictor.py` of 0.9.2.
 """
@@ -10,21 +10,21 @@ from simworker.engine import BrokenInvariantError
 
 
 class BlockMetaData(NamedTuple):
-    """What is known of a cached block that nobody uses."""
+    """The evictor's record of a cached block that no sequence uses."""
 
     content_hash: int
     num_hashed_tokens: int
     """Tokens up to the end of the block: larger towards a sequence's tail."""
     last_accessed: float
-    """Seconds; -1 where it was never noted."""
+    """Seconds; -1 if never set."""
 
 
 class Evictor(Protocol):
     """Blocks that may be evicted, least recently used first.
 
-    Of blocks used last at the same time, the one with the most hashed tokens goes first, so that a
-    sequence loses its tail before its head; of those the one with the lowest id, a tie that 0.9.2
-    leaves open.
+    Of blocks last used at the same time, the one with the most hashed tokens is evicted first, so that a
+    sequence loses its tail before its head. Among equals the lowest id is evicted first, a tie that
+    0.9.2 leaves open.
     """
 
     @property
@@ -52,7 +52,7 @@ class Evictor(Protocol):
 
 
 class LinearEvictor:
-    """Looks through all blocks for each eviction: slow, and plainly right."""
+    """The reference: it looks through all blocks for each eviction."""
 
     def __init__(self) -> None:
         self.free_table: dict[int, BlockMetaData] = {}
@@ -93,20 +93,20 @@ class LinearEvictor:
         return metadata.last_accessed, -metadata.num_hashed_tokens, block_id
 
     def check(self) -> None:
-        """Find nothing wrong: there is one table only."""
+        """Do nothing: a single table cannot contradict itself."""
 
 
 class LRUEvictor(LinearEvictor):
-    """Keeps a heap, whose stale entries are passed over when they come up.
+    """Keeps a heap; stale entries are skipped when they reach its top.
 
-    A block that is accessed, taken back or evicted leaves its entry behind. An entry is good if it
-    says of its block what the table says. (0.9.2 compares the access time alone, so that a block
-    which comes back with other content at the same time can be evicted under its old hash; and an
-    update there leaves the block without a good entry. Neither happens here.)
+    A block that is accessed, taken back or evicted leaves a stale entry behind: one that differs from
+    the table. (0.9.2 compares the access time only, so it can evict a block that came back with other
+    content at the same time under its old hash; and an update there leaves the block without a valid
+    entry. Neither happens here.)
     """
 
     CLEANUP_THRESHOLD = 50
-    """Entries per block, above which the heap is made anew."""
+    """The heap is built anew when it has more entries per block than this."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class LRUEvictor(LinearEvictor):
         raise ValueError("no block may be evicted")
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a block has no good entry."""
+        """Raise BrokenInvariantError if a block has no valid entry."""
         entries = set(self.priority_queue)
         for block_id in self.free_table:
             if self._entry(block_id) not in entries:

@@ -1,7 +1,7 @@
-"""Blocks that are shared by forking only: nothing is found by its content.
+"""Blocks without a prefix cache: sequences share them only by forking.
 
 Source: `vllm/core/block/naive_block.py` of 0.9.2, without its pool of reused block objects: Python
-makes them as fast as they can be reset.
+makes new ones as fast as it resets old ones.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ class NaiveBlock:
         self._extra_hash = extra_hash
 
     def append_token_ids(self, token_ids: list[int]) -> None:
-        """Fill slots, moving to a block of its own where this one is shared."""
+        """Fill slots; if another view shares the block, move to a block of its own first."""
         if len(token_ids) > self.num_empty_slots:
             raise ValueError(f"token_ids: {len(token_ids)} for {self.num_empty_slots} empty slots")
         if not token_ids:
@@ -72,12 +72,12 @@ class NaiveBlock:
 
     @property
     def extra_hash(self) -> int | None:
-        """What tells the content apart besides the tokens."""
+        """A hash of whatever the content depends on besides the tokens."""
         return self._extra_hash
 
     @property
     def content_hash(self) -> int | None:
-        """None: content is not looked for."""
+        """None: no look-up is made by content."""
         return None
 
 
@@ -88,7 +88,7 @@ def fork_chain(
 ) -> list[Block]:
     """Return a second view of each block up to `last_block`, first to last.
 
-    The chain begins after the last block that has no id any more: a sliding window has passed that.
+    The chain begins after the last block without an id, which a sliding window has passed.
     """
     chain: list[tuple[Block, BlockId]] = []
     block: Block | None = last_block
@@ -106,7 +106,7 @@ def fork_chain(
 
 
 class NaiveBlockAllocator(BlockAllocator):
-    """Ids in a queue: taken from its left end, and put back there.
+    """Free ids in a queue: they are taken from its left end, and put back there.
 
     `create_block` makes the views. `block_ids` are 0 to `num_blocks` (exclusive) unless given.
     """
@@ -120,7 +120,7 @@ class NaiveBlockAllocator(BlockAllocator):
     ) -> None:
         ids = list(range(num_blocks) if block_ids is None else block_ids)
         if len(set(ids)) != num_blocks or len(ids) != num_blocks:
-            raise ValueError(f"block_ids: {num_blocks} different ones wanted, got {ids}")
+            raise ValueError(f"block_ids: {num_blocks} different ids are needed, not {ids}")
         self._create_block = create_block
         self._block_size = block_size
         self._free_block_indices = deque(ids)
@@ -150,7 +150,7 @@ class NaiveBlockAllocator(BlockAllocator):
         """Return a chain of blocks after `prev_block`; all or none. Raises NoFreeBlocksError."""
         if len(block_token_ids) > len(self._free_block_indices):
             raise BlockAllocator.NoFreeBlocksError(
-                f"{len(block_token_ids)} blocks wanted, {len(self._free_block_indices)} are free"
+                f"{len(block_token_ids)} blocks needed, {len(self._free_block_indices)} are free"
             )
         blocks: list[Block] = []
         for token_ids in block_token_ids:
@@ -198,11 +198,11 @@ class NaiveBlockAllocator(BlockAllocator):
         return fork_chain(last_block, self.refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:
-        """Blocks that could be allocated."""
+        """Return the number of blocks that could be allocated."""
         return len(self._free_block_indices)
 
     def get_num_total_blocks(self) -> int:
-        """Blocks there are."""
+        """Return the number of blocks of the device."""
         return len(self._all_block_indices)
 
     def get_physical_block_id(self, absolute_id: BlockId) -> int:
@@ -219,7 +219,7 @@ class NaiveBlockAllocator(BlockAllocator):
         return self.refcounter.get(block_id)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append in, and note the copy where that is a new one."""
+        """Return the id to append to; if it is a new one, a copy becomes due."""
         return self._cow_tracker.cow_block_if_not_appendable(
             block, self.allocate_block_id, self.free_block_id
         )
@@ -229,31 +229,31 @@ class NaiveBlockAllocator(BlockAllocator):
         return self._cow_tracker.clear_cows()
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Raise NotImplementedError: full blocks are as any other here."""
+        """Raise NotImplementedError: full blocks are not cached here."""
         raise NotImplementedError("blocks are not promoted without prefix caching")
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Do nothing: what is free has no content to keep."""
+        """Do nothing: free blocks keep no content."""
 
     def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Do nothing: no content is looked up."""
+        """Do nothing: no look-up asks whether a block is computed."""
 
     def get_common_computed_block_ids(
         self,
         computed_seq_block_ids: list[list[BlockId]],  # noqa: ARG002 - the interface's
     ) -> list[BlockId]:
-        """Return none: nothing is known to be computed."""
+        """Return an empty list: no block is known to be computed."""
         return []
 
     def find_cached_blocks_prefix(
         self,
         block_hashes: list[int],  # noqa: ARG002 - the interface's
     ) -> list[int]:
-        """Return none: nothing is cached."""
+        """Return an empty list: no content is cached."""
         return []
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
-        """Free blocks that swapping in the full ones among `blocks` takes: one each."""
+        """Return the number of free blocks needed to swap in the full ones among `blocks`: one each."""
         return sum(block.is_full for block in blocks)
 
     def swap_out(self, blocks: list[Block]) -> None:
@@ -262,16 +262,16 @@ class NaiveBlockAllocator(BlockAllocator):
             self.free(block)
 
     def swap_in(self, blocks: list[Block]) -> None:
-        """Give each block an id of its own: what was shared before is no longer."""
+        """Give each block an id of its own: views that shared a block no longer do."""
         for block in blocks:
             block.block_id = self.allocate_block_id()
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Return -1: nothing is looked up."""
+        """Return -1: there is no prefix cache."""
         return -1
 
     def reset_prefix_cache(self) -> bool:
-        """Return True: there is nothing to forget."""
+        """Return True: there is no content to forget."""
         return True
 
     def check(self) -> None:
@@ -280,4 +280,4 @@ class NaiveBlockAllocator(BlockAllocator):
         if len(free) != len(self._free_block_indices):
             raise BrokenInvariantError("an id is free twice")
         if free != self.refcounter.unused():
-            raise BrokenInvariantError("free and used are not all")
+            raise BrokenInvariantError("free and used ids are not all ids")

@@ -1,4 +1,4 @@
-"""The block that stands where a sliding window has passed.
+"""The null block: it takes the place of blocks that a sliding window has passed.
 
 Source: `NullBlock` in `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
 """
@@ -7,13 +7,13 @@ from simworker.v0.blocks.block import Block, BlockId
 
 
 class NullBlock:
-    """Holds an ordinary block that nobody writes or reads, so that tables keep their positions."""
+    """Wraps an ordinary block that no sequence writes or reads, so that tables keep their positions."""
 
     def __init__(self, proxy: Block) -> None:
         self._proxy = proxy
 
     def append_token_ids(self, token_ids: list[int]) -> None:
-        """Raise ValueError: nothing is written here."""
+        """Raise ValueError: the null block holds no tokens."""
         raise ValueError(f"token_ids: {len(token_ids)} for the null block")
 
     @property
@@ -27,12 +27,12 @@ class NullBlock:
 
     @property
     def token_ids(self) -> list[int]:
-        """None at all."""
+        """An empty list."""
         return self._proxy.token_ids
 
     @property
     def num_empty_slots(self) -> int:
-        """All of them, none of which may be filled."""
+        """The block's size; none of the slots may be filled."""
         return self._proxy.num_empty_slots
 
     @property

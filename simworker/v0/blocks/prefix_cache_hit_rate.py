@@ -1,7 +1,7 @@
-"""How often a look-up in the prefix cache hit.
+"""The prefix cache's hit rate.
 
 Source: `CacheMetricData` in `vllm/core/block/common.py` of 0.9.2, which averages over thousands of
-queries at a time lest a counter overflow; with Python's integers the quotient is the same.
+queries at a time so that no counter overflows; with Python's integers the quotient is the same.
 """
 
 

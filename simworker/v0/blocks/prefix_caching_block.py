@@ -10,10 +10,10 @@ from simworker.v0.blocks.naive_block import NaiveBlock
 
 
 class PrefixCachingBlock(NaiveBlock):
-    """A block that has a content hash once it is full, and all blocks before it are."""
+    """A block that has a content hash once it and all blocks before it are full."""
 
-    # Of a string, which Python hashes with a seed of the process: nobody outside can aim at a
-    # collision. No hash leaves the process, so none has to be reproducible.
+    # The hash of a string depends on the process's seed, so nobody outside can aim at a collision. No
+    # hash leaves the process, so none has to be reproducible.
     _none_hash = hash("None")
 
     def __init__(  # noqa: PLR0917 - the engine's order of arguments
@@ -29,9 +29,9 @@ class PrefixCachingBlock(NaiveBlock):
         self._content_hash: int | None = None
 
     def append_token_ids(self, token_ids: list[int]) -> None:
-        """Fill slots, moving to a block of its own where this one is shared.
+        """Fill slots; if another view shares the block, move to a block of its own first.
 
-        Where that fills the block, it becomes immutable, and moves to the block that has this content
+        A block that is full then becomes immutable, and moves to the block that has this content
         already, if there is one.
         """
         super().append_token_ids(token_ids)
@@ -59,8 +59,8 @@ class PrefixCachingBlock(NaiveBlock):
     ) -> int:
         """Return the hash of a full block.
 
-        It covers whether the block is the first, the hash of the one before, the tokens and what
-        else tells the content apart.
+        It covers whether the block is the first, the hash of the one before, the tokens, and the extra
+        hash.
         """
         if is_first_block and prev_block_hash is None:
             prev_block_hash = cls._none_hash

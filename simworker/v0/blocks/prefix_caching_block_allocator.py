@@ -1,8 +1,8 @@
 """Blocks found by their content, on one device.
 
 Source: `PrefixCachingBlockAllocator` in `vllm/core/block/prefix_caching_block.py` of 0.9.2. Unlike v1,
-v0 never keeps equal content twice: a block that fills up with content which is there already is dropped
-in favour of that.
+v0 never keeps equal content twice: a block that fills up with content that another block has already is
+dropped in favour of that block.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +18,12 @@ from simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
 
 
 class PrefixCachingBlockAllocator(BlockAllocator):
-    """Ids of blocks, and which of them have which content.
+    """Ids of blocks, and the content of each.
 
     An id is in one of three states: *free* without content, in the naive allocator underneath; *in
-    use*; or *cached*, in the evictor: nobody uses it, but its content can still be found. Free ids are
-    handed out first, then the evictor gives up its least recently used. `create_evictor` makes the
-    evictor, anew at each reset.
+    use*; or *cached*, in the evictor: no sequence uses it, but its content can still be found. Free ids
+    are handed out first, then the evictor's least recently used. `create_evictor` makes a new evictor at
+    each reset.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self._cached_blocks: dict[int, BlockId] = {}
         """Content hash to block, in use or in the evictor."""
         self._touched_blocks: set[BlockId] = set()
-        """Blocks filled in the step that is being scheduled, even if they were given up since."""
+        """Blocks filled in the step that is being scheduled, even if they were freed since."""
         self._create_evictor = create_evictor
         self.evictor = create_evictor()
         self.metric_data = CacheMetricData()
@@ -126,7 +126,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             self._block_tracker[block_id].enable(computed=True)
 
     def free(self, block: Block) -> None:
-        """Use a block once less; it has no id afterwards. Content stays findable for now."""
+        """Use a block once less; it has no id afterwards. Its content stays cached."""
         block_id = block.block_id
         assert block_id is not None, "a block without memory cannot be freed"
         if block.content_hash is None:
@@ -151,11 +151,11 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return fork_chain(last_block, self._refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:
-        """Blocks that could be allocated: without content, or cached and not in use."""
+        """Return the number of blocks that could be allocated: free ones and cached ones."""
         return self._hashless_allocator.get_num_free_blocks() + self.evictor.num_blocks
 
     def get_num_total_blocks(self) -> int:
-        """Blocks there are."""
+        """Return the number of blocks of the device."""
         return self._hashless_allocator.get_num_total_blocks()
 
     def get_physical_block_id(self, absolute_id: BlockId) -> int:
@@ -172,14 +172,14 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._refcounter.get(block_id)
 
     def block_is_computed(self, block_id: BlockId) -> bool:
-        """Whether a block's content can be relied on: what is in the evictor always can."""
+        """Whether a block's content is computed, as it always is in the evictor."""
         tracker = self._block_tracker[block_id]
         return tracker.computed if tracker.active else block_id in self.evictor
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
-        """Let a block just filled be found by its content; return its id.
+        """Cache a block that was just filled; return its id.
 
-        Where the content is there already, that block is used instead and this one given up.
+        If another block has the content already, that one is used instead and this one freed.
         """
         assert block.content_hash is not None
         assert block.block_id is not None
@@ -189,12 +189,12 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             self._use_cached(cached)
             return cached
         self._cached_blocks[block.content_hash] = block.block_id
-        # Others of the same batch share it from now on, but it is computed only by this step.
+        # Other sequences of the batch share it from now on, but only this step computes it.
         self._touched_blocks.add(block.block_id)
         return block.block_id
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append in, and note the copy where that is a new one."""
+        """Return the id to append to; if it is a new one, a copy becomes due."""
         return self._cow_tracker.cow_block_if_not_appendable(
             block, self._allocate_block_id, self._free_hashless
         )
@@ -204,7 +204,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._cow_tracker.clear_cows()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Note when blocks were last read. Raises ValueError for one without content or use."""
+        """Set when blocks were last read. Raises ValueError for a block neither in use nor cached."""
         for block_id in block_ids:
             if self._block_tracker[block_id].active:
                 self._block_tracker[block_id].last_accessed = now
@@ -217,10 +217,10 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self,
         block_ids: Sequence[BlockId],  # noqa: ARG002 - the interface's; 0.9.2 passes none
     ) -> None:
-        """Say that everything filled so far is computed.
+        """Count every block filled so far as computed.
 
-        0.9.2 says so of a prompt's every block at the end of the step that allocates it, even where
-        chunked prefill computes the later ones in later steps; so does this.
+        As in 0.9.2, these are all blocks of a prompt at the end of the step that allocates them, even if
+        chunked prefill computes the later ones in later steps.
         """
         for block_id in self._touched_blocks:
             self._block_tracker[block_id].computed = True
@@ -229,7 +229,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
     def get_common_computed_block_ids(
         self, computed_seq_block_ids: list[list[BlockId]]
     ) -> list[BlockId]:
-        """Return the ids that all sequences begin with; those without any do not count."""
+        """Return the leading ids that all sequences share; sequences without ids do not count."""
         if len(computed_seq_block_ids) == 1:
             return computed_seq_block_ids[0]
         common: list[BlockId] = []
@@ -242,9 +242,9 @@ class PrefixCachingBlockAllocator(BlockAllocator):
     def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
         """Return the leading hashes whose content is cached and computed.
 
-        Stops at the first that is not. 0.9.2 finds that one by bisection, which takes for granted
-        that what is cached is so with all its ancestors; after a swap, an ancestor can be evicted
-        first, and bisection would then count blocks behind the hole.
+        Stops at the first that is not. 0.9.2 finds that one by bisection, which assumes that all
+        ancestors of a cached block are cached; after a swap, an ancestor can be evicted first, and
+        bisection would then count blocks after the missing one.
         """
         for at, block_hash in enumerate(block_hashes):
             block_id = self._cached_blocks.get(block_hash)
@@ -253,9 +253,9 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return block_hashes
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
-        """Free blocks that swapping in the full ones among `blocks` takes.
+        """Return the number of free blocks needed to swap in the full blocks among `blocks`.
 
-        Content that is cached and in use costs nothing; cached in the evictor, it is taken from there.
+        Content of a block in use needs none; content in the evictor needs the block there.
         """
         return sum(
             block.is_full
@@ -267,7 +267,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         )
 
     def swap_out(self, blocks: list[Block]) -> None:
-        """Give up the blocks' ids; they keep their tokens, and their content is kept for now."""
+        """Give up the blocks' ids; they keep their tokens, and their content stays cached."""
         for block in blocks:
             self.free(block)
 
@@ -282,7 +282,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             block.block_id = allocated.block_id
 
     def get_prefix_cache_hit_rate(self) -> float:
-        """Share of full blocks looked up that were there, 0 to 1."""
+        """Share of looked-up full blocks that were found, 0 to 1."""
         return self.metric_data.get_hit_rate()
 
     def reset_prefix_cache(self) -> bool:
@@ -298,20 +298,20 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return True
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where counts, free blocks, evictor and cache disagree."""
+        """Raise BrokenInvariantError if counts, free blocks, evictor and cache contradict each other."""
         free = self._hashless_allocator._free_block_indices  # noqa: SLF001 - a part of this one
         unused = self._refcounter.unused()
         cached = {block_id for block_id in unused if block_id in self.evictor}
         if len(set(free)) != len(free) or set(free) & cached:
             raise BrokenInvariantError("an id is free twice")
         if set(free) | cached != unused or self.evictor.num_blocks != len(cached):
-            raise BrokenInvariantError("free, cached and used are not all")
+            raise BrokenInvariantError("free, cached and used ids are not all ids")
         for block_id, tracker in self._block_tracker.items():
             if tracker.active == (block_id in unused):
-                raise BrokenInvariantError(f"block {block_id} is tracked wrongly")
+                raise BrokenInvariantError(f"the tracker of block {block_id} contradicts its count")
         found = set(self._cached_blocks.values())
         if len(found) != len(self._cached_blocks):
             raise BrokenInvariantError("a block has two contents")
         if not cached <= found or found & set(free):
-            raise BrokenInvariantError("the blocks with content are not those found by it")
+            raise BrokenInvariantError("the blocks with content are not those in the cache")
         self.evictor.check()

@@ -1,1 +1,1 @@
-"""Arrays that v0's blocks lie in, and the copies between them; no allocation of blocks."""
+"""Arrays that hold v0's blocks, and the copies between them; no allocation of blocks."""

@@ -1,9 +1,8 @@
-"""What holds the bytes of a KV cache.
+"""The contract of an array library that holds the bytes of a KV cache.
 
 A layer's cache is one array of shape `(entries, blocks, block_size, num_kv_heads, head_size)`, with 2
-entries, keys and values, or 1 where they are one latent vector (MLA). Whole blocks are copied whatever
-they hold; what simulations write and read are elements from 0 to 255, which every type here holds
-exactly.
+entries, keys and values, or 1 if they are one latent vector (MLA). Whole blocks are copied, whatever
+their content; simulations write and read elements from 0 to 255, which every type here holds exactly.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ class ArrayBackend(Protocol[ArrayT]):
     def copy_blocks(
         self, source: ArrayT, destination: ArrayT, pairs: Iterable[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, each `(from, to)`, one after another. The arrays may be one."""
+        """Copy whole blocks, each `(from, to)`, one after another. Both arrays may be the same."""
 
     def write(
         self, array: ArrayT, block_ids: Sequence[int], slots: Sequence[int], content: bytes

@@ -1,8 +1,8 @@
-"""What blocks hold: a stand-in for keys and values that depends on all tokens so far, as they do.
+"""The content of blocks: hashes that, like keys and values, depend on all tokens so far.
 
-A token's content in a layer is a hash of the token, the layer and the content of the token before it
-*as it lies in the cache*: as attention does, computing reads the cache. So a block that was lost, shared
-wrongly, or overwritten spoils all that is computed from it, and reading a sequence back tells.
+A token's content in a layer is a hash of the token, the layer and the content of the token before it *as
+it lies in the cache*, since attention reads the cache too. So a block that was lost, shared wrongly or
+overwritten spoils everything computed from it, and reading the sequence back shows it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from simworker.v0.memory.cache_engine import CacheEngine
 
 
 def first_content(layer: int, extra_hash: int | None) -> bytes:
-    """Return what stands before a sequence's first token: an adapter changes all content."""
+    """Return the content before a sequence's first token; it differs by adapter, so all content does."""
     return repr((layer, extra_hash)).encode()
 
 
@@ -27,7 +27,7 @@ def next_content(before: bytes, token_id: int, size: int) -> bytes:
 
 
 class BlockContent(Generic[ArrayT]):
-    """Writes what a model would compute into a cache, and reads it back."""
+    """Writes the content that stands for a model's output into a cache, and reads it back."""
 
     def __init__(self, cache_engine: CacheEngine[ArrayT]) -> None:
         self._engine = cache_engine
@@ -43,7 +43,7 @@ class BlockContent(Generic[ArrayT]):
     ) -> None:
         """Compute the tokens at consecutive positions `computed` of one sequence, on the GPU.
 
-        `block_ids` is the sequence's block table. The content of the token before is read from there.
+        `block_ids` is the sequence's block table, from which the content of the token before is read.
         """
         positions = list(computed)
         if not positions:
@@ -78,10 +78,10 @@ class BlockContent(Generic[ArrayT]):
         token_ids: Sequence[int],
         extra_hash: int | None = None,
     ) -> Iterator[tuple[int, int]]:
-        """Yield (layer, position) of what does not hold the content it must.
+        """Yield the (layer, position) of each token with wrong content.
 
-        `block_ids` are positions within the device, of the blocks that hold `token_ids`; None stands
-        for blocks that a sliding window has dropped, which may hold anything.
+        `block_ids` are positions within the device of the blocks that hold `token_ids`; None stands for
+        blocks that a sliding window has dropped, whose content does not matter.
         """
         engine = self._engine
         caches = engine.gpu_cache if device is Device.GPU else engine.cpu_cache

@@ -1,4 +1,4 @@
-"""The memory that blocks lie in, and the copies between them.
+"""The memory that holds blocks, and the copies between them.
 
 Source: `vllm/worker/cache_engine.py` of 0.9.2.
 """
@@ -13,16 +13,16 @@ from simworker.v0.memory.array_backend import DTYPE_BYTES, ArrayBackend, ArrayT
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a model keeps of each token: keys and values of every head of every attention layer."""
+    """The size of a token's cache: keys and values of every head of every attention layer."""
 
     num_layers: int
-    """Attention layers; of this worker, where a pipeline divides them."""
+    """Attention layers; with pipeline parallelism, those of this worker."""
     block_size: int
-    """Tokens."""
+    """Tokens a block."""
     num_kv_heads: int
-    """Heads; of this worker, where tensor parallelism divides them."""
+    """Heads; with tensor parallelism, those of this worker."""
     head_size: int
-    """Elements."""
+    """Elements a head."""
     dtype: str = "float16"
     """A key of `DTYPE_BYTES`."""
     use_mla: bool = False
@@ -47,12 +47,12 @@ class CacheShape:
 
 
 class CacheEngine(Generic[ArrayT]):
-    """A cache a layer on the GPU and on the CPU.
+    """A cache for each layer on the GPU, and one on the CPU.
 
-    `gpu_cache` and `cpu_cache` are lists, by layer, of the backend's arrays; see `array_backend.py` for
+    `gpu_cache` and `cpu_cache` are lists, by layer, of the backend's arrays; `array_backend.py` has
     their shape. A pair of blocks is `(source, destination)`, each a position within its device, as the
-    block manager's `swap_in`, `swap_out` and `append_slots` return them. Pairs are copied in order, so
-    a block that is the destination of one may be the source of a later one.
+    block manager's `swap_in`, `swap_out` and `append_slots` return them. Pairs are copied in order, so a
+    block that is the destination of one may be the source of a later one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A KV cache in NumPy's arrays: the simple reference, where there is no PyTorch."""
+"""A KV cache in NumPy's arrays: the reference, which needs no PyTorch."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from simworker.v0.device import Device
 
 Array = npt.NDArray[Any]
 
-# NumPy has no bfloat16: an integer of its size takes its place, for nothing is computed with it.
+# NumPy has no bfloat16: an integer of its size takes its place, since the cache is only copied.
 _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "fp8": np.uint8}
 
 
 class NumpyBackend:
-    """Both devices are this process's memory, in arrays of their own."""
+    """Both devices are this process's memory, each with arrays of its own."""
 
     def zeros(
         self,
@@ -29,7 +29,7 @@ class NumpyBackend:
     def copy_blocks(
         self, source: Array, destination: Array, pairs: Iterable[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, each `(from, to)`, one after another. The arrays may be one."""
+        """Copy whole blocks, each `(from, to)`, one after another. Both arrays may be the same."""
         for from_block, to_block in pairs:
             destination[:, to_block] = source[:, from_block]
 

@@ -1,4 +1,4 @@
-"""A KV cache in PyTorch's tensors: on a GPU where there is one, and in pinned memory beside it.
+"""A KV cache in PyTorch's tensors: on a GPU, if there is one, and in pinned memory beside it.
 
 The only module that imports PyTorch, which is optional: `pip install warmpath[tensors]`.
 """
@@ -18,7 +18,7 @@ _DTYPES = {
 
 
 class TorchBackend:
-    """The GPU is PyTorch's current CUDA device; without one, this process's memory plays it."""
+    """The GPU is PyTorch's current CUDA device; without one, this process's memory takes its place."""
 
     def __init__(self) -> None:
         self.gpu = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,7 +26,7 @@ class TorchBackend:
     def zeros(self, shape: tuple[int, ...], dtype: str, device: Device) -> torch.Tensor:
         """Return a tensor of zeros; `dtype` is a key of `DTYPE_BYTES`.
 
-        The CPU's is pinned beside a CUDA device, so that its copies need no staging.
+        With a CUDA device, the CPU's tensor is pinned, so that copies need no staging.
         """
         if device is Device.GPU:
             return torch.zeros(shape, dtype=_DTYPES[dtype], device=self.gpu)
@@ -35,7 +35,7 @@ class TorchBackend:
     def copy_blocks(
         self, source: torch.Tensor, destination: torch.Tensor, pairs: Iterable[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, each `(from, to)`, one after another. The tensors may be one."""
+        """Copy whole blocks, each `(from, to)`, one after another. Both tensors may be the same."""
         for from_block, to_block in pairs:
             destination[:, to_block].copy_(source[:, from_block])
 

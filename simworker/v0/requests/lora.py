@@ -1,4 +1,4 @@
-"""LoRA adapters: one request's, and how many a batch may have.
+"""LoRA adapters: that of a request, and the limit of a batch.
 
 Source: `vllm/lora/request.py` and `LoRAConfig` in `vllm/config.py` of 0.9.2.
 """
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoRARequest:
-    """The adapter a request wants. The number tells adapters apart, and counts from 1."""
+    """The adapter of a request. The number, from 1 on, identifies it."""
 
     lora_name: str
     lora_int_id: int
     lora_path: str = ""
     long_lora_max_len: int | None = None
-    """Tokens that a prompt may have with this adapter, where it lengthens the model's limit."""
+    """Most tokens of a prompt with this adapter, if it lengthens the model's limit."""
 
     def __post_init__(self) -> None:
         if self.lora_int_id < 1:
@@ -23,7 +23,7 @@ class LoRARequest:
 
 @dataclass(frozen=True, slots=True)
 class LoRAConfig:
-    """How many adapters one batch may use."""
+    """The number of adapters that one batch may use."""
 
     max_lora_rank: int = 16
     max_loras: int = 1

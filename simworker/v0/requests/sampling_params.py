@@ -1,4 +1,4 @@
-"""How a request wants its tokens sampled, as far as memory is concerned.
+"""Sampling parameters that matter to memory.
 
 Source: `vllm/sampling_params.py` of 0.9.2.
 """
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Limits of what is generated."""
+    """The number of sequences, and their limits."""
 
     n: int = 1
     """Sequences to generate for the prompt."""
     best_of: int | None = None
     """Sequences to generate, of which the best n are returned; None for n."""
     max_tokens: int | None = 16
-    """Tokens to generate a sequence; None for as many as the model's length allows."""
+    """Tokens to generate for a sequence; None for as many as the model's length allows."""
     min_tokens: int = 0
 
     def __post_init__(self) -> None:

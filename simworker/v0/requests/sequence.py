@@ -1,9 +1,8 @@
-"""A sequence of tokens, and the group of sequences that one request is.
+"""A sequence of tokens, and the group of one request's sequences.
 
-Source: `vllm/sequence.py` of 0.9.2. A sequence knows its tokens, how many of them have been computed,
-and where it is kept (its status); which blocks hold it is the block manager's knowledge. Texts,
-embeddings, media and metrics of time, which 0.9.2 keeps here too, do not touch memory and are left
-out.
+Source: `vllm/sequence.py` of 0.9.2. A sequence knows its tokens, the number of computed ones, and its
+status; the block manager knows its blocks. Texts, embeddings, media and times, which 0.9.2 keeps here
+too, do not touch memory and are left out.
 """
 
 import enum
@@ -18,7 +17,7 @@ from simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 
 
 class SequenceStatus(enum.IntEnum):
-    """Which queue a sequence is in, or why it has ended."""
+    """The queue of a sequence, or the reason for its end."""
 
     WAITING = 0
     RUNNING = 1
@@ -27,17 +26,17 @@ class SequenceStatus(enum.IntEnum):
     FINISHED_LENGTH_CAPPED = 4
     FINISHED_ABORTED = 5
     FINISHED_IGNORED = 6
-    """Never run: it can fit neither the limits nor the memory."""
+    """It never ran, since it exceeds the limits or the memory."""
 
     @staticmethod
     def is_finished(status: "SequenceStatus") -> bool:
-        """Whether nothing will be computed for a sequence of this status any more."""
+        """Whether a sequence of this status has ended."""
         return status > SequenceStatus.SWAPPED
 
 
 @dataclass
 class Logprob:
-    """How likely a sampled token was."""
+    """The probability of a sampled token."""
 
     logprob: float
 
@@ -84,10 +83,10 @@ class Sequence:
         return self.lora_request.lora_int_id if self.lora_request else 0
 
     def extra_hash(self) -> int | None:
-        """Return what blocks' hashes take in besides tokens; None where there is nothing.
+        """Return the hash that blocks' hashes cover besides tokens; None without adapter and salt.
 
-        0.9.2 has adapters here and no salt: a salt is later vLLM's way to keep tenants' caches apart,
-        and has the same effect here.
+        0.9.2 has adapters and no salts, with which later versions keep tenants' caches apart; a salt has
+        the same effect here.
         """
         if self.cache_salt:
             digest = hashlib.blake2b(self.cache_salt.encode(), digest_size=8).digest()
@@ -95,7 +94,7 @@ class Sequence:
         return hash((0, self.lora_int_id)) if self.lora_int_id else None
 
     def append_token_id(self, token_id: int, logprobs: Mapping[int, Logprob]) -> None:
-        """Append a sampled token; `logprobs` has to hold its own."""
+        """Append a sampled token; `logprobs` must have an entry for it."""
         assert token_id in logprobs
         self.data.append_token_id(token_id, logprobs[token_id].logprob)
 
@@ -130,7 +129,7 @@ class Sequence:
         return self.data.get_output_len()
 
     def get_token_ids(self) -> list[int]:
-        """Return prompt and output; the list itself, not a copy: read only."""
+        """Return prompt and output: the list itself, which callers must not change."""
         return self.data.get_token_ids()
 
     def get_prompt_token_ids(self) -> tuple[int, ...]:
@@ -156,7 +155,7 @@ class Sequence:
         return self.data.get_num_uncomputed_tokens()
 
     def is_finished(self) -> bool:
-        """Whether the sequence has ended, whatever the reason."""
+        """Whether the sequence has ended, for any reason."""
         return SequenceStatus.is_finished(self.status)
 
     def is_prefill(self) -> bool:
@@ -201,7 +200,7 @@ class SequenceGroup:
         return self.lora_request.lora_int_id if self.lora_request else 0
 
     def add(self, seq: Sequence) -> None:
-        """Take in another continuation of the prompt, forked from one here."""
+        """Add another continuation of the prompt, forked from one of this group."""
         self.seqs.append(seq)
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
@@ -243,7 +242,7 @@ class SequenceGroup:
         return self.encoder_seq is not None
 
     def get_encoder_seq(self) -> Sequence | None:
-        """Return the encoder's sequence, where there is one."""
+        """Return the encoder's sequence, if there is one."""
         return self.encoder_seq
 
     def is_finished(self) -> bool:
@@ -252,9 +251,9 @@ class SequenceGroup:
 
     @property
     def first_unfinished_seq(self) -> Sequence:
-        """The first sequence that has not ended: what is true of its stage is true of the others'.
+        """The first sequence that has not ended; the others are in the same stage.
 
-        0.9.2 takes the first, ended or not; it fails where that has ended and another is recomputed.
+        0.9.2 takes the first, ended or not, and fails if that has ended and another is recomputed.
         """
         return next((seq for seq in self.seqs if not seq.is_finished()), self.first_seq)
 

@@ -1,4 +1,4 @@
-"""A sequence's tokens, and how far they are computed.
+"""A sequence's tokens, and the number of computed ones.
 
 Source: `SequenceData` in `vllm/sequence.py` of 0.9.2.
 """
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 
 
 class SequenceStage(enum.Enum):
-    """Whether known tokens are still to be computed, or one new token a step."""
+    """PREFILL while known tokens are still to be computed, then DECODE, one new token a step."""
 
     PREFILL = enum.auto()
     DECODE = enum.auto()
 
 
 class SequenceData:
-    """A sequence's tokens, and how many of them the model has computed.
+    """A sequence's tokens, and the number of those that the model has computed.
 
-    After a preemption by recompute, the output generated so far counts among the tokens of the new
-    prefill: computed tokens start from 0, the tokens stay.
+    After a preemption by recompute, computed tokens start from 0 and the tokens stay: the output so far
+    belongs to the new prefill.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class SequenceData:
     def from_seqs(
         prompt_token_ids: Sequence[int], output_token_ids: Sequence[int] | None = None
     ) -> "SequenceData":
-        """Return data of a prompt and what was generated after it."""
+        """Return the data of a prompt and of the tokens generated after it."""
         return SequenceData(prompt_token_ids, output_token_ids or ())
 
     def copy(self) -> "SequenceData":
-        """Return data that goes its own way from here."""
+        """Return an independent copy."""
         twin = SequenceData(self.prompt_token_ids, self.output_token_ids)
         twin.cumulative_logprob = self.cumulative_logprob
         twin._num_computed_tokens = self._num_computed_tokens
@@ -52,7 +52,7 @@ class SequenceData:
 
     @property
     def stage(self) -> SequenceStage:
-        """DECODE from when every known token was computed, until a recompute."""
+        """DECODE once every known token is computed, until a recompute."""
         return self._stage
 
     def append_token_id(self, token_id: int, logprob: float) -> None:
@@ -73,7 +73,7 @@ class SequenceData:
         return len(self._all_token_ids) - len(self.prompt_token_ids)
 
     def get_token_ids(self) -> list[int]:
-        """Return prompt and output; the list itself, not a copy: read only."""
+        """Return prompt and output: the list itself, which callers must not change."""
         return self._all_token_ids
 
     def get_prompt_token_ids(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class SequenceData:
     def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
         """Count tokens as computed; with the last known one the prefill is over.
 
-        Raises AssertionError where that were more tokens than there are.
+        Raises AssertionError if that are more tokens than there are.
         """
         self._num_computed_tokens += num_new_computed_tokens
         assert self._num_computed_tokens <= self.get_len(), (
@@ -109,6 +109,6 @@ class SequenceData:
         return self.get_len() - self._num_computed_tokens
 
     def reset_state_for_recompute(self) -> None:
-        """Start from the first token again: the blocks are lost, the tokens are not."""
+        """Start from the first token again: the blocks are lost, the tokens stay."""
         self._num_computed_tokens = 0
         self._stage = SequenceStage.PREFILL

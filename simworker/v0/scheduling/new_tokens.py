@@ -1,4 +1,4 @@
-"""How many tokens of a group the next step computes.
+"""The number of a group's tokens that the next step computes.
 
 Source: `Scheduler._get_num_new_uncached_and_cached_tokens` and
 `Scheduler._chunk_new_tokens_to_schedule` in `vllm/core/scheduler.py` of 0.9.2.
@@ -12,7 +12,7 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class NewTokens:
-    """Counts what a group has to compute, takes off what the prefix cache holds, and cuts chunks."""
+    """Counts a group's tokens to compute, subtracts cached ones, and cuts chunks."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class NewTokens:
     ) -> tuple[int, int]:
         """Return (tokens to compute, tokens found cached) of a group's sequences of one status.
 
-        The former is 0 where the budget has no room for a single token. A prompt that is cached
-        whole computes its last token again, for its logits.
+        The first is 0 if the budget has no room for a single token. A prompt that is wholly cached
+        computes its last token again, for the logits.
         """
         seqs = seq_group.get_seqs(status=status)
         uncached = cached = 0
@@ -47,12 +47,12 @@ class NewTokens:
         if uncached == 0 and cached > 0:
             uncached, cached = 1, cached - 1
         if enable_chunking and len(seqs) == 1:
-            # Several sequences decode: there is nothing to cut.
+            # Several sequences decode, one token each: they cannot be cut.
             uncached = self._cut(seq_group, uncached, budget, partial_prefill_metadata)
         return uncached, cached
 
     def prompt_limit(self, seq_group: SequenceGroup) -> int:
-        """Tokens that a prompt may have at most."""
+        """Return the most tokens that a prompt may have."""
         config = self._scheduler_config
         limit = config.max_model_len
         if not config.chunked_prefill_enabled or config.is_multi_step:
@@ -70,7 +70,7 @@ class NewTokens:
         new = seq.get_len() - computed
         if not self._cache_config.enable_prefix_caching:
             return new, 0
-        # Of a prefill that is under way this is what its first chunk found, less than is computed.
+        # For a prefill under way these are the tokens that its first chunk found, fewer than computed.
         found = max(0, self._block_manager.get_num_cached_tokens(seq) - computed)
         return new - found, found
 
@@ -84,13 +84,13 @@ class NewTokens:
         config = self._scheduler_config
         remaining = budget.remaining_token_budget()
         if config.is_multi_step:
-            # A prompt is computed in one piece or later; one over the limit goes on to be ignored.
+            # Without chunks a prompt is computed whole or later; one over the limit is ignored later.
             return new if new <= remaining or new > self.prompt_limit(seq_group) else 0
         slot = remaining
         if prefills is not None:
             slot = config.max_num_batched_tokens // max(prefills.schedulable_prefills, 1)
         if self._cache_config.enable_prefix_caching:
-            # A chunk that is not the last ends with a full block, which others can find.
+            # A chunk that is not the last ends with a full block, which other requests can find.
             block_size = self._cache_config.block_size
             remaining = min(remaining, slot) // block_size * block_size
         return min(new, remaining, slot)

@@ -1,4 +1,4 @@
-"""How many prompts one step may compute in part, and how many of them may be long.
+"""The number of prompts that one step may compute in part, and of long ones among them.
 
 Source: `PartialPrefillMetadata` in `vllm/core/scheduler.py` of 0.9.2.
 """
@@ -17,7 +17,7 @@ class PartialPrefillMetadata:
     schedulable_prefills: int
     """Prefills that share the step's tokens evenly."""
     long_prefills: int
-    """Long ones that run."""
+    """Long prefills that run."""
     scheduler_config: SchedulerConfig
 
     @classmethod
@@ -27,10 +27,10 @@ class PartialPrefillMetadata:
         waiting: Iterable[SequenceGroup],
         scheduler_config: SchedulerConfig,
     ) -> "PartialPrefillMetadata":
-        """Count the prefills that run, and those waiting ones that may join them.
+        """Count the running prefills, and the waiting ones that may join them.
 
-        Waiting long ones count only where they fit the limit; they are no `long_prefills` until they
-        are scheduled.
+        Waiting long prefills count only within the limit; they are not `long_prefills` until they are
+        scheduled.
         """
         limit = scheduler_config.max_num_partial_prefills
         metadata = cls(0, 0, scheduler_config)
@@ -52,12 +52,12 @@ class PartialPrefillMetadata:
         return metadata
 
     def is_long(self, seq_group: SequenceGroup) -> bool:
-        """Whether what a group still has to compute is long."""
+        """Whether a group still has many tokens to compute."""
         threshold = self.scheduler_config.long_prefill_token_threshold
         return seq_group.first_unfinished_seq.get_num_new_tokens() > threshold
 
     def can_schedule(self, seq_group: SequenceGroup) -> bool:
-        """Whether a waiting group may start: a long one not beside too many other long ones."""
+        """Whether a waiting group may start: a long one may not beside too many other long ones."""
         config = self.scheduler_config
         return (
             config.max_num_partial_prefills == 1

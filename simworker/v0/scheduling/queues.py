@@ -2,9 +2,9 @@
 
 Source: `Scheduler` in `vllm/core/scheduler.py` of 0.9.2.
 
-First come first served is the order of arrival, except that who is preempted by recompute goes to
-the front. By priority, the queues are sorted before each use: a lower number first, then who arrived
-first.
+With the policy `fcfs` a queue is in order of arrival, except that a group preempted by recompute goes to
+the front. With `priority` the queues are sorted before each use: a lower number first, then the earlier
+arrival.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 
 
 def get_priority(seq_group: SequenceGroup) -> tuple[int, float]:
-    """Return what groups are ordered by under the priority policy; the lowest comes first."""
+    """Return a group's rank under the priority policy; the lowest comes first."""
     return seq_group.priority, seq_group.arrival_time
 
 
@@ -25,15 +25,15 @@ def by_priority(groups: Iterable[SequenceGroup]) -> deque[SequenceGroup]:
 
 
 class SequenceGroupQueues:
-    """Every unfinished group, in one of three queues by where its blocks are."""
+    """Every unfinished group, in one of three queues according to the place of its blocks."""
 
     def __init__(self) -> None:
         self.waiting: deque[SequenceGroup] = deque()
-        """No blocks: new, or preempted by recompute."""
+        """Groups without blocks: new, or preempted by recompute."""
         self.running: deque[SequenceGroup] = deque()
-        """Blocks on the GPU."""
+        """Groups with blocks on the GPU."""
         self.swapped: deque[SequenceGroup] = deque()
-        """Blocks on the CPU."""
+        """Groups with blocks on the CPU."""
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Let a new group wait."""
@@ -64,7 +64,7 @@ class SequenceGroupQueues:
         return taken
 
     def groups(self) -> Iterator[SequenceGroup]:
-        """Iterate over the groups of all queues."""
+        """Yield the groups of all queues."""
         yield from self.waiting
         yield from self.running
         yield from self.swapped

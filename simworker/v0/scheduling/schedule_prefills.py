@@ -1,4 +1,4 @@
-"""Scheduling the waiting queue: which prompts begin.
+"""Scheduling the waiting queue: the choice of the prompts that begin.
 
 Source: `Scheduler._schedule_prefills` in `vllm/core/scheduler.py` of 0.9.2.
 """
@@ -17,11 +17,11 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class _Verdict(enum.Enum):
-    """What becomes of the first waiting group."""
+    """The decision on the first waiting group."""
 
     TAKE = enum.auto()
     SKIP = enum.auto()
-    """It waits on, at its place; those behind it may go."""
+    """It waits on in its place; those behind it may start."""
     STOP = enum.auto()
     """It waits on, and so do those behind it."""
     IGNORE = enum.auto()
@@ -53,7 +53,7 @@ class PrefillScheduling(SchedulerState):
         while self._passed_delay(self._clock()) and self.waiting:
             group = self.waiting[0]
             waiting_seqs = group.get_seqs(status=SequenceStatus.WAITING)
-            assert len(waiting_seqs) == 1, "a waiting group has one prompt to compute"
+            assert len(waiting_seqs) == 1, "a waiting group has a single prompt to compute"
             if partial_prefill_metadata and not partial_prefill_metadata.can_schedule(group):
                 skipped.append(self.waiting.popleft())
                 continue
@@ -111,7 +111,7 @@ class PrefillScheduling(SchedulerState):
             return _Verdict.IGNORE
         if self._lacks_lora_room(group, curr_loras):
             return _Verdict.SKIP
-        # The step's limit holds, whatever budget is handed in.
+        # The step's limit holds even if the caller's budget is larger.
         if budget.num_batched_tokens >= self.scheduler_config.max_num_batched_tokens:
             return _Verdict.STOP
         if uncached == 0 or not budget.can_schedule(
@@ -125,7 +125,7 @@ class PrefillScheduling(SchedulerState):
         if self.scheduler_config.is_multi_step and enable_chunking:
             blocks_to_copy: BlockPairs = []
             self._append_slots(group, blocks_to_copy, enable_chunking=enable_chunking)
-            assert not blocks_to_copy, "blocks just allocated are nobody else's"
+            assert not blocks_to_copy, "no other sequence shares blocks just allocated"
 
     def _passed_delay(self, now: float) -> bool:
         if self.prev_prompt:

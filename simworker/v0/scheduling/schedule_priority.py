@@ -1,4 +1,4 @@
-"""Making room for a waiting group that comes before running ones.
+"""Preempting running groups for a waiting group that comes before them.
 
 Source: `Scheduler._schedule_priority_preemption` in `vllm/core/scheduler.py` of 0.9.2.
 """
@@ -11,14 +11,14 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class PriorityPreemption(SchedulerState):
-    """The priority policy, beside the default one."""
+    """Preemption by priority; the default policy calls it."""
 
     def _schedule_priority_preemption(self, budget: SchedulingBudget) -> int:
         """Sort waiting and running groups, and preempt the last running ones for the first waiting.
 
-        Only groups that come after it give way, and only as many as it needs; it is started in a later
-        step. Returns how many gave way. A group of several sequences could only be swapped, and 0.9.2
-        loses what it swaps here: it is left running.
+        Only groups that come after it are preempted, and only as many as it needs; it starts in a later
+        step. Returns the number of preempted groups. A group of several sequences goes on running: it
+        could only be swapped, and 0.9.2 loses the blocks that it swaps here.
         """
         self.running = by_priority(self.running)
         preempted = 0

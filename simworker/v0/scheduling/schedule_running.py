@@ -1,4 +1,4 @@
-"""Scheduling the running queue: who goes on, and who gives way.
+"""Scheduling the running queue: the choice of the groups that go on, and of those preempted.
 
 Source: `Scheduler._schedule_running` in `vllm/core/scheduler.py` of 0.9.2.
 """
@@ -14,7 +14,7 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class RunningScheduling(SchedulerState):
-    """Decodes, and with chunks the prefills that are under way."""
+    """Schedules decodes, and with chunked prefill the prefills under way."""
 
     def _schedule_running(
         self,
@@ -25,9 +25,9 @@ class RunningScheduling(SchedulerState):
     ) -> SchedulerRunningOutputs:
         """Give each running group, in order, the slots for its new tokens.
 
-        Where blocks are wanting, the group at the queue's end gives way, at last the one itself. Groups
-        that are scheduled or preempted leave the queue; others, for which the budget has no token left,
-        stay in it.
+        If there are too few blocks, the groups at the queue's end are preempted, at last the group
+        itself. Groups that are scheduled or preempted leave the queue; those for which the budget has no
+        token left stay in it.
         """
         outputs = SchedulerRunningOutputs(
             num_lookahead_slots=self._get_num_lookahead_slots(
@@ -36,7 +36,7 @@ class RunningScheduling(SchedulerState):
         )
         while self.running:
             group = self.running[0]
-            # What is cached was counted when the prefill began.
+            # Cached tokens were counted when the prefill began.
             uncached, _ = self._new_tokens.count(
                 group,
                 SequenceStatus.RUNNING,
@@ -71,10 +71,10 @@ class RunningScheduling(SchedulerState):
         *,
         enable_chunking: bool,
     ) -> bool:
-        """Preempt groups until this one's new tokens fit; False if it had to go itself.
+        """Preempt groups until this one's new tokens fit; return False if it was preempted itself.
 
-        What is taken from the budget and the adapters is this group's share, whoever gives way: so it
-        is in 0.9.2, which therefore does not fill a victim's place in the same step.
+        As in 0.9.2, a preemption gives this group's share back to the budget and the adapters, whichever
+        group is preempted; so no group takes a preempted one's place in the same step.
         """
         while not self._can_append_slots(group, enable_chunking=enable_chunking):
             budget.subtract_num_seqs(group.request_id, group.get_max_num_running_seqs())

@@ -1,4 +1,4 @@
-"""Scheduling the swapped queue: who comes back from the CPU.
+"""Scheduling the swapped queue: the choice of the groups that come back from the CPU.
 
 Source: `Scheduler._schedule_swapped` in `vllm/core/scheduler.py` of 0.9.2.
 """
@@ -14,7 +14,7 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class SwappedScheduling(SchedulerState):
-    """Groups whose blocks wait on the CPU."""
+    """Schedules groups whose blocks wait on the CPU."""
 
     def _schedule_swapped(
         self,
@@ -24,8 +24,8 @@ class SwappedScheduling(SchedulerState):
     ) -> SchedulerSwappedInOutputs:
         """Swap groups in, in order, until one does not fit.
 
-        Neither policy chunks here: a prefill swapped out between two chunks comes back once all the
-        rest of it fits into a step, and with more left than a step's tokens never (0.9.2 does so).
+        As in 0.9.2, no prefill is chunked here: one that was swapped out between two chunks comes back
+        when its whole rest fits into a step, and never if the rest is larger than a step.
         """
         outputs = SchedulerSwappedInOutputs(
             num_lookahead_slots=self._get_num_lookahead_slots(

@@ -2,15 +2,15 @@
 
 Source: `Scheduler` in `vllm/core/scheduler.py` of 0.9.2, with its constructor and method names.
 
-- The default policy computes either prompts or decodes in a step: prompts, as long as nothing is
-  swapped; without any, the running groups, and if all of these could go on, swapped ones.
+- The default policy computes either prompts or decodes in a step: prompts as long as no group is
+  swapped; if there are none, the running groups, and if all of these could go on, swapped ones.
 - The chunked policy fills a step with running decodes and prefills, then with swapped groups, then
-  with new prompts, of which the last is cut to what is left.
-- Where blocks are wanting, the last of the running groups gives way. One sequence is recomputed and
-  goes to the front of the waiting queue; several are swapped to the CPU.
+  with new prompts; the last prompt is cut to the tokens that are left.
+- If there are too few blocks, the last of the running groups is preempted. A group of one sequence is
+  recomputed and goes to the front of the waiting queue; one of several is swapped to the CPU.
 
-Left out is 0.9.2's asynchronous output processing, pipeline parallelism, and what only texts,
-embeddings, media and metrics of time need.
+Left out: 0.9.2's asynchronous output processing, pipeline parallelism, and the code for texts,
+embeddings, media and metrics of time.
 """
 
 from collections.abc import Iterable
@@ -33,18 +33,18 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, PriorityPreemption):
-    """Decides step by step which groups are computed, and which blocks are moved before."""
+    """Decides, step by step, which groups to compute, and which blocks to move before that."""
 
     def schedule(self) -> tuple[list[SequenceGroupMetadata], SchedulerOutputs, bool]:
         """Decide the next step, and give its groups their blocks.
 
-        Returns what the worker is told of each group, the decision, and whether its outputs may be
-        processed during the next step: never.
+        Returns the worker's metadata of each group, the decision, and whether its outputs may be
+        processed during the next step, which is never true.
         """
         outputs = self._schedule()
         now = self._clock()
-        metadata = [self._tell(scheduled, now) for scheduled in outputs.scheduled_seq_groups]
-        # The model will have computed them before anybody asks again.
+        metadata = [self._metadata(scheduled, now) for scheduled in outputs.scheduled_seq_groups]
+        # The model will have computed them before the next step is scheduled.
         for scheduled in outputs.scheduled_seq_groups:
             self.block_manager.mark_blocks_as_computed(
                 scheduled.seq_group, scheduled.token_chunk_size
@@ -56,7 +56,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         return metadata, outputs, False
 
     def abort_seq_group(self, request_id: str | Iterable[str]) -> None:
-        """Drop one request, or several, wherever they are; unknown ones are passed over."""
+        """Drop one request, or several, from whichever queue; unknown ones are ignored."""
         request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
         for group in self.take_out(request_ids):
             self._finished_requests_ids.append(group.request_id)
@@ -67,7 +67,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             self._free_cross(group)
 
     def free_finished_seq_groups(self) -> None:
-        """Take back the blocks of all sequences that have ended, and drop groups that are through."""
+        """Take back the blocks of all sequences that have ended, and drop groups that have ended."""
         for group in self.running:
             self._free_finished_seqs(group)
             if group.is_finished():
@@ -141,7 +141,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         )
         budget.check()
         self._put_back(running)
-        # Who decodes in the next step stands before who is still in its prefill.
+        # Groups that decode in the next step stand before those still in their prefill.
         self.running.extend(_groups(swapped_in.decode_seq_groups))
         self.running.extend(_groups(swapped_in.prefill_seq_groups))
         self.running.extend(_groups(running.decode_seq_groups))
@@ -189,7 +189,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             preempted=running.num_preempted,
         )
 
-    def _tell(self, scheduled: ScheduledSequenceGroup, now: float) -> SequenceGroupMetadata:
+    def _metadata(self, scheduled: ScheduledSequenceGroup, now: float) -> SequenceGroupMetadata:
         group = scheduled.seq_group
         seqs = group.get_seqs(status=SequenceStatus.RUNNING)
         for seq in seqs:
@@ -221,7 +221,7 @@ def _groups(scheduled: Iterable[ScheduledSequenceGroup]) -> list[SequenceGroup]:
 
 
 def _finishing_first(prefills: list[ScheduledSequenceGroup]) -> list[ScheduledSequenceGroup]:
-    """Order prefills so that those that will decode in the next step come first."""
+    """Order prefills: those that decode in the next step come first."""
     return sorted(
         prefills,
         key=lambda each: each.seq_group.get_num_uncomputed_tokens() > each.token_chunk_size,

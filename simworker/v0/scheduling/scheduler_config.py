@@ -1,4 +1,4 @@
-"""What the scheduler and its pools are set to.
+"""Settings of the scheduler and its pools.
 
 Source: `SchedulerConfig` and `CacheConfig` in `vllm/config.py` of 0.9.2, with its names, order and
 defaults. Fields that change nothing in scheduling or memory are left out.
@@ -9,7 +9,7 @@ from typing import Literal
 
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 DEFAULT_LONG_PREFILL_SHARE = 0.04
-"""A prompt is long from this share of max_model_len, where partial prefills share a step."""
+"""A prompt of more than this share of max_model_len is long, if a step may have several partial ones."""
 CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
 GIB = 1 << 30
 
@@ -20,24 +20,24 @@ class SchedulerConfig:
 
     runner_type: str = "generate"
     max_num_batched_tokens: int = 0
-    """Tokens that one step computes at most; 0 for 0.9.2's default."""
+    """Most tokens that one step computes; 0 for 0.9.2's default."""
     max_num_seqs: int = 128
-    """Sequences that one step computes at most."""
+    """Most sequences that one step computes."""
     max_model_len: int = 8192
-    """Tokens of prompt and output that a sequence may have."""
+    """Most tokens of a sequence, prompt and output."""
     max_num_partial_prefills: int = 1
-    """Prompts that may be computed in part in one step, where prefills are chunked."""
+    """Most prompts that one step computes in part, with chunked prefill."""
     max_long_partial_prefills: int = 1
-    """Of these, long ones: with fewer, short prompts overtake long ones."""
+    """Most long prompts among these: with fewer, short prompts overtake long ones."""
     long_prefill_token_threshold: int = 0
-    """From more tokens than this a prompt is long; 0 for 4 % of max_model_len, where it matters."""
+    """A prompt of more tokens is long; 0 for 4 % of max_model_len with several partial prefills."""
     num_lookahead_slots: int = 0
     """Slots kept ready for every sequence beyond its known tokens (speculative decoding)."""
     delay_factor: float = 0.0
-    """How long new prompts wait for company, as a multiple of the last prompt step's duration."""
+    """New prompts wait this multiple of the last prompt step's duration for others to join."""
     enable_chunked_prefill: bool = False
     preemption_mode: Literal["swap", "recompute"] | None = None
-    """None: recompute groups of one sequence, swap groups of several."""
+    """With None, groups of one sequence are recomputed, groups of several are swapped."""
     num_scheduler_steps: int = 1
     """Tokens decoded between two schedulings; more than 1 needs num_lookahead_slots one less."""
     policy: Literal["fcfs", "priority"] = "fcfs"
@@ -121,14 +121,14 @@ class CacheConfig:
     """
 
     block_size: int = 16
-    """Tokens of a block."""
+    """Tokens a block."""
     gpu_memory_utilization: float = 0.9
-    """Share of the GPU's memory that the engine takes for all it keeps there."""
+    """Share of the GPU's memory that the engine takes."""
     swap_space: float = 4
-    """GiB of the CPU's memory to swap to."""
+    """GiB of the CPU's memory for swapped blocks."""
     cache_dtype: str = "auto"
     sliding_window: int | None = None
-    """Tokens that attention looks back; None for all."""
+    """Tokens back that attention reads; None for all."""
     enable_prefix_caching: bool | None = None
     num_gpu_blocks: int | None = None
     num_cpu_blocks: int | None = None
@@ -152,7 +152,7 @@ class CacheConfig:
     def size_pools(self, gpu_bytes: int, taken_bytes: int, block_bytes: int) -> None:
         """Set both pools' blocks from memory, as 0.9.2's worker does after its profiling run.
 
-        `gpu_bytes` is the GPU's memory, `taken_bytes` what weights and activations need of it.
+        `gpu_bytes` is the GPU's memory, `taken_bytes` the part for weights and activations.
         """
         left = int(gpu_bytes * self.gpu_memory_utilization) - taken_bytes
         self.num_gpu_blocks = max(left // block_bytes, 0)

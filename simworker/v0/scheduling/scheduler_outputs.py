@@ -1,4 +1,4 @@
-"""What the scheduler decided for one step.
+"""The scheduler's decision for one step.
 
 Source: the output classes in `vllm/core/scheduler.py`, and `SequenceGroupMetadata` in
 `vllm/sequence.py`, of 0.9.2.
@@ -20,12 +20,12 @@ class ScheduledSequenceGroup:
 
     seq_group: SequenceGroup
     token_chunk_size: int
-    """Tokens of each of its sequences: 1 in decoding, in a prefill those found cached too."""
+    """Tokens of each of its sequences: 1 in decoding; in a prefill, cached ones included."""
 
 
 @dataclass(slots=True)
 class SchedulerPrefillOutputs:
-    """What came of the waiting queue: new prompts, and groups that were preempted by recompute."""
+    """The result of the waiting queue: new prompts, and groups that were preempted by recompute."""
 
     seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     ignored_seq_groups: list[SequenceGroup] = field(default_factory=list)
@@ -35,12 +35,12 @@ class SchedulerPrefillOutputs:
 
 @dataclass(slots=True)
 class SchedulerRunningOutputs:
-    """What came of the running queue: decodes, and prefills that were begun in an earlier step."""
+    """The result of the running queue: decodes, and prefills that began in an earlier step."""
 
     decode_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     prefill_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     preempted: list[SequenceGroup] = field(default_factory=list)
-    """Groups to be recomputed, the first preempted first."""
+    """Groups to recompute, in the order of their preemption."""
     swapped_out: list[SequenceGroup] = field(default_factory=list)
     blocks_to_swap_out: BlockPairs = field(default_factory=list)
     blocks_to_copy: BlockPairs = field(default_factory=list)
@@ -48,13 +48,13 @@ class SchedulerRunningOutputs:
 
     @property
     def num_preempted(self) -> int:
-        """Groups that had to give way, either way."""
+        """Groups preempted by recompute or swap."""
         return len(self.preempted) + len(self.swapped_out)
 
 
 @dataclass(slots=True)
 class SchedulerSwappedInOutputs:
-    """What came of the swapped queue."""
+    """The result of the swapped queue."""
 
     decode_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     prefill_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
@@ -62,34 +62,34 @@ class SchedulerSwappedInOutputs:
     blocks_to_copy: BlockPairs = field(default_factory=list)
     num_lookahead_slots: int = 0
     infeasible_seq_groups: list[SequenceGroup] = field(default_factory=list)
-    """Groups that the whole GPU could not hold any more."""
+    """Groups that no longer fit even into an empty GPU."""
 
 
 @dataclass(slots=True)
 class SchedulerOutputs:
-    """The step: what it computes, and which blocks are moved before.
+    """The step: the groups that it computes, and the blocks that are moved before.
 
-    Before the model runs, blocks are swapped out, then copied, then swapped in (see
-    `simworker/server/worker.py`). No step swaps both ways: blocks that one frees, the other could
-    overwrite.
+    Before the model runs, blocks are swapped out, then copied, then swapped in
+    (`simworker/v0/worker.py`). No step swaps both ways: swapping in could overwrite blocks that swapping
+    out frees.
     """
 
     scheduled_seq_groups: list[ScheduledSequenceGroup]
     """Prefills first; with adapters, ordered by them within prefills and decodes."""
     num_prefill_groups: int
     num_batched_tokens: int
-    """Tokens of the step, those found cached among them."""
+    """Tokens of the step, cached ones included."""
     blocks_to_swap_in: BlockPairs
-    """(CPU block, GPU block)."""
+    """Pairs of (CPU block, GPU block)."""
     blocks_to_swap_out: BlockPairs
-    """(GPU block, CPU block)."""
+    """Pairs of (GPU block, CPU block)."""
     blocks_to_copy: BlockPairs
-    """(GPU block, GPU block)."""
+    """Pairs of (GPU block, GPU block)."""
     ignored_seq_groups: list[SequenceGroup]
     num_lookahead_slots: int
     running_queue_size: int
     preempted: int
-    """Groups preempted for want of blocks, by recompute and by swap."""
+    """Groups preempted for lack of blocks, by recompute and by swap."""
 
     def __post_init__(self) -> None:
         assert not (self.blocks_to_swap_in and self.blocks_to_swap_out)
@@ -98,17 +98,17 @@ class SchedulerOutputs:
 
     @property
     def lora_requests(self) -> set[LoRARequest]:
-        """Adapters that the step needs."""
+        """The adapters that the step needs."""
         groups = (scheduled.seq_group for scheduled in self.scheduled_seq_groups)
         return {group.lora_request for group in groups if group.lora_request is not None}
 
     @property
     def num_loras(self) -> int:
-        """How many adapters the step needs."""
+        """The number of adapters that the step needs."""
         return len(self.lora_requests)
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to compute and nothing to move; ignored groups do not count."""
+        """Whether the step computes no group and moves no block; ignored groups do not count."""
         return not (
             self.scheduled_seq_groups
             or self.blocks_to_swap_in
@@ -124,22 +124,22 @@ class SchedulerOutputs:
 
 @dataclass(slots=True)
 class SequenceGroupMetadata:
-    """What the worker is told of one group."""
+    """The scheduler's message to the worker about one group."""
 
     request_id: str
     is_prompt: bool
     seq_data: dict[int, SequenceData]
-    """By sequence id."""
+    """Sequence id -> data."""
     sampling_params: SamplingParams | None
     block_tables: dict[int, list[int]]
-    """Blocks on the GPU, by sequence id."""
+    """Sequence id -> blocks on the GPU."""
     do_sample: bool = True
-    """False for a prefill that is not over with this step."""
+    """False for a prefill that does not end with this step."""
     token_chunk_size: int = 1
     lora_request: LoRARequest | None = None
     computed_block_nums: Items[int] = ()
-    """The first blocks whose content is there already: the model starts after them."""
+    """The leading blocks whose content is computed already: the model starts after them."""
     encoder_seq_data: SequenceData | None = None
-    """What an encoder reads, where the model has one."""
+    """The encoder's input, if the model has an encoder."""
     cross_block_table: list[int] | None = None
-    """Blocks of what the encoder computed."""
+    """Blocks of the encoder's output."""

@@ -1,4 +1,4 @@
-"""What all scheduling works on: the queues, the block manager, and moving a group between them.
+"""The state of scheduling: the queues and the block manager, and moving a group between queues.
 
 Source: `Scheduler` in `vllm/core/scheduler.py` of 0.9.2, whose method names are kept.
 """
@@ -18,16 +18,16 @@ from simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfi
 
 
 class PreemptionMode(enum.Enum):
-    """How a group gives way when blocks are wanting."""
+    """The two ways to preempt a group for lack of blocks."""
 
     SWAP = enum.auto()
     """Its blocks are copied to the CPU, and back later."""
     RECOMPUTE = enum.auto()
-    """Its blocks are freed; it is computed anew from its first token."""
+    """Its blocks are freed, and it is computed anew from its first token."""
 
 
 class SchedulerState(SequenceGroupQueues):
-    """Queues, blocks and counters. `clock` returns seconds, on whatever scale arrival times are."""
+    """Queues, blocks and counters. `clock` returns seconds on the scale of arrival times."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class SchedulerState(SequenceGroupQueues):
         self.cache_config = cache_config
         self.lora_config = lora_config
         self.num_cumulative_preemption = 0
-        """Groups preempted since the start, by priority too."""
+        """Groups preempted since the start, those preempted by priority included."""
         self.prev_time = 0.0
         self.prev_prompt = False
         """Whether the last step computed new prompts."""
         self.last_prompt_latency = 0.0
-        """Seconds from the last such step to the one after it."""
+        """Seconds from the last step with new prompts to the one after it."""
         self.block_manager = BlockManager(
             block_size=cache_config.block_size,
             num_gpu_blocks=cache_config.num_gpu_blocks or 0,
@@ -69,27 +69,27 @@ class SchedulerState(SequenceGroupQueues):
         return self.lora_config is not None
 
     def fork_seq(self, parent_seq: Sequence, child_seq: Sequence) -> None:
-        """Let a child share its parent's blocks, until one of them writes to the last."""
+        """Let a child share its parent's blocks until one of the two writes to the last block."""
         self.block_manager.fork(parent_seq, child_seq)
 
     def free_seq(self, seq: Sequence) -> None:
-        """Take a sequence's blocks back; nothing if it has none."""
+        """Take a sequence's blocks back, if it has any."""
         self.block_manager.free(seq)
 
     def _free_cross(self, seq_group: SequenceGroup) -> None:
-        """Take back the blocks of a group's encoder, where it has one."""
+        """Take back the blocks of a group's encoder, if it has one."""
         if seq_group.is_encoder_decoder():
             self.block_manager.free_cross(seq_group)
 
     def remove_seq_from_computed_blocks_tracker(
         self, seq_group: SequenceGroup, status: SequenceStatus | None
     ) -> None:
-        """Forget what was looked up in the prefix cache for a group that is not scheduled after all."""
+        """Forget the look-up in the prefix cache for a group that is not scheduled after all."""
         for seq in seq_group.get_seqs(status=status):
             self.block_manager.remove_seq_from_computed_blocks_tracker(seq)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError unless queues and blocks agree; to be called between steps."""
+        """Raise BrokenInvariantError if queues and blocks contradict each other between steps."""
         self.check_queues()
         self.block_manager.check()
         tables = self.block_manager.block_tables
@@ -101,7 +101,7 @@ class SchedulerState(SequenceGroupQueues):
         }
         if missing := holding - tables.keys():
             raise BrokenInvariantError(f"no blocks for the sequences {sorted(missing)}")
-        # A sequence that has ended keeps its blocks until its group is looked after.
+        # A sequence that has ended keeps its blocks until `free_finished_seq_groups`.
         ended = {seq.seq_id for group in self.groups() for seq in group.get_finished_seqs()}
         if leaked := tables.keys() - holding - ended:
             raise BrokenInvariantError(f"blocks of the sequences {sorted(leaked)} are leaked")
@@ -117,11 +117,11 @@ class SchedulerState(SequenceGroupQueues):
         slots = self.scheduler_config.num_lookahead_slots
         if not is_prefill:
             return slots
-        # A prompt that is computed whole in the first of several steps decodes in the others.
+        # A prompt that the first of several steps computes whole decodes in the others.
         return slots + 1 if self.scheduler_config.is_multi_step and enable_chunking else 0
 
     def _lacks_lora_room(self, seq_group: SequenceGroup, curr_loras: set[int] | None) -> bool:
-        """Whether a step with these adapters has no place for the group's."""
+        """Whether a step with these adapters has no room for the group's."""
         if self.lora_config is None or curr_loras is None or seq_group.lora_int_id == 0:
             return False
         full = len(curr_loras) >= self.lora_config.max_loras
@@ -148,7 +148,7 @@ class SchedulerState(SequenceGroupQueues):
             blocks_to_copy.extend(self.block_manager.append_slots(seq, slots))
 
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: BlockPairs) -> PreemptionMode:
-        """Take a running group's blocks. Raises RuntimeError where they do not fit on the CPU."""
+        """Take a running group's blocks. Raises RuntimeError if they do not fit on the CPU."""
         self.num_cumulative_preemption += 1
         seq_group.num_preemptions += 1
         mode = self._preemption_mode(seq_group)
@@ -161,7 +161,7 @@ class SchedulerState(SequenceGroupQueues):
     def _preemption_mode(self, seq_group: SequenceGroup) -> PreemptionMode:
         wanted = self.scheduler_config.preemption_mode
         if wanted is None:
-            # A prefill computes one sequence: what several have generated could not be recomputed.
+            # A prefill computes one sequence: the outputs of several could not be recomputed.
             several = seq_group.get_max_num_running_seqs() > 1
             return PreemptionMode.SWAP if several else PreemptionMode.RECOMPUTE
         return PreemptionMode.SWAP if wanted == "swap" else PreemptionMode.RECOMPUTE

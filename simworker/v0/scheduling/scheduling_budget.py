@@ -1,4 +1,4 @@
-"""How much one step may still take in: tokens to compute, and sequences.
+"""The budget of a step: tokens to compute, and sequences.
 
 Source: `SchedulingBudget` in `vllm/core/scheduler.py` of 0.9.2.
 """
@@ -10,10 +10,10 @@ from simworker.engine import BrokenInvariantError
 
 @dataclass(slots=True)
 class SchedulingBudget:
-    """A budget that knows who has spent what: a request is counted once, however often it is added.
+    """A budget that knows each request's share: a request counts once, however often it is added.
 
-    For the default policy counts the running sequences before it schedules them, so that prefills
-    leave room for them, and counts them again when they are scheduled.
+    This is needed because the default policy counts the running sequences before it schedules them, so
+    that prefills leave room for them, and counts them again when it does.
     """
 
     token_budget: int
@@ -24,10 +24,10 @@ class SchedulingBudget:
     """Tokens of this step that are computed."""
     num_curr_seqs: int = 0
     num_cached_tokens: int = 0
-    """Tokens of this step that the prefix cache holds: they cost nothing."""
+    """Tokens of this step found in the prefix cache, which cost nothing."""
 
     def can_schedule(self, *, num_new_tokens: int, num_new_seqs: int) -> bool:
-        """Whether so many more fit. No tokens do where all are cached; no sequences never happens."""
+        """Whether so many more fit. 0 tokens fit, as all may be cached; there is always a sequence."""
         assert num_new_tokens >= 0
         assert num_new_seqs > 0
         return (
@@ -42,7 +42,7 @@ class SchedulingBudget:
     def add_num_batched_tokens(
         self, req_id: str, num_batched_tokens: int, num_cached_tokens: int = 0
     ) -> None:
-        """Count a request's tokens; nothing if they are counted already."""
+        """Count a request's tokens, unless they are counted already."""
         assert num_batched_tokens >= 0
         assert num_cached_tokens >= 0
         if req_id in self._tokens:
@@ -52,27 +52,27 @@ class SchedulingBudget:
         self.num_cached_tokens += num_cached_tokens
 
     def subtract_num_batched_tokens(self, req_id: str, num_batched_tokens: int) -> None:
-        """Count a request's tokens no more; nothing if they are not counted."""
+        """Stop counting a request's tokens, if they are counted."""
         if req_id in self._tokens:
             counted = self._tokens.pop(req_id)
             assert counted == num_batched_tokens
             self.num_batched_tokens -= num_batched_tokens
 
     def add_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
-        """Count a request's sequences; nothing if they are counted already."""
+        """Count a request's sequences, unless they are counted already."""
         if req_id not in self._seqs:
             self._seqs[req_id] = num_curr_seqs
             self.num_curr_seqs += num_curr_seqs
 
     def subtract_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
-        """Count a request's sequences no more; nothing if they are not counted."""
+        """Stop counting a request's sequences, if they are counted."""
         if req_id in self._seqs:
             counted = self._seqs.pop(req_id)
             assert counted == num_curr_seqs
             self.num_curr_seqs -= num_curr_seqs
 
     def check(self) -> None:
-        """Raise BrokenInvariantError unless totals equal what was counted and keep to the limits."""
+        """Raise BrokenInvariantError unless totals are the sums of the counts and within the limits."""
         if self.num_batched_tokens != sum(self._tokens.values()):
             raise BrokenInvariantError(f"{self.num_batched_tokens} tokens of {self._tokens}")
         if self.num_curr_seqs != sum(self._seqs.values()):

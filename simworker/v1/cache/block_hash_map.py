@@ -1,8 +1,8 @@
-"""Which blocks hold which content.
+"""The map from content to the blocks that hold it.
 
-Equal content can lie in several blocks: two requests that were computed at once, or a prompt that
-fills its last block, whose last token is always computed anew. Such blocks are not merged, since the
-ids that a request was given never change.
+Equal content can lie in several blocks: two requests may compute it at once, and a prompt that fills its
+last block always computes its last token anew. Such blocks are not merged, since a request's block ids
+never change.
 
 Source: `BlockHashToBlockMap` in `vllm/v1/core/block_pool.py` of 0.32.
 """
@@ -14,11 +14,11 @@ from simworker.v1.hashing.block_hash import BlockHash, BlockHashWithGroupId
 
 
 class BlockHashToBlockMap:
-    """Key -> blocks. Of several the one that has been cached longest is found."""
+    """Key -> blocks. If there are several, a look-up finds the one that has been cached longest."""
 
     def __init__(self) -> None:
         self._cache: dict[BlockHashWithGroupId, KVCacheBlock | dict[int, KVCacheBlock]] = {}
-        """One block as itself: a dictionary for each would be most of the memory."""
+        """A single block is stored without a dictionary, which would take most of the memory."""
 
     def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
         """Return the block found under a key."""
@@ -42,14 +42,14 @@ class BlockHashToBlockMap:
         return blocks
 
     def contain(self, key: BlockHashWithGroupId, block_id: int) -> bool:
-        """Say whether a certain block is cached under a key."""
+        """Return whether this block is cached under a key."""
         found = self._cache.get(key)
         if isinstance(found, dict):
             return block_id in found
         return found is not None and found.block_id == block_id
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
-        """Cache a block under a key, after those that are."""
+        """Cache a block under a key, after the blocks that are there."""
         found = self._cache.setdefault(key, block)
         if isinstance(found, dict):
             found[block.block_id] = block
@@ -57,7 +57,7 @@ class BlockHashToBlockMap:
             self._cache[key] = {found.block_id: found, block.block_id: block}
 
     def pop(self, key: BlockHashWithGroupId, block_id: int) -> KVCacheBlock | None:
-        """Take a block from under a key; None where it is not there."""
+        """Remove a block from a key and return it; None if it is not there."""
         found = self._cache.get(key)
         if isinstance(found, dict):
             block = found.pop(block_id, None)
@@ -73,7 +73,7 @@ class BlockHashToBlockMap:
         return len(self._cache)
 
     def items(self) -> Iterator[tuple[BlockHashWithGroupId, KVCacheBlock]]:
-        """Go through all blocks and their keys."""
+        """Yield all keys with their blocks."""
         for key, found in self._cache.items():
             for block in found.values() if isinstance(found, dict) else (found,):
                 yield key, block

@@ -1,10 +1,11 @@
-"""All blocks of one engine: free or held, cached or not.
+"""The block pool: all blocks of one engine, free or held, cached or not.
 
-A block that nobody holds stays cached until it is used anew. Blocks given back *with* content go to
-the end of the free queue, so that the content unused for longest is lost first; blocks *without*
-content go to its front, so that they are used before anything is lost (0.24 and later).
+A block that no request holds stays cached until it is used anew. Blocks freed *with* content go to the
+end of the free queue, so that the least recently used content is evicted first; blocks *without* content
+go to its front, so that they are used before any content is evicted (0.24 and later).
 
-Block 0 is the *null block*: it stands where a request needs no block, and is never free, cached or lost.
+Block 0 is the *null block*: it takes the place of blocks that a request does not need, and is never
+free, cached or evicted.
 
 Source: `BlockPool` in `vllm/v1/core/block_pool.py` of 0.32; one file as there, to be read beside it.
 """
@@ -37,7 +38,7 @@ from simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys, to_e
 
 
 class Cacheable(Hashable, Protocol):
-    """The part of a request that its cached blocks come from."""
+    """The part of a request that its cached blocks depend on."""
 
     session_id: str | None
 
@@ -45,8 +46,8 @@ class Cacheable(Hashable, Protocol):
 class BlockPool:
     """Blocks, their free queue, and the map of what is cached.
 
-    `num_gpu_blocks` counts the null block. `hash_block_size` are the tokens of one of a request's
-    hashes; blocks hold a multiple of them. Raises ValueError where either is below 1.
+    `num_gpu_blocks` counts the null block. `hash_block_size` is the number of tokens of one of a
+    request's hashes; a block holds a multiple of it. Raises ValueError if either is below 1.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class BlockPool:
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
         self.cached_block_hash_to_block = BlockHashToBlockMap()
         self.cached_block_hashes_by_block: dict[int, list[BlockHashWithGroupId]] = {}
-        """Further keys of blocks whose content can be found under several."""
+        """Further keys of blocks that can be found under several keys."""
         self.null_block = self.free_block_queue.popleft()
         self.null_block.is_null = True
         self.kv_event_queue: list[CacheEvent] = []
@@ -83,7 +84,7 @@ class BlockPool:
     def get_cached_block(
         self, block_hash: BlockHash, kv_cache_group_ids: Sequence[int]
     ) -> list[KVCacheBlock] | None:
-        """Return the block of each group with this content; None where one has none."""
+        """Return the block of each group with this content; None if a group has none."""
         blocks = []
         for group_id in kv_cache_group_ids:
             key = make_block_hash_with_group_id(block_hash, group_id)
@@ -103,10 +104,10 @@ class BlockPool:
         kv_cache_group_id: int,
         block_mask: Sequence[bool] | None = None,
     ) -> None:
-        """Cache the blocks [num_cached_blocks, num_full_blocks) of a request's.
+        """Cache a request's blocks from `num_cached_blocks` to before `num_full_blocks`.
 
-        Null blocks, and those that `block_mask` (of these, an entry each) says no to, are passed over;
-        an event's tokens are those of the whole range all the same.
+        Null blocks are skipped, and so are blocks whose entry in `block_mask` is false; an event's
+        tokens are those of the whole range all the same.
         """
         if num_cached_blocks >= num_full_blocks:
             return
@@ -121,7 +122,7 @@ class BlockPool:
             key = hashes[index] + suffix
             num_tokens = (index + 1) * block_size
             if block.block_hash is not None:
-                # It was findable by a part of its tokens, and is full now.
+                # It was cached under a part of its tokens, and is full now.
                 if (block.block_hash_num_tokens or 0) >= num_tokens:
                     raise ValueError(f"block {block.block_id} is cached already")
                 self._maybe_evict_cached_block(block)
@@ -143,7 +144,7 @@ class BlockPool:
     def emit_cached_block_events(
         self, request: Cacheable, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
     ) -> None:
-        """Announce blocks that were found: for those who hear of the cache only from requests."""
+        """Announce blocks that a request found, for a reader that follows requests only."""
         if not self.enable_kv_cache_events or not num_cached_blocks:
             return
         hashes = resolve_block_hashes(request.block_hashes, self.hash_block_size, block_size)
@@ -165,11 +166,11 @@ class BlockPool:
         kv_cache_group_id: int,
         block_size: int,
     ) -> BlockHashWithGroupId | None:
-        """Make a block findable by the request's first `num_tokens`, which end within it.
+        """Cache a block under the request's first `num_tokens`, which end within it.
 
-        Returns the key under which it is found; None for the null block. A block of `block_size` tokens
-        that is full has this key beside that of all its tokens; one that is not loses it when it
-        becomes full. Raises AssertionError unless `num_tokens` have a hash, and blocks hold whole ones.
+        Returns the key; None for the null block. A full block has this key beside that of all its
+        tokens; a block that is not full loses it when it becomes full. Raises AssertionError unless
+        there is a hash of `num_tokens`, and `block_size` is a multiple of a hash's tokens.
         """
         if block.is_null:
             return None
@@ -241,7 +242,7 @@ class BlockPool:
         return maybe_convert_block_hash(block_hash, use_int_block_hashes=self._use_int_block_hashes)
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        """Make a block unfindable and announce it; say whether it was findable."""
+        """Remove a block from the cache and announce that; return whether it was cached."""
         key = block.block_hash
         if key is None:
             return False
@@ -266,9 +267,9 @@ class BlockPool:
         return evicted
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
-        """Take free blocks for new content; what they had cached is lost.
+        """Take free blocks for new content; their cached content is evicted.
 
-        Raises ValueError where fewer are free: callers ask first.
+        Raises ValueError if fewer are free: callers ask first.
         """
         if num_blocks > self.free_block_queue.num_free_blocks:
             raise ValueError(f"Cannot get {num_blocks} free blocks from the pool")
@@ -280,7 +281,7 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """Hold blocks once more; free ones leave the queue with their content."""
+        """Add a reference to blocks; free ones leave the queue and keep their content."""
         remove = self.free_block_queue.remove
         for block in blocks:
             if block.ref_cnt == 0 and not block.is_null:
@@ -288,7 +289,7 @@ class BlockPool:
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Let go of blocks, once each; the first of those that become free is used first."""
+        """Remove a reference from blocks; of those that become free, the first is used first."""
         empty: list[KVCacheBlock] = []
         cached: list[KVCacheBlock] = []
         for block in ordered_blocks:
@@ -299,9 +300,9 @@ class BlockPool:
         self.free_block_queue.append_n(cached)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Forget what blocks have cached, whoever holds them: their content turned out to be bad.
+        """Remove blocks from the cache, even if requests hold them, because their content is bad.
 
-        Raises ValueError for an id that there is not, before anything is forgotten.
+        Raises ValueError for an unknown id, and then removes none.
         """
         block_ids = list(block_ids)
         for block_id in block_ids:
@@ -311,7 +312,7 @@ class BlockPool:
             self._maybe_evict_cached_block(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> bool:
-        """Forget everything; False, and nothing done, while blocks are held."""
+        """Forget all cached content; False, and nothing done, while blocks are held."""
         if self.free_block_queue.num_free_blocks != self.num_gpu_blocks - 1:
             return False
         self.cached_block_hash_to_block = BlockHashToBlockMap()
@@ -323,7 +324,7 @@ class BlockPool:
         return True
 
     def get_num_free_blocks(self) -> int:
-        """Return how many blocks are free, cached ones among them."""
+        """Return the number of free blocks, cached ones included."""
         return self.free_block_queue.num_free_blocks
 
     def get_usage(self) -> float:
@@ -332,12 +333,12 @@ class BlockPool:
         return 1.0 - self.free_block_queue.num_free_blocks / usable if usable else 0.0
 
     def take_events(self) -> list[CacheEvent]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         events, self.kv_event_queue = self.kv_event_queue, []
         return events
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where free and held, or cached and findable, are not one."""
+        """Raise BrokenInvariantError if blocks, free queue and cache contradict each other."""
         self.free_block_queue.check()
         free = set(self.free_block_queue.get_all_free_blocks())
         for block in self.blocks:
@@ -345,7 +346,7 @@ class BlockPool:
                 if block in free or block.block_hash is not None:
                     raise BrokenInvariantError("the null block is free or cached")
             elif (block.ref_cnt == 0) != (block in free) or block.ref_cnt < 0:
-                raise BrokenInvariantError(f"{block} is free, or is not, against its count")
+                raise BrokenInvariantError(f"{block}: the free queue contradicts its count")
         found = sorted(
             (key, block.block_id) for key, block in self.cached_block_hash_to_block.items()
         )
@@ -353,4 +354,4 @@ class BlockPool:
         for block_id, keys in self.cached_block_hashes_by_block.items():
             held += [(key, block_id) for key in keys]
         if found != sorted(held):
-            raise BrokenInvariantError("blocks are not found under their hashes")
+            raise BrokenInvariantError("the cache does not hold the blocks under their hashes")

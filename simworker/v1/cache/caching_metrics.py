@@ -1,4 +1,4 @@
-"""The hit rate of the last so many requests, which vLLM logs.
+"""The hit rate of the last requests, which vLLM logs.
 
 Source: `CachingMetrics` in `vllm/v1/metrics/stats.py` of 0.32 (`PrefixCachingMetrics` up to 0.10).
 """
@@ -11,7 +11,7 @@ from simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
 class CachingMetrics:
     """Sums over the last `max_recent_requests` requests, in whole observations, at least the last one.
 
-    Raises ValueError where `max_recent_requests` is below 1.
+    Raises ValueError if `max_recent_requests` is below 1.
     """
 
     def __init__(self, max_recent_requests: int = 1000) -> None:
@@ -23,7 +23,7 @@ class CachingMetrics:
         self.reset()
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        """Count what `make_prefix_cache_stats` returned; what was before a reset is forgotten."""
+        """Add an observation of `make_prefix_cache_stats`; those before a reset are forgotten."""
         if stats.reset:
             self.reset()
         if not stats.requests:
@@ -50,11 +50,11 @@ class CachingMetrics:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was looked up; the hit rate is 0 then too."""
+        """Whether no token was looked up; the hit rate is then 0."""
         return not self.query_queue
 
     @property
     def hit_rate(self) -> float:
-        """Share of the tokens that were found, 0 to 1."""
+        """Share of looked-up tokens that were found, 0 to 1."""
         total = self.aggregated_query_total
         return self.aggregated_query_hit / total if total else 0.0

@@ -1,6 +1,6 @@
-"""The groups of a model, over one pool: what a request needs, holds and finds in all of them.
+"""The groups of a model, over one pool: the blocks that a request needs, holds and finds in all groups.
 
-    KVCacheCoordinatorNoPrefixCache   uncached_coordinator.py   any number of groups, nothing is found
+    KVCacheCoordinatorNoPrefixCache   uncached_coordinator.py   any number of groups, without a cache
     UnitaryKVCacheCoordinator         unitary_coordinator.py    one group
     HybridKVCacheCoordinator          hybrid_coordinator.py     several
 
@@ -32,10 +32,10 @@ Groups = tuple[Sequence[KVCacheBlock], ...]
 def replay_boundaries(
     num_prompt_tokens: int, scheduler_block_size: int, *, use_eagle: bool
 ) -> tuple[int, ...]:
-    """Return the tokens at which a later request with this prompt can go on.
+    """Return the numbers of tokens at which a hit of a later request with this prompt can end.
 
-    The same prompt ends one token before its end, since that is computed anew; a longer one at its last
-    full block. With a drafter a block of each is computed again.
+    For the same prompt, a hit ends one token before its end, since the last token is computed anew; for
+    a longer prompt, at its last full block. With a drafter a further block of each is computed again.
     """
     if not use_eagle:
         return (num_prompt_tokens - 1,)
@@ -45,11 +45,11 @@ def replay_boundaries(
 
 
 class KVCacheCoordinator(ABC):
-    """Managers of the groups, asked one after the other.
+    """Calls the groups' managers one after the other.
 
-    `scheduler_block_size`, of which hits are a multiple, is one of each group's block size and of
-    `hash_block_size`. `num_prefill_lookahead` are the tokens that a drafter of several modules reads
-    ahead in a prompt. Raises ValueError where these do not fit, naming the field.
+    A hit is a multiple of `scheduler_block_size`, which is a multiple of each group's block size and of
+    `hash_block_size`. `num_prefill_lookahead` is the number of tokens that a drafter of several modules
+    reads ahead in a prompt. Raises ValueError, naming the field, if these contradict each other.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class KVCacheCoordinator(ABC):
                 f"scheduler_block_size {scheduler_block_size}: one block of a hit is computed again"
             )
         self.num_reprefillable_tokens = max(0, num_prefill_lookahead - 1)
-        """Computed tokens at the end of a request that the drafter may compute otherwise."""
+        """Computed tokens at the end of a request that the drafter may compute again."""
         self.retention_interval = kv_cache_config.prefix_cache_retention_interval
         _check_retention(self.retention_interval, scheduler_block_size, self.specs)
         self.block_pool = BlockPool(
@@ -120,7 +120,7 @@ class KVCacheCoordinator(ABC):
         *,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Return how many free blocks it takes to give a request `num_tokens` slots."""
+        """Return the number of free blocks needed to give a request `num_tokens` slots."""
         return sum(
             manager.get_num_blocks_to_allocate(
                 request_id,
@@ -133,7 +133,7 @@ class KVCacheCoordinator(ABC):
         )
 
     def has_slots(self, request_id: str, num_tokens: int) -> bool:
-        """Say whether a request holds `num_tokens` slots in all groups."""
+        """Return whether a request holds `num_tokens` slots in all groups."""
         for manager in self.single_type_managers:
             blocks = manager.req_to_blocks.get(request_id)
             if blocks is None or len(blocks) * manager.block_size < num_tokens:
@@ -147,9 +147,9 @@ class KVCacheCoordinator(ABC):
         num_local_computed_tokens: int,
         num_external_computed_tokens: int,
     ) -> None:
-        """Begin a request's tables with what was found, here and elsewhere.
+        """Begin a request's tables with the blocks found here and those to be loaded.
 
-        A running request has nothing new to begin with. Raises ValueError where it is given some.
+        Raises ValueError for a running request with such blocks: it has begun already.
         """
         managers = self.single_type_managers
         if any(request_id in manager.num_cached_block for manager in managers):
@@ -169,7 +169,7 @@ class KVCacheCoordinator(ABC):
     def allocate_new_blocks(
         self, request_id: str, num_tokens: int
     ) -> tuple[list[KVCacheBlock], ...]:
-        """Take the blocks that `num_tokens` slots need beyond those held; return them."""
+        """Take the further blocks that `num_tokens` slots need; return them."""
         return tuple(
             manager.allocate_new_blocks(request_id, num_tokens)
             for manager in self.single_type_managers
@@ -180,11 +180,11 @@ class KVCacheCoordinator(ABC):
         num_computed_tokens: int,
         kv_cache_group_id: int,  # noqa: ARG002  groups differ in hybrid models
     ) -> int:
-        """Return how many of the computed tokens a hit of this group could ever end at."""
+        """Return the most computed tokens that a hit of this group can cover."""
         return max(0, num_computed_tokens - self.num_reprefillable_tokens)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache what the first `num_computed_tokens` fill, in all groups."""
+        """Cache the blocks that the first `num_computed_tokens` fill, in all groups."""
         boundaries: tuple[int, ...] = ()
         if self.retention_interval is not None:
             boundaries = replay_boundaries(
@@ -208,7 +208,7 @@ class KVCacheCoordinator(ABC):
             )
 
     def free(self, request_id: str) -> None:
-        """Let go of a request's blocks, group by group."""
+        """Free a request's blocks, group by group."""
         for manager in self.single_type_managers:
             manager.free(request_id)
 
@@ -226,7 +226,7 @@ class KVCacheCoordinator(ABC):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Let go of blocks that attention will not read again."""
+        """Free blocks that attention will not read again."""
         for manager in self.single_type_managers:
             manager.remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
 
@@ -242,7 +242,7 @@ class KVCacheCoordinator(ABC):
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
         """Return the blocks of the longest prefix that all groups have cached, and its tokens.
 
-        The third value are tokens beyond it that some group has and others do not.
+        The third value is the number of tokens beyond it that a group has and others do not.
         """
 
 
@@ -279,7 +279,7 @@ def get_manager_for_kv_cache_spec(
 
 
 def _layer_spec(spec: KVCacheSpec) -> KVCacheSpec:
-    """Return a spec that stands for a group's: layers of one kind need the same slots."""
+    """Return the spec of one layer for all of a group: layers of one kind need the same slots."""
     return next(iter(iter_layer_specs(spec)))
 
 

@@ -33,7 +33,7 @@ class FreeKVCacheBlockQueue:
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
         """Take the next `n` blocks. Raises ValueError where fewer are free."""
         if n > self.num_free_blocks:
-            raise ValueError(f"{n} blocks wanted, {self.num_free_blocks} free")
+            raise ValueError(f"{n} blocks needed, {self.num_free_blocks} are free")
         taken = []
         head = self.fake_free_list_head
         block = head.next_free_block

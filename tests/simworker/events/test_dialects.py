@@ -213,7 +213,7 @@ def test_a_dialect_is_an_engine_and_a_version(
         ("vllm-0.33", False, "from 0.9.0 to 0.32.0"),
         ("vllm-0.10.1", True, "no hashes as bytes"),
         ("sglang-0.5.5", False, "from 0.5.6 to 0.5.23"),
-        ("sglang-0.5.18", False, "but for 0.5.18"),
+        ("sglang-0.5.18", False, "except 0.5.18"),
         ("sglang", True, "no hashes as bytes"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is told of a cache that has some blocks several times, where the engine keeps each once."""
+"""Events of a cache with copies of blocks, announced as by an engine that keeps each block once."""
 
 from collections import Counter
 
@@ -27,22 +27,22 @@ def removed(*numbers: int, medium: str = "GPU") -> Removed:
 
 def test_a_second_copy_is_told_neither_when_it_comes_nor_when_it_goes() -> None:
     once = KeptOnce()
-    assert once.told([stored(0, 2)]) == [stored(0, 2)]
-    assert once.told([stored(1, 2), removed(1)]) == []
-    assert once.told([removed(1, 0)]) == [removed(1, 0)]
+    assert once.announced([stored(0, 2)]) == [stored(0, 2)]
+    assert once.announced([stored(1, 2), removed(1)]) == []
+    assert once.announced([removed(1, 0)]) == [removed(1, 0)]
 
 
 def test_what_is_new_of_a_store_keeps_its_parents_tokens_and_extra_keys() -> None:
     once = KeptOnce()
-    once.told([stored(1, 2), stored(3, 4)])
-    assert once.told([stored(0, 6)]) == [stored(0, 1), stored(2, 3), stored(4, 6)]
+    once.announced([stored(1, 2), stored(3, 4)])
+    assert once.announced([stored(0, 6)]) == [stored(0, 1), stored(2, 3), stored(4, 6)]
 
 
 def test_each_medium_has_copies_of_its_own_and_a_clear_ends_all() -> None:
     once = KeptOnce()
-    assert once.told([stored(0, 1), stored(0, 1, CPU)]) == [stored(0, 1), stored(0, 1, CPU)]
-    assert once.told([removed(0)]) == [removed(0)]
-    assert once.told([Cleared(), stored(0, 1, CPU)]) == [Cleared(), stored(0, 1, CPU)]
+    assert once.announced([stored(0, 1), stored(0, 1, CPU)]) == [stored(0, 1), stored(0, 1, CPU)]
+    assert once.announced([removed(0)]) == [removed(0)]
+    assert once.announced([Cleared(), stored(0, 1, CPU)]) == [Cleared(), stored(0, 1, CPU)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(1, 4))))
@@ -55,7 +55,9 @@ def test_whoever_is_told_knows_what_is_there(history: list[tuple[bool, int, int]
         else:
             numbers = [number for number in numbers if copies[number]]
             copies.subtract(numbers)
-        for event in once.told([stored(first, first + count) if stores else removed(*numbers)]):
+        for event in once.announced(
+            [stored(first, first + count) if stores else removed(*numbers)]
+        ):
             assert not isinstance(event, Cleared)
             for digest in event.block_hashes:
                 assert (digest in known) is isinstance(event, Removed)

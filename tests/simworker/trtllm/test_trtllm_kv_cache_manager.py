@@ -227,7 +227,7 @@ def test_what_is_cached_cannot_be_rewound() -> None:
     request = add(manager, 0, list(range(9)))
     manager.store_context_blocks(request)
     manager.rewind_kv_cache(0, 1)
-    with pytest.raises(ValueError, match="token 7 is settled in window 64"):
+    with pytest.raises(ValueError, match="token 7 stays in window 64"):
         manager.rewind_kv_cache(0, 1)
     assert manager.get_sequence(0).num_tokens == 8
 
@@ -250,7 +250,7 @@ def test_a_window_that_has_slid_cannot_be_rewound_past_that() -> None:
     for token in range(8, 13):
         grow(manager, request, token)
     manager.rewind_kv_cache(0, 1)
-    with pytest.raises(ValueError, match="token 11 is settled in window 8"):
+    with pytest.raises(ValueError, match="token 11 stays in window 8"):
         manager.rewind_kv_cache(0, 1)
     manager.check()
 
@@ -311,7 +311,7 @@ def test_the_first_new_block_of_a_prompt_is_found() -> None:
     assert key is not None
     assert key.tokens == (*range(8), 7, 7, 7, 7)
     assert manager.find_new_context_block(LlmRequest(1, list(range(9)))) is None
-    with pytest.raises(ValueError, match="several windows"):
+    with pytest.raises(ValueError, match="a single window only"):
         new_manager({8: (4, 0), 9: (4, 0)}).find_new_context_block(request)
 
 
@@ -350,7 +350,7 @@ def test_calls_that_make_no_sense_are_refused() -> None:
     for length, message in ((0, "it is 1 to 64"), (65, "it is 1 to 64"), (4, "has 3 tokens")):
         with pytest.raises(ValueError, match=message):
             manager.add_sequence(0, length, request)
-    with pytest.raises(ValueError, match="needed to reuse blocks"):
+    with pytest.raises(ValueError, match="is needed where blocks are reused"):
         manager.add_sequence(0, 3)
     manager.add_sequence(0, 3, request)
     with pytest.raises(ValueError, match="has a sequence already"):

@@ -118,7 +118,7 @@ def test_a_client_may_abort_another_from_its_callback() -> None:
     ("client", "reason"),
     [
         (Client("x", prompt_of(0, 30)), "max_model_len 32"),
-        (Client("x", prompt_of(0, 20), 12), "8 blocks, and 7"),
+        (Client("x", prompt_of(0, 20), 12), "8 blocks, and there are 7"),
         (Client("x", []), "at least 1"),
         (Client("x", [1], 0), "at least 1"),
         (Client("x", [1], more={"lora_name": "l"}), "lora_name l"),

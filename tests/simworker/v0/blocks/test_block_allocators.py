@@ -135,7 +135,7 @@ def test_what_has_no_memory_cannot_be_forked(make: Make) -> None:
 
 def test_ids_must_be_as_many_as_blocks_and_different() -> None:
     for block_ids in ([1, 1], [1], [1, 2, 3]):
-        with pytest.raises(ValueError, match="block_ids: 2 different ones wanted"):
+        with pytest.raises(ValueError, match="block_ids: 2 different ids are needed"):
             NaiveBlockAllocator(NaiveBlock, 2, SIZE, block_ids)
     with pytest.raises(ValueError, match="token_ids: 5 in a block of 4"):
         naive(1).allocate_immutable_block(None, [1] * 5)

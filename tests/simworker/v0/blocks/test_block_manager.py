@@ -248,14 +248,14 @@ def test_a_table_that_is_not_counted_is_told() -> None:
     with pytest.raises(BrokenInvariantError, match="block 0 is in 0 tables, but counted 1 times"):
         manager.check()
     manager.block_tables[11] = table
-    with pytest.raises(BrokenInvariantError, match="without blocks is followed"):
+    with pytest.raises(BrokenInvariantError, match="knows a sequence without blocks"):
         manager.check()
 
 
-def test_access_is_noted_for_those_followed_only() -> None:
+def test_access_is_set_for_tracked_sequences_only() -> None:
     tracker = LastAccessBlocksTracker(manager_of().block_allocator)
     tracker.add_seq(1)
-    with pytest.raises(ValueError, match="seq_id: 1 is followed already"):
+    with pytest.raises(ValueError, match="seq_id: 1 is tracked already"):
         tracker.add_seq(1)
     with pytest.raises(KeyError):
         tracker.update_last_access(2, 1.0)

@@ -21,7 +21,7 @@ def test_both_devices_have_ids_of_their_own() -> None:
         NaiveBlockAllocator(NaiveBlock, 3, SIZE),
         NaiveBlockAllocator(NaiveBlock, 2, SIZE, [2, 3]),
     )
-    with pytest.raises(ValueError, match="ids of the GPU's too, such as 2"):
+    with pytest.raises(ValueError, match="shares ids with the GPU's, such as 2"):
         CpuGpuBlockAllocator(*shared)
 
 
@@ -60,7 +60,7 @@ def test_a_swap_that_does_not_fit_moves_nothing(allocator_type: str) -> None:
     allocator = make(allocator_type, cpu=2)
     table = table_of(allocator, 10)
     before = table.physical_block_ids
-    with pytest.raises(BlockAllocator.NoFreeBlocksError, match="3 blocks wanted, 2 are free"):
+    with pytest.raises(BlockAllocator.NoFreeBlocksError, match="3 blocks needed, 2 are free"):
         allocator.swap(table.blocks, Device.GPU, Device.CPU)
     assert table.physical_block_ids == before
     allocator.check()

@@ -40,7 +40,7 @@ def test_an_empty_queue_is_its_two_guards() -> None:
 
 def test_more_than_there_is_cannot_be_taken() -> None:
     queue = FreeKVCacheBlockQueue(blocks(1))
-    with pytest.raises(ValueError, match="2 blocks wanted, 1 free"):
+    with pytest.raises(ValueError, match="2 blocks needed, 1 are free"):
         queue.popleft_n(2)
     queue.popleft()
     with pytest.raises(ValueError, match="No free blocks available"):
