@@ -1,12 +1,12 @@
-"""vLLM v1's engine: the scheduler's steps, each as long as the latency model says.
+"""vLLM v1's engine: the scheduler's steps, each of which takes its modelled seconds.
 
     submit, abort ──► Scheduler ──► KVCacheManager (and the offload tier)
-    begin_step    ──► schedule, and say how long that takes
+    begin_step    ──► schedule, and return how long that takes
     end_step      ──► sample tokens, hand them out, collect the events
 
-Where nothing but decoding goes on, and no block fills up, steps are alike, and `begin_step` takes
-several as one if the caller lets it. `cut_step` makes fewer of them after all, when something comes in
-between: nothing is decided, taken or freed within them, so the outcome is that of single steps.
+While all requests decode and no block fills up, steps are alike, and `begin_step` takes several as one
+if the caller permits it. `cut_step` ends them early when a request comes or is aborted in between.
+Within such steps no block is taken or freed, so the outcome is that of single steps.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,14 @@ from simworker.v1.scheduling.scheduler import Scheduler
 from simworker.v1.scheduling.scheduler_output import SchedulerOutput
 
 Sample = Callable[[Request, int], list[int]]
-"""Returns a request's next tokens, as many as asked for."""
+"""Returns a request's next tokens, given their number."""
 
 
 class V1Engine:
     """The unified scheduler over one `KVCacheManager`.
 
     `block_hasher` hashes requests with tokens, in blocks of the manager's hash block size. `transfers`
-    says how long the copies of the scheduler's connector take; there are both or neither.
+    times the copies of the scheduler's connector; the engine has both or neither.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class V1Engine:
         transfers: TransferWorker | None = None,
     ) -> None:
         if (transfers is None) != (scheduler.connector is None):
-            raise ValueError("transfers: needed with a connector, and only with one")
+            raise ValueError("transfers: are needed with a connector, and only with one")
         self.scheduler = scheduler
         self.manager = scheduler.kv_cache_manager
         self.latency = latency
@@ -59,28 +59,28 @@ class V1Engine:
         self._leap = Leap(scheduler)
         self._output = SchedulerOutput()
         self._steps = 1
-        """Steps that the one begun stands for."""
+        """Number of steps for which the step begun stands."""
         self._seconds = 0.0
-        """Of the step begun."""
+        """Seconds of the step begun."""
         self._now = 0.0
-        """Seconds of all steps; while nothing is to be done, no time passes here."""
+        """Seconds of all steps; no time passes while the engine is idle."""
         self._queries = 0
         self._hits = 0
 
     @property
     def work(self) -> StepWork:
-        """What the step last begun computes, the first of them where it stands for several."""
+        """The work of the step begun last; of the first step if that stands for several."""
         return self._output.work
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether a step would do anything."""
         if self._transfers is not None:
             return self.scheduler.has_requests()
         return self.scheduler.has_unfinished_requests()
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Take a request. Raises RefusedError if it can never be served."""
         self._check(generation)
         request = self._request(generation)
         self.scheduler.add_request(request)
@@ -146,9 +146,10 @@ class V1Engine:
         )
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over. What it had computed stays cached.
+        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached.
 
-        Of steps taken as one all but the last are over: see `cut_step`. It gets their tokens first.
+        Of steps taken as one, all except the last have ended (`cut_step`): the request gets their
+        tokens.
         """
         generation = self._open.pop(request_id, None)
         if generation is None:
@@ -163,8 +164,8 @@ class V1Engine:
     def begin_step(self, horizon: float = 0.0) -> float:
         """Schedule a step; return its modelled seconds.
 
-        It stands for several steps where these would be alike, the last of which begins within
-        `horizon` seconds.
+        It stands for several steps if these would be alike; the last of them begins within `horizon`
+        seconds.
         """
         self._output = output = self.scheduler.schedule()
         self._steps = 1
@@ -173,20 +174,20 @@ class V1Engine:
             seconds += self._transfers.begin_step(output.kv_connector_metadata, self._now)
             end = self._transfers.next_end()
             if not output.num_scheduled_tokens and end is not None:
-                # Requests wait for nothing but a load, or there is nothing left but copies.
+                # All requests wait for loads, or only copies are under way.
                 seconds = max(seconds, end - self._now)
         self._seconds = seconds
-        # Events go out when their step ends, so a step that has some is taken by itself.
+        # Events go out when their step ends, so a step with events is taken by itself.
         if horizon > seconds and not self.manager.block_pool.kv_event_queue:
             self._steps = self._leap.steps_alike(output)
             return self.cut_step(horizon)
         return seconds
 
     def cut_step(self, elapsed: float) -> float:
-        """End the step begun with the first of its steps that ends `elapsed` seconds in, or later.
+        """Shorten the steps begun to those up to the first that ends `elapsed` seconds in, or later.
 
-        To be called before anything is submitted or aborted within them. Returns the seconds from
-        the beginning to then.
+        Call it before a request is submitted or aborted within them. Returns the seconds from the
+        beginning to that end.
         """
         if self._steps > 1:
             work = self._output.work
@@ -195,7 +196,7 @@ class V1Engine:
         return self._seconds
 
     def end_step(self) -> list[CacheEvent]:
-        """End the step begun: hand out its tokens; return what happened to the caches."""
+        """End the step begun: hand out its tokens; return the caches' events."""
         output, steps = self._output, self._steps
         scheduler = self.scheduler
         self._now += self._seconds
@@ -247,14 +248,14 @@ class V1Engine:
     ) -> bool:
         """Forget all cached content; False, and nothing done, while requests hold blocks.
 
-        The options are those of vLLM's `POST /reset_prefix_cache`: see `Scheduler.reset_prefix_cache`.
+        The options are those of vLLM's `POST /reset_prefix_cache` (`Scheduler.reset_prefix_cache`).
         """
         return self.scheduler.reset_prefix_cache(
             reset_running_requests=reset_running_requests, reset_connector=reset_external
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError unless the scheduler is right and serves what was submitted."""
+        """Raise BrokenInvariantError if the scheduler contradicts itself or has other requests."""
         self.scheduler.check()
         if self._transfers is not None:
             self._transfers.check()
@@ -264,4 +265,4 @@ class V1Engine:
             if not request.is_finished()
         }
         if waiting != self._open.keys():
-            raise BrokenInvariantError("the scheduler's requests are not those that are open")
+            raise BrokenInvariantError("the scheduler's requests are not the open ones")

@@ -1,11 +1,11 @@
-"""How many steps may be taken as one.
+"""Leaps: several equal steps taken as one.
 
-Where nothing but decoding goes on, one step is like the next: every running request computes one token,
-into a block that it has and that does not become full; none ends but with the last; and what waits
-goes on waiting, for the same reason, since no block is taken or freed. The scheduler need not be asked
-again for these, only told.
+While all running requests decode, one step is like the next: every request computes one token, into a
+block that it has and that does not become full; no request ends before the last step; and waiting
+requests go on waiting for the same reason, since no block is taken or freed. The scheduler then need not
+schedule each step; it only counts their tokens.
 
-Not vLLM's: a simulation on a virtual clock spends most of its steps so.
+vLLM has no leaps: they speed up simulations on a virtual clock, where most steps are such.
 """
 
 from simworker.v1.requests.request import RequestStatus
@@ -14,16 +14,16 @@ from simworker.v1.scheduling.scheduler_output import SchedulerOutput
 
 
 class Leap:
-    """Steps alike, of one scheduler."""
+    """Equal steps of one scheduler."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._block_size = 1 if scheduler.connector else scheduler.steady_block_size
 
     def steps_alike(self, output: SchedulerOutput) -> int:
-        """Return how many steps, that of `output` included, would be scheduled just like it.
+        """Return the number of steps, that of `output` included, that would be scheduled just like it.
 
-        To be asked before the step's tokens are sampled.
+        Call it before the step's tokens are sampled.
         """
         scheduler, size = self._scheduler, self._block_size
         if (

@@ -14,10 +14,10 @@ class MadeUpTokens:
         self._vocab_size = vocab_size
 
     def __call__(self, request: Request, count: int) -> list[int]:
-        """Return the next `count` tokens; zeros for a request whose tokens nobody knows.
+        """Return the next `count` tokens; zeros for a request without token ids.
 
         They depend on the last full block's hash, which stands for all tokens up to its end, on the last
-        token and on its place. A block must not become full before the last of them.
+        token and on its position. A block must not become full before the last of them.
         """
         if isinstance(request, TraceRequest):
             return [0] * count

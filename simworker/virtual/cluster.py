@@ -1,18 +1,18 @@
 """Many workers on one virtual clock, in one process.
 
-Time does not pass, it jumps: from one arrival, end of a step or delivery of events to the next. The same
-requests, routed the same way, give the same outcome to the last event.
+Time jumps from one arrival, end of a step or delivery of events to the next. The same requests, routed
+the same way, have the same outcome to the last event.
 
     arrivals ──► route ──► engine of a worker ──► end of each step ──► events, `event_delay` later
                    ▲                                                            │
-                   └────────────── whatever `on_events` makes of them ◄─────────┘
+                   └───────────── the state that `on_events` keeps ◄────────────┘
 
-Of what happens at one moment, arrivals and aborts come first, then ends of steps, then deliveries. A
-request that arrives in the moment a step ends is in the next one.
+At one moment, arrivals and aborts come first, then ends of steps, then deliveries. A request that
+arrives at the moment a step ends is in the next step.
 
-Engines may take many equal steps as one (the `horizon` of `Engine.begin_step`). Those that can end such
-a leap early (`LeapingEngine`) get all of time as their horizon, and are cut when something comes for
-them; others get the time to the next arrival.
+Engines may take many equal steps as one (the `horizon` of `Engine.begin_step`). An engine that can end
+such a leap early (`LeapingEngine`) gets an infinite horizon, and its leap is cut when a request comes or
+is aborted; other engines get the time to the next arrival.
 """
 
 import heapq
@@ -27,40 +27,40 @@ from simworker.engine import BrokenInvariantError, Engine, Generation, RefusedEr
 EventT = TypeVar("EventT")
 
 Route = Callable[[Generation, float], int]
-"""Takes a request and the time, returns the number of the worker it goes to."""
+"""Takes a request and the time, returns the number of the worker that serves it."""
 
 _ARRIVAL, _STEP_END, _DELIVERY = range(3)
 
 
 @runtime_checkable
 class LeapingEngine(Protocol):
-    """An engine that can end early the steps it takes as one."""
+    """An engine that can cut short the steps that it takes as one."""
 
     def cut_step(self, elapsed: float) -> float:
-        """End with the first of the steps begun that ends `elapsed` seconds in, or later.
+        """Shorten the steps begun to those up to the first that ends `elapsed` seconds in, or later.
 
-        Returns the seconds from the beginning to then.
+        Returns the seconds from the beginning to that end.
         """
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one request. Times are the clock's, seconds."""
+    """The outcome of one request. Times are seconds of the clock."""
 
     request_id: str
     worker: int
     arrival: float
     num_prompt_tokens: int
     num_cached_tokens: int = -1
-    """Of the prompt, found when it was first scheduled; -1 before its first token."""
+    """Prompt tokens found cached when it was first scheduled; -1 before its first token."""
     num_output_tokens: int = 0
     num_preemptions: int = 0
     first_token: float = -1.0
-    """When its first token was there; -1 before."""
+    """Time of its first token; -1 before."""
     end: float = -1.0
-    """When its last token was there, or it was aborted; -1 before."""
+    """Time of its last token or its abort; -1 before."""
     refused: str = ""
-    """Why it could not be served at all."""
+    """The reason, if the engine refused it."""
 
     @property
     def ttft(self) -> float:
@@ -73,19 +73,18 @@ class _Worker(Generic[EventT]):
     engine: Engine[EventT]
     cut_step: Callable[[float], float] | None
     begin: float = 0.0
-    """Of the step under way, the last one if there is none."""
+    """Beginning of the step under way, or of the last one."""
     end: float = inf
-    """Of the step under way; infinite while there is none."""
+    """End of the step under way; infinite while there is none."""
     version: int = 0
-    """Grows whenever `end` changes: ends noted before count no more."""
+    """Grows whenever `end` changes: ends in the queue with an older version do not count."""
 
 
 class VirtualCluster(Generic[EventT]):
     """Workers, and their requests.
 
-    `on_events` takes the time, a worker's number and what happened to its cache, `event_delay` seconds
-    after the end of the step that it happened in. Raises ValueError for no workers, and for a delay
-    below 0.
+    `on_events` takes the time, a worker's number and its cache's events, `event_delay` seconds after the
+    end of the step in which they happened. Raises ValueError without workers, and for a delay below 0.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class VirtualCluster(Generic[EventT]):
             raise ValueError(f"event_delay is {event_delay} s, less than 0")
         self.now = 0.0
         self.steps = 0
-        """Ended so far, a leap counting as one."""
+        """Number of steps ended so far; a leap counts as one."""
         self._workers = [
             _Worker(engine, engine.cut_step if isinstance(engine, LeapingEngine) else None)
             for engine in engines
@@ -116,16 +115,16 @@ class VirtualCluster(Generic[EventT]):
         self._next_arrival = inf
 
     def abort_at(self, time: float, request_id: str) -> None:
-        """Abort a request at a time to come; unknown ones are passed over."""
+        """Abort a request at a future time; unknown ones are ignored."""
         if time < self.now:
             raise ValueError(f"time is {time}, before {self.now}")
         self._push(time, _ARRIVAL, 0, request_id)
 
     def run(self, arrivals: Iterable[tuple[float, Generation]]) -> list[Outcome]:
-        """Take requests at their times, in order, and go on until all is done.
+        """Submit requests at their times, in order, and run until all have ended.
 
-        Returns their outcomes in that order. `Generation.on_tokens` is called all the same. Raises
-        ValueError for a time before the one before.
+        Returns their outcomes in that order. `Generation.on_tokens` is called as usual. Raises
+        ValueError for a time before that of the request before.
         """
         outcomes = []
         for time, generation in arrivals:
@@ -143,7 +142,7 @@ class VirtualCluster(Generic[EventT]):
         heapq.heappush(self._heap, (time, kind, next(self._numbers), worker, what))
 
     def _run_until(self, time: float) -> None:
-        """Do all that comes before arrivals at `time`."""
+        """Process every event of the clock that comes before arrivals at `time`."""
         heap = self._heap
         limit = (time, _ARRIVAL)
         while heap and heap[0][:2] < limit:
@@ -198,7 +197,7 @@ class VirtualCluster(Generic[EventT]):
     def _begin_step(self, number: int) -> None:
         worker = self._workers[number]
         worker.begin = self.now
-        # A pending abort is an unknown future to an engine that cannot be cut.
+        # An engine that cannot be cut must not leap beyond a pending abort.
         horizon = inf if worker.cut_step else self._quiet_time()
         self._set_end(number, self.now + worker.engine.begin_step(horizon))
 
@@ -213,7 +212,7 @@ class VirtualCluster(Generic[EventT]):
         self._push(end, _STEP_END, number, worker.version)
 
     def _cut(self, number: int) -> None:
-        """Let a worker that is in the midst of steps end the one it is in."""
+        """Let a worker in a leap end with the step that it is in."""
         worker = self._workers[number]
         if worker.cut_step is not None and worker.end < inf:
             end = worker.begin + worker.cut_step(self.now - worker.begin)
@@ -240,7 +239,7 @@ class VirtualCluster(Generic[EventT]):
             self._on_events(self.now, number, events)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a worker stands still with requests open, or runs idle."""
+        """Raise BrokenInvariantError if workers, their requests and steps contradict each other."""
         waiting = {outcome.worker for outcome in self._open.values()}
         for number, worker in enumerate(self._workers):
             under_way = worker.end < inf

@@ -1,10 +1,10 @@
 """`python -m simworker.virtual.simulate`: many workers serve a recorded trace, on a virtual clock.
 
-The workers are vLLM's scheduler and KV cache manager as they are; only the clock is not real. Requests
+The workers have vLLM's simulated scheduler and KV cache manager, unchanged, on a virtual clock. Requests
 carry no tokens, but the trace's block hashes (`simworker/virtual/trace.py`). A trace that is too short
-is repeated with fresh ids. Arrivals are sped up to the load asked for: the seconds of prefill that the
+is repeated with fresh ids. Arrivals are sped up to the load of `--load`: the seconds of prefill that the
 trace takes with one LRU cache as large as all workers' together, divided by workers x time, as in
-`shared/bench/sim.py`. Decoding comes on top of it, so a load of 1 is more than there is.
+`shared/bench/sim.py`. Decoding comes on top of it, so a load of 1 is more than the workers can serve.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from simworker.virtual.trace import TRACE_BLOCK_SIZE, TraceLine, pooled_work, re
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve a trace with simulated workers; print what came out as JSON."""
+    """Serve a trace with simulated workers; print the figures as JSON."""
     args = _parser().parse_args(argv)
     try:
         print(json.dumps(simulate(args), indent=2))  # noqa: T201  the command line
@@ -48,20 +48,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", type=Path, required=True, help="a .jsonl or .jsonl.gz")
     add("--workers", type=int, default=8)
     add("--requests", type=int, default=50_000)
-    add("--policy", choices=("round-robin", "random"), default="round-robin", help="who serves it")
-    add("--load", type=float, default=0.5, help="of prefill, see above")
+    add("--policy", choices=("round-robin", "random"), default="round-robin", help="picks workers")
+    add("--load", type=float, default=0.5, help="seconds of prefill per worker and second")
     add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET, help="GPU and model")
-    add("--blocks", type=int, default=1500, help="of 512 tokens, of a worker")
+    add("--blocks", type=int, default=1500, help="blocks of a worker, 512 tokens each")
     add("--max-num-seqs", type=int, default=128, help="requests running at once on a worker")
     add("--max-num-batched-tokens", type=int, default=8192, help="tokens a step")
-    add("--max-model-len", type=int, default=131_072, help="prompt and answer, tokens")
-    add("--event-delay", type=float, default=0.05, help="seconds to whoever counts events")
-    add("--seed", type=int, default=1, help="of the policy `random`")
+    add("--max-model-len", type=int, default=131_072, help="tokens of prompt and answer")
+    add("--event-delay", type=float, default=0.05, help="seconds until events are counted")
+    add("--seed", type=int, default=1, help="seed of the policy `random`")
     return parser
 
 
 def simulate(args: argparse.Namespace) -> dict[str, object]:
-    """Return what came out. Raises ValueError for settings that make no sense."""
+    """Return the figures. Raises ValueError for settings out of their limits."""
     if args.workers < 1 or args.requests < 1:
         raise ValueError("--workers, --requests: at least 1")
     if not args.load > 0:
@@ -101,7 +101,7 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
 
 def _engine(args: argparse.Namespace, latency: LatencyModel) -> V1Engine:
     return build_engine(
-        # vLLM's null block comes on top.
+        # One more for vLLM's null block.
         kv_cache_config(args.blocks + 1, TRACE_BLOCK_SIZE),
         SchedulerConfig(
             max_model_len=args.max_model_len,
@@ -119,7 +119,7 @@ def _speed(lines: Sequence[TraceLine], latency: LatencyModel, args: argparse.Nam
     work = pooled_work(lines, args.workers * args.blocks, prefill)
     span = lines[-1].arrival - lines[0].arrival
     if not span > 0:
-        raise ValueError("--trace: its requests come all at once, which has no speed")
+        raise ValueError("--trace: all its requests come at once, so they have no speed")
     return float(args.load * args.workers * span / work)
 
 

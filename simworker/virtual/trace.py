@@ -1,4 +1,4 @@
-"""Recorded workloads: when requests came, how long they were, and which blocks they have in common.
+"""Recorded workloads: the requests' times and lengths, and the blocks that they share.
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`, with an id for
 each block of 512 tokens of the prompt, the last one partial; an id stands for all tokens up to its
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 TRACE_BLOCK_SIZE = 512
-"""Tokens of a block."""
+"""Tokens a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,18 @@ class TraceLine:
     """One request of a trace: when it arrives, its lengths in tokens, the ids of its blocks."""
 
     arrival: float
-    """Seconds."""
+    """Seconds from the trace's beginning."""
     num_prompt_tokens: int
     max_tokens: int
     hash_ids: tuple[int, ...]
 
     def prompt_hashes(self) -> list[bytes]:
-        """Return its ids as block hashes of 8 bytes, which events carry as the ids themselves."""
+        """Return its ids as block hashes of 8 bytes, so that events carry the ids themselves."""
         return [number.to_bytes(8, "big") for number in self.hash_ids]
 
 
 def read_trace(path: Path) -> list[TraceLine]:
-    """Return a trace's requests. Raises ValueError, naming the line, for what is no trace."""
+    """Return a trace's requests. Raises ValueError, naming the line, if the file is no trace."""
     opened = gzip.open if path.suffix == ".gz" else open
     lines = []
     with opened(path, "rt", encoding="utf-8") as file:
@@ -56,7 +56,7 @@ def read_trace(path: Path) -> list[TraceLine]:
 
 
 def spread(lines: Sequence[TraceLine]) -> list[TraceLine]:
-    """Return requests with those of one stamp spread up to the next; after the last, over a second."""
+    """Return requests with those of one stamp spread up to the next; the last stamp's over a second."""
     stamps = [line.arrival for line in lines]
     found = []
     at = 0
@@ -74,7 +74,7 @@ def spread(lines: Sequence[TraceLine]) -> list[TraceLine]:
 
 
 def repeated(lines: Sequence[TraceLine], count: int) -> Iterator[TraceLine]:
-    """Return `count` requests: the trace again and again, each time with ids of its own."""
+    """Yield `count` requests: the trace again and again, each time with ids of its own."""
     span = lines[-1].arrival - lines[0].arrival
     span += span / max(len(lines) - 1, 1)
     ids = 1 + max((max(line.hash_ids, default=0) for line in lines), default=0)
@@ -96,8 +96,8 @@ def pooled_work(
 ) -> float:
     """Return the seconds of prefill of all requests, in order, with one LRU cache of `num_blocks`.
 
-    `prefill` returns the seconds of so many tokens after so many cached ones. It is what
-    `shared/bench/sim.py` measures loads by.
+    `prefill` returns the seconds of so many tokens after so many cached ones. `shared/bench/sim.py`
+    measures loads by this sum.
     """
     prompts = ((line.hash_ids, line.num_prompt_tokens) for line in lines)
     return pooled(prompts, num_blocks, TRACE_BLOCK_SIZE, prefill)[1]
@@ -111,8 +111,8 @@ def pooled(
 ) -> tuple[int, float]:
     """Return the tokens found cached and the seconds of prefill, with one LRU cache for all prompts.
 
-    A prompt is its blocks' names and its tokens; of blocks of `block_size` tokens the cache has
-    `num_blocks`. `prefill` is as in `pooled_work`.
+    A prompt is given by its blocks' names and its number of tokens. The cache has `num_blocks` blocks of
+    `block_size` tokens. `prefill` is as in `pooled_work`.
     """
     cache: OrderedDict[int, None] = OrderedDict()
     found = 0

@@ -1,8 +1,8 @@
-"""The queue of free blocks, next to be used first.
+"""The queue of free blocks, in the order of their next use.
 
-A doubly linked list through the blocks themselves: a block that is found cached again leaves from the
-middle in O(1), and no object is made for it. Between two guards, which never leave, so that every
-block in the queue has a neighbour on both sides; a block outside has none.
+It is a doubly linked list through the blocks themselves: a block that a request finds cached leaves from
+the middle in O(1), and no further object is made for it. The list lies between two guards, which never
+leave, so every block in the queue has a neighbour on both sides; a block outside has none.
 
 Source: `FreeKVCacheBlockQueue` in `vllm/v1/core/kv_cache_utils.py` of 0.32.
 """
@@ -14,7 +14,7 @@ from simworker.v1.cache.kv_cache_block import KVCacheBlock
 
 
 class FreeKVCacheBlockQueue:
-    """Free blocks. What is appended is used last: with cached content that is LRU."""
+    """Free blocks. An appended block is used last, so cached content is evicted in LRU order."""
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self.num_free_blocks = 0
@@ -25,13 +25,13 @@ class FreeKVCacheBlockQueue:
         self.append_n(blocks)
 
     def popleft(self) -> KVCacheBlock:
-        """Take the next block. Raises ValueError where none is free."""
+        """Take the next block. Raises ValueError if none is free."""
         if not self.num_free_blocks:
             raise ValueError("No free blocks available")
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the next `n` blocks. Raises ValueError where fewer are free."""
+        """Take the next `n` blocks. Raises ValueError if fewer are free."""
         if n > self.num_free_blocks:
             raise ValueError(f"{n} blocks needed, {self.num_free_blocks} are free")
         taken = []
@@ -50,7 +50,7 @@ class FreeKVCacheBlockQueue:
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take a certain block. Raises RuntimeError where it is not free."""
+        """Take this block. Raises RuntimeError if it is not free."""
         before, after = block.prev_free_block, block.next_free_block
         if before is None or after is None:
             raise RuntimeError(f"remove() of a block that is not free: {block}")
@@ -59,7 +59,7 @@ class FreeKVCacheBlockQueue:
         self.num_free_blocks -= 1
 
     def append(self, block: KVCacheBlock) -> None:
-        """Put a block at the end: used last."""
+        """Put a block at the end, where it is used last."""
         self.append_n((block,))
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
@@ -69,7 +69,7 @@ class FreeKVCacheBlockQueue:
         self._link(before, blocks, self.fake_free_list_tail)
 
     def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put blocks at the front, in their order: the first of them is used next."""
+        """Put blocks at the front, in their order; the first of them is used next."""
         after = self.fake_free_list_head.next_free_block
         assert after is not None
         self._link(self.fake_free_list_head, blocks, after)
@@ -86,7 +86,7 @@ class FreeKVCacheBlockQueue:
         self.num_free_blocks += len(blocks)
 
     def get_all_free_blocks(self) -> list[KVCacheBlock]:
-        """Return the free blocks, next to be used first. O(n)."""
+        """Return the free blocks in the order of their next use. O(n)."""
         blocks = []
         block = self.fake_free_list_head.next_free_block
         while block is not None and block is not self.fake_free_list_tail:
@@ -95,7 +95,7 @@ class FreeKVCacheBlockQueue:
         return blocks
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where links or the count are wrong."""
+        """Raise BrokenInvariantError if links or the count are wrong."""
         before = self.fake_free_list_head
         for block in (*self.get_all_free_blocks(), self.fake_free_list_tail):
             if block.prev_free_block is not before or before.next_free_block is not block:

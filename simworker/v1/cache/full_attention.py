@@ -16,7 +16,7 @@ from simworker.v1.specs.kv_cache_spec import FullAttentionSpec, KVCacheSpec
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):
-    """Hits are runs of blocks from the first."""
+    """A hit is a run of blocks from the first on."""
 
     @classmethod
     def find_longest_cache_hit(  # noqa: PLR0917  vLLM's signature
@@ -32,7 +32,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         """Return the leading blocks that are cached in all groups.
 
         Raises TypeError for another kind of spec, ValueError for an alignment finer than a block: only
-        models with state-space layers have hits that end within one.
+        models with state-space layers have hits that end within a block.
         """
         if not isinstance(kv_cache_spec, FullAttentionSpec):
             raise TypeError(f"kv_cache_spec: {type(kv_cache_spec).__name__} is no full attention")
@@ -63,10 +63,10 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         *,
         replay_boundaries: Sequence[int] = (),
     ) -> None:
-        """Cache full blocks, and the prompt's tail where hashes are finer than blocks.
+        """Cache full blocks, and the prompt's tail if hashes are finer than blocks.
 
-        The tail is findable by the last hash that ends in the prompt, without the last token: what a
-        repetition could use at most.
+        The tail is cached under the last hash that ends before the prompt's last token: another request
+        with the same prompt could use no more.
         """
         super().cache_blocks(
             request, num_tokens, retention_interval, replay_boundaries=replay_boundaries

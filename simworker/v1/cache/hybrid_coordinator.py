@@ -1,12 +1,11 @@
 """Models whose groups differ: some layers read all tokens, others a window.
 
-A prefix is of use only if *every* group has what it needs of it. Each kind of group can say, for a
-given length, the longest it has that is not longer. So: begin with the whole prompt, let every kind
-shorten it in turn, and begin again with what is left until none of them does. The length only falls,
-so this ends.
+A prefix is a hit only if *every* group has the blocks that it needs for it. Each kind of group can find
+its longest prefix up to a given length. The search begins with the whole prompt, lets every kind shorten
+it in turn, and repeats that until no kind does. The length only falls, so the search ends.
 
-Source: `HybridKVCacheCoordinator` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32. Its hits within a
-block are those of state-space layers, and are not there.
+Source: `HybridKVCacheCoordinator` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32, without hits that
+end within a block, which only state-space layers have.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from simworker.v1.specs.kv_cache_spec import FullAttentionSpec, KVCacheConfig, K
 
 
 class SpecGroup(NamedTuple):
-    """Groups that are alike: they are looked up together."""
+    """Groups with equal specs, which are looked up together."""
 
     spec: KVCacheSpec
     group_ids: list[int]
@@ -30,7 +29,7 @@ class SpecGroup(NamedTuple):
 
 
 class HybridKVCacheCoordinator(KVCacheCoordinator):
-    """Several groups. Raises ValueError where a block is no multiple of the tokens hashed."""
+    """Several groups. Raises ValueError if a block is no multiple of a hash's tokens."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 self.single_type_managers[group_id].use_eagle = group.use_eagle
 
     def _group(self) -> list[SpecGroup]:
-        """Put groups that are alike together, those with full attention first.
+        """Put groups with equal specs together, those with full attention first.
 
         Their hits are the cheapest to find, and bound the search of the others.
         """
@@ -76,9 +75,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         return alike
 
     def get_num_cacheable_tokens(self, num_computed_tokens: int, kv_cache_group_id: int) -> int:
-        """Return the last multiple of the scheduler's block: hits end nowhere else.
+        """Return the last multiple of the scheduler's block size, since hits end nowhere else.
 
-        A drafter's group is cached one block further, which a hit finds and drops.
+        A drafter's group is cached one block further; a hit finds that block and drops it.
         """
         size = self.scheduler_block_size
         manager = self.single_type_managers[kv_cache_group_id]
@@ -90,18 +89,17 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the longest prefix that all groups agree on, by the fixed-point search above.
+        """Return the longest prefix that is a hit in all groups, by the search above.
 
-        A drafter's group is asked for a block more, of which it drops the last, once for each length
-        that is tried.
+        A drafter's group looks up one block more and drops the last, once for each length.
         """
         found: list[list[KVCacheBlock]] = [[] for _ in self.specs]
         own_length: dict[int, int] = {}
-        """Of the kinds with full attention: what has a long prefix has every shorter one."""
+        """Kinds with full attention -> their prefix; they have every shorter one too."""
         dropped: set[int] = set()
         length = max_cache_hit_length
         longest = 0
-        # One kind beside full attention cannot be shortened again by what is cut down with it.
+        # With full attention and one other kind, full attention cannot shorten the other's prefix again.
         settled_at_once = len(self.attention_groups) == 2 and isinstance(
             self.attention_groups[0].spec, FullAttentionSpec
         )

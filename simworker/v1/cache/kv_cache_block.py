@@ -1,4 +1,4 @@
-"""A block of KV cache: who uses it, and which content it has cached.
+"""A block of KV cache: the number of its users, and its cached content.
 
 Source: `KVCacheBlock` in `vllm/v1/core/kv_cache_utils.py` of 0.32.
 """
@@ -17,11 +17,11 @@ class KVCacheBlock:
     def __init__(self, block_id: int, ref_cnt: int = 0, *, is_null: bool = False) -> None:
         self.block_id = block_id
         self.ref_cnt = ref_cnt
-        """Requests that hold it; 0 is free. Not kept for the null block."""
+        """Number of requests that hold it; with 0 it is free. Not counted for the null block."""
         self.block_hash: BlockHashWithGroupId | None = None
-        """Under which it is cached. A free block keeps it until it is used anew."""
+        """The key under which it is cached. A free block keeps it until it is used anew."""
         self.block_hash_num_tokens: int | None = None
-        """Tokens for which the hash stands, counted from the request's first."""
+        """Number of tokens that the hash covers, from the request's first on."""
         self.is_null = is_null
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
@@ -29,14 +29,14 @@ class KVCacheBlock:
     def set_block_hash(
         self, block_hash: BlockHashWithGroupId, num_tokens: int | None = None
     ) -> None:
-        """Give the block content. Raises ValueError where it has some already."""
+        """Set the hash of the block's content. Raises ValueError if it has one already."""
         if self.block_hash is not None:
             raise ValueError(f"block {self.block_id} has a hash already")
         self.block_hash = block_hash
         self.block_hash_num_tokens = num_tokens
 
     def reset_hash(self) -> None:
-        """Forget the content."""
+        """Remove the hash."""
         self.block_hash = None
         self.block_hash_num_tokens = None
 

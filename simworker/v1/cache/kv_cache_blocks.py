@@ -1,4 +1,4 @@
-"""Blocks of one request, group by group: what the manager hands out and takes back.
+"""Blocks of one request, group by group, as the manager hands them out and takes them back.
 
 Source: `KVCacheBlocks` in `vllm/v1/core/kv_cache_manager.py` of 0.32.
 """
@@ -40,9 +40,9 @@ class KVCacheBlocks:
         *,
         group_ids: Sequence[int] | None = None,
     ) -> tuple[list[int], ...] | None:
-        """Return the ids of each group, of all or of `group_ids`.
+        """Return the block ids of each group, or of each of `group_ids`.
 
-        With `allow_none` it is None where no group has a block.
+        With `allow_none` it returns None if no group has a block.
         """
         groups = self.blocks if group_ids is None else [self.blocks[at] for at in group_ids]
         if allow_none and not any(groups):
@@ -63,5 +63,5 @@ class KVCacheBlocks:
         ]
 
     def new_empty(self) -> "KVCacheBlocks":
-        """Return as many groups without blocks."""
+        """Return the same number of groups, without blocks."""
         return KVCacheBlocks(tuple(() for _ in self.blocks))

@@ -1,6 +1,6 @@
-"""What happened to the cache, with vLLM's names and fields.
+"""Cache events with vLLM's names and fields.
 
-Encoded with msgpack these are the maps of vLLM 0.24 and later: fields at their defaults are left out.
+Encoded with msgpack, they are the maps of vLLM 0.24 and later: fields with their defaults are left out.
 
 Source: `vllm/distributed/kv_events.py` of 0.32.
 """
@@ -20,20 +20,20 @@ class KVCacheEvent(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
 
 
 class BlockStored(KVCacheEvent):
-    """Blocks became cached, each the child of the one before it."""
+    """Blocks were stored, each the child of the one before it."""
 
     block_hashes: list[ExternalBlockHash]
     parent_block_hash: ExternalBlockHash | None
-    """Of the block before the first; None at the beginning of a request."""
+    """Hash of the block before the first; None at the beginning of a request."""
     token_ids: list[int]
-    """Of all blocks from the first to the last, those that are not announced among them."""
+    """Tokens of all blocks from the first to the last, including blocks that are not announced."""
     block_size: int
     lora_id: int | None
-    """The engine's own number of the adapter."""
+    """The engine's number of the adapter."""
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
-    """An entry a hash, bare (`simworker/v1/hashing/extra_keys.py`)."""
+    """An entry for each hash, in the bare form (`simworker/v1/hashing/extra_keys.py`)."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
@@ -43,7 +43,7 @@ class BlockStored(KVCacheEvent):
 
 
 class BlockRemoved(KVCacheEvent):
-    """Cached blocks were given to other content. The pool emits one hash an event."""
+    """Blocks were removed. The pool makes an event for each hash."""
 
     block_hashes: list[ExternalBlockHash]
     medium: str | None

@@ -1,10 +1,10 @@
-"""The KV cache manager: gives requests their blocks, and finds what is cached.
+"""The KV cache manager: gives requests their blocks, and finds cached ones.
 
-The scheduler's side of vLLM's cache. For each request that waits it asks `get_computed_blocks`, then
-`allocate_slots`, which takes what was found, takes free blocks for the rest, and caches the blocks
-that the step will fill. It says None where that does not fit, and nothing has changed then but that
-blocks which left an attention window are given back. A running request gets its next slots from
-`allocate_slots`; when it ends or is preempted, `free`.
+The scheduler calls it. For each waiting request it calls `get_computed_blocks`, then `allocate_slots`,
+which takes the blocks found and free blocks for the rest, and caches the blocks that the step will fill.
+`allocate_slots` returns None if the blocks do not fit; it has then only freed blocks that left an
+attention window. A running request gets its next slots from `allocate_slots`; when it ends or is
+preempted, the scheduler calls `free`.
 
 Source: `vllm/v1/core/kv_cache_manager.py` of 0.32; one file as there, to be read beside it. Methods that
 0.32 no longer has do what they did before.
@@ -39,13 +39,13 @@ class KVCacheManager:
     `scheduler_block_size`: hits are a multiple of it; the least common multiple of the groups' block
     sizes if not given. `hash_block_size`: tokens a hash of `Request.block_hashes`; their greatest common
     divisor if not given.
-    `max_in_flight_tokens`: tokens scheduled and not yet settled, at most; bounds what a sliding window
-    holds. `max_model_len` if not given, which bounds nothing.
-    `use_eagle`: a drafter reads the cache; the last block of a hit is computed again. Where no group is
+    `max_in_flight_tokens`: most tokens of steps that have not ended; bounds the blocks that a sliding
+    window holds. `max_model_len` if not given, which bounds nothing.
+    `use_eagle`: a drafter reads the cache; the last block of a hit is computed again. If no group is
     marked as the drafter's, all are.
     `num_prefill_lookahead`: prompt tokens that a drafter of several modules reads ahead.
     `log_stats`: keep `PrefixCacheStats`.
-    `watermark`: share of the blocks to stay free when a waiting request is let in beside others.
+    `watermark`: share of the blocks to stay free when a waiting request is admitted beside others.
     `use_int_block_hashes`: events carry 64-bit integers, not whole digests.
     Raises ValueError naming the field.
     """
@@ -73,7 +73,7 @@ class KVCacheManager:
         if dcp_world_size != 1 or pcp_world_size != 1:
             raise ValueError("dcp_world_size, pcp_world_size: context parallelism is not simulated")
         if metrics_collector is not None:
-            raise ValueError("metrics_collector: how long blocks stay is not sampled")
+            raise ValueError("metrics_collector: the residence of blocks is not sampled")
         if enable_mamba_shared_prefix_checkpoint:
             raise ValueError(
                 "enable_mamba_shared_prefix_checkpoint: state-space layers are not simulated"
@@ -135,15 +135,15 @@ class KVCacheManager:
         return self.block_pool.get_usage()
 
     def prefix_cache_lookup_enabled(self, request: Request) -> bool:
-        """Say whether a request may find anything."""
+        """Return whether a request may look up cached blocks."""
         return self.enable_caching and not request.skip_reading_prefix_cache
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, int]:
-        """Return the request's leading blocks that are cached, their tokens, and a boundary.
+        """Return the request's leading cached blocks, the number of their tokens, and a boundary.
 
-        The last token is always computed anew, for its logits. Nothing is held yet. The boundary is the
-        end of a longer prefix that some group has and another, cached sparsely, does not: worth keeping
-        in `Request.shared_prefix_boundary`; 0 for none.
+        The last token is always computed anew, for its logits. The request does not hold the blocks yet.
+        The boundary is the end of a longer prefix that one group has and another, cached sparsely,
+        lacks; the caller keeps it in `Request.shared_prefix_boundary`. It is 0 if there is none.
         """
         if not self.prefix_cache_lookup_enabled(request):
             return self.empty_kv_cache_blocks, 0, 0
@@ -173,23 +173,24 @@ class KVCacheManager:
         *,
         num_draft_tokens: int = 0,
     ) -> KVCacheBlocks | None:
-        """Give a request the blocks for its next tokens; None where they are not to be had.
+        """Give a request the blocks for its next tokens; return None if there are too few.
 
             | computed | found | external | new, drafts at their end | lookahead |
-                               |<------------- blocks are taken for -------------|
+                               |<---------- blocks are allocated for ----------->|
             |<--- cached, up to the request's own tokens --->|
 
-        `num_new_tokens`: to be computed in this step; drafts beyond `Request.num_tokens` are never
-        cached. `num_new_computed_tokens`, `new_computed_blocks`: what `get_computed_blocks` found.
-        `num_lookahead_tokens`: slots that a drafter writes to. `num_external_computed_tokens`: to be
-        loaded from elsewhere. `delay_cache_blocks`: cache nothing, since a load has yet to end; then
-        `cache_blocks`. `full_sequence_must_fit`: None unless all of the request's tokens would fit.
-        `reserved_blocks`: to stay free for others. `has_scheduled_reqs`: others are running, so the
-        watermark counts for one that waits. `num_draft_tokens`: of the new tokens those at the end that
-        are not verified, as 0.9 had it for callers that had added drafts to the request's tokens.
+        `num_new_tokens`: tokens that this step computes; drafts beyond `Request.num_tokens` are never
+        cached. `num_new_computed_tokens`, `new_computed_blocks`: the result of `get_computed_blocks`.
+        `num_lookahead_tokens`: slots that a drafter writes to. `num_external_computed_tokens`: tokens to
+        load from elsewhere. `delay_cache_blocks`: cache no block before the load has ended, which the
+        caller does with `cache_blocks`. `full_sequence_must_fit`: return None unless all of the
+        request's tokens would fit. `reserved_blocks`: number of blocks to leave free.
+        `has_scheduled_reqs`: other requests run, so the watermark holds for a waiting one.
+        `num_draft_tokens`: unverified tokens at the end of the new ones, for callers of 0.9, which added
+        drafts to the request's tokens.
 
-        Returns the blocks taken free, not those found or taken for external tokens. Raises ValueError
-        where there is no token to compute or adopt, and for encoder tokens, which are not simulated.
+        Returns the new blocks, without those found and those for external tokens. Raises ValueError if
+        there is no token to compute or adopt, and for encoder tokens, which are not simulated.
         """
         if (
             request.status is RequestStatus.RUNNING
@@ -198,7 +199,7 @@ class KVCacheManager:
             and not (num_new_computed_tokens or num_external_computed_tokens)
             and not (full_sequence_must_fit or reserved_blocks or num_encoder_tokens)
         ):
-            # Most calls are for one more token in a block that is not full.
+            # Most calls ask for one more token in a block that is not full.
             computed = request.num_computed_tokens
             end = computed + num_new_tokens
             if end <= self.max_model_len:
@@ -212,7 +213,7 @@ class KVCacheManager:
                         self._cache_computed(request, end - num_draft_tokens)
                     return self.empty_kv_cache_blocks
         if not (num_new_tokens or num_external_computed_tokens or num_new_computed_tokens):
-            # The text is an outcome that recordings hold.
+            # Recordings of vLLM hold this text as an outcome.
             raise ValueError(
                 "num_new_tokens must be greater than 0 when there are no computed tokens to adopt"
             )
@@ -268,7 +269,7 @@ class KVCacheManager:
             if needed + watermark > self.block_pool.get_num_free_blocks():
                 return None
         slots = min(computed + num_new_tokens + lookahead, self.max_model_len)
-        # Tokens in flight can still be refused, and their steps still read the window before them.
+        # Tokens in flight may still be refused, and their steps still read the window before them.
         coordinator.remove_skipped_blocks(
             request_id, max(0, computed - request.num_in_flight_tokens)
         )
@@ -283,7 +284,7 @@ class KVCacheManager:
         return self.create_kv_cache_blocks(new)
 
     def _cache_computed(self, request: Request, num_tokens: int) -> None:
-        """Cache what a step will have computed, without tokens that may be refused."""
+        """Cache the blocks that a step fills, without tokens that may be refused."""
         num_tokens = min(num_tokens, request.num_tokens)
         only = self._only_group
         if only is not None:
@@ -294,22 +295,22 @@ class KVCacheManager:
         self.coordinator.cache_blocks(request, num_tokens)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache what the first `num_computed_tokens` fill: a load from elsewhere has ended."""
+        """Cache the blocks that the first `num_computed_tokens` fill, after a load from elsewhere."""
         if self.enable_caching:
             self.coordinator.cache_blocks(request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
-        """Let go of a request's blocks, the last first; content stays until they are used anew."""
+        """Free a request's blocks, the last first; their content stays until they are used anew."""
         self.coordinator.free(request.request_id)
 
     def pop_blocks_for_free(self, request: Request) -> list[KVCacheBlock]:
-        """Forget a request; return its blocks, to be given to the pool, reversed, when steps end."""
+        """Forget a request; return its blocks. The caller frees them, the last first, when steps end."""
         return self.coordinator.pop_blocks_for_free(request.request_id)
 
     def free_block_hashes(self, request: Request) -> None:
-        """Forget a finished request's hashes; a look-up would compute them anew.
+        """Forget a finished request's hashes, for schedulers up to 0.9.
 
-        For schedulers up to 0.9.
+        A look-up would compute them anew.
         """
         request.discard_block_hashes()
 
@@ -319,13 +320,13 @@ class KVCacheManager:
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Let go of blocks that no step reads again, given the tokens of steps that have ended."""
+        """Free blocks that no step reads again, given the number of tokens of steps that have ended."""
         self.coordinator.remove_skipped_blocks(
             request_id, processed_computed_tokens, num_prompt_tokens
         )
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Forget what blocks have cached, whoever holds them."""
+        """Remove blocks from the cache, even if requests hold them."""
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
@@ -351,7 +352,7 @@ class KVCacheManager:
         return stats
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
-        """Return a 0 for each group: 0.32 computes no prefix in common. For older schedulers."""
+        """Return a 0 for each group, for older schedulers: 0.32 computes no common prefix."""
         del running_request_id
         return [0] * self.num_kv_cache_groups
 
@@ -364,15 +365,15 @@ class KVCacheManager:
         return self.get_blocks(request_id).get_block_ids()
 
     def create_kv_cache_blocks(self, blocks: tuple[list[KVCacheBlock], ...]) -> KVCacheBlocks:
-        """Wrap blocks; where there are none it is always the same object."""
+        """Wrap blocks; without any, always return the same object."""
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
     def create_empty_block_list(self) -> KVCacheBlocks:
-        """Return no blocks, of each group; for schedulers up to 0.10."""
+        """Return an empty list for each group, for schedulers up to 0.10."""
         return self.empty_kv_cache_blocks.new_empty()
 
     def take_events(self) -> list[CacheEvent]:
-        """Return what happened to the cache since the last call."""
+        """Return the cache's events since the last call."""
         events = self.block_pool.take_events()
         for event in events:
             if not isinstance(event, BlockStored):
@@ -384,12 +385,12 @@ class KVCacheManager:
         return events
 
     def new_step_starts(self) -> None:
-        """Take note of a new step of the scheduler: groups with attention have nothing to note."""
+        """Do nothing: groups with attention need not know that a step begins."""
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where counts are not those of the tables.
+        """Raise BrokenInvariantError if reference counts are not those of the tables.
 
-        Blocks that were popped and not freed yet are held by nobody, which is an error here.
+        Blocks that were popped and not freed yet are in no table, which is an error here.
         """
         self.block_pool.check()
         counts: dict[int, int] = {}

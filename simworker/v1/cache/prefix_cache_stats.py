@@ -1,4 +1,4 @@
-"""How much of what was looked up was found.
+"""Counts of look-ups and hits in the prefix cache.
 
 Source: `PrefixCacheStats` in `vllm/v1/metrics/stats.py` of 0.32.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Since the last time it was asked for. Requests that come back after preemption count apart."""
+    """Counts since the last call for them. Requests that were preempted before are counted apart."""
 
     reset: bool = False
     """Whether the cache was reset."""
@@ -16,12 +16,12 @@ class PrefixCacheStats:
     queries: int = 0
     """Tokens of these requests."""
     hits: int = 0
-    """Of these, tokens found."""
+    """Tokens of these requests that were found."""
     preempted_requests: int = 0
     preempted_queries: int = 0
     preempted_hits: int = 0
     hits_by_source: dict[str, int] = field(default_factory=dict)
-    """Hits by the tier they came from; only where a tier below the GPU's is asked."""
+    """Tier -> hits there; only with a tier below the GPU's."""
 
     def record(
         self,

@@ -1,7 +1,7 @@
 """The blocks of all requests in one group of layers.
 
 Source: `SingleTypeKVCacheManager` in `vllm/v1/core/single_type_kv_cache_manager.py` of 0.32. Left out:
-what only state-space layers, decode-context parallelism and the zeroing of new blocks need.
+state-space layers, decode-context parallelism and the zeroing of new blocks.
 """
 
 from abc import ABC, abstractmethod
@@ -16,11 +16,11 @@ from simworker.v1.requests.request import Request
 from simworker.v1.specs.kv_cache_spec import KVCacheSpec
 
 CacheHit = tuple[tuple[list[KVCacheBlock], ...], int]
-"""Blocks of each group that was asked for, and the tokens of the hit."""
+"""Blocks of each group that was looked up, and the tokens of the hit."""
 
 
 class SingleTypeKVCacheManager(ABC):
-    """Block tables, and how much of each is cached. Kinds of attention fill in the rest."""
+    """Block tables, and the number of cached blocks in each. Kinds of attention add the rest."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class SingleTypeKVCacheManager(ABC):
         self.kv_cache_group_id = kv_cache_group_id
         self.scheduler_block_size = scheduler_block_size
         self.cache_hit_alignment_tokens = scheduler_block_size
-        """Hits of the whole model are a multiple of it."""
+        """A hit of the whole model is a multiple of it, in tokens."""
         self.max_admission_blocks_per_request = max_admission_blocks_per_request
-        """The most blocks that a request holds at once, where blocks are given back on the way."""
+        """The most blocks that a request holds at once, if it frees blocks while it runs."""
         self.use_eagle = False
-        """Whether a drafter reads this group: then the last block of a hit is computed again."""
+        """Whether a drafter reads this group; if so, the last block of a hit is computed again."""
         self.req_to_blocks: defaultdict[str, list[KVCacheBlock]] = defaultdict(list)
         self.num_cached_block: dict[str, int] = {}
-        """How many of a running request's leading blocks are dealt with: cached, or passed over."""
+        """Running request -> number of its leading blocks that were cached or skipped."""
         self._null_block = block_pool.null_block
 
     def get_num_blocks_to_allocate(  # noqa: PLR0917  vLLM's signature
@@ -60,18 +60,18 @@ class SingleTypeKVCacheManager(ABC):
         num_tokens_main_model: int = 0,  # noqa: ARG002  vLLM's signature
         apply_admission_cap: bool = False,
     ) -> int:
-        """Return how many free blocks it takes to give a request `num_tokens` slots.
+        """Return the number of free blocks needed to give a request `num_tokens` slots.
 
-        Found blocks that lie in the free queue count: they leave it. `total_computed_tokens` are those
-        found, here or elsewhere, and those computed before. With `apply_admission_cap` the answer is
-        for the whole request, which gives blocks back on the way.
+        Found blocks in the free queue count, as they leave it. `total_computed_tokens` counts the tokens
+        found, here or elsewhere, and those computed before. With `apply_admission_cap` the answer is for
+        the whole request, which frees blocks while it runs.
         """
         required = -(-num_tokens // self.block_size)
         if apply_admission_cap and self.max_admission_blocks_per_request is not None:
             required = min(required, self.max_admission_blocks_per_request)
         held = len(self.req_to_blocks.get(request_id, ()))
         if request_id in self.num_cached_block:
-            # Drafts that were refused can have left it more blocks than it needs.
+            # After refused drafts it may hold more blocks than it needs.
             return max(required - held, 0)
         skipped = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
         new = max(required - max(skipped, len(new_computed_blocks) + held), 0)
@@ -98,9 +98,10 @@ class SingleTypeKVCacheManager(ABC):
     def allocate_external_computed_blocks(
         self, request_id: str, num_local_computed_tokens: int, num_external_computed_tokens: int
     ) -> None:
-        """Take blocks for tokens that are loaded from elsewhere, those before the window excepted.
+        """Take blocks for tokens to load from elsewhere, except those before the window.
 
-        After all groups have added theirs: a block that one group found must not be taken by another.
+        Call it after all groups have added the blocks found: no group may take a block that another
+        found.
         """
         total = num_local_computed_tokens + num_external_computed_tokens
         if self.get_num_skipped_tokens(total) >= total:
@@ -115,7 +116,7 @@ class SingleTypeKVCacheManager(ABC):
         num_tokens: int,
         num_tokens_main_model: int = 0,  # noqa: ARG002  vLLM's signature
     ) -> list[KVCacheBlock]:
-        """Take the blocks that `num_tokens` slots need beyond those held; return them."""
+        """Take the further blocks that `num_tokens` slots need; return them."""
         blocks = self.req_to_blocks[request_id]
         needed = -(-num_tokens // self.block_size) - len(blocks)
         if needed <= 0:
@@ -132,10 +133,10 @@ class SingleTypeKVCacheManager(ABC):
         *,
         replay_boundaries: Sequence[int] = (),
     ) -> None:
-        """Cache the blocks that the first `num_tokens` fill, as far as a hit can ever use them.
+        """Cache those of the blocks that the first `num_tokens` fill which a hit can use.
 
-        `retention_interval` and `replay_boundaries` say which these are in a group that is cached
-        sparsely (`reachable_block_mask`).
+        In a group that is cached sparsely, `retention_interval` and `replay_boundaries` select them
+        (`reachable_block_mask`).
         """
         cached = self.num_cached_block.get(request.request_id, 0)
         full = num_tokens // self.block_size
@@ -175,7 +176,10 @@ class SingleTypeKVCacheManager(ABC):
         retention_interval: int | None = None,  # noqa: ARG003
         reachable_boundaries: Sequence[int] = (),  # noqa: ARG003
     ) -> list[bool] | None:
-        """Say which of the blocks [start, end) a hit can use; None for all."""
+        """Return, for each block from `start_block` to before `end_block`, whether a hit can use it.
+
+        None stands for all.
+        """
         return None
 
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
@@ -184,7 +188,7 @@ class SingleTypeKVCacheManager(ABC):
         return self.req_to_blocks.pop(request_id, [])
 
     def free(self, request_id: str) -> None:
-        """Let go of a request's blocks, the last first: the tail of a prompt is lost before its head."""
+        """Free a request's blocks, the last first: the tail of a prompt is evicted before its head."""
         self.block_pool.free_blocks(reversed(self.pop_blocks_for_free(request_id)))
 
     def remove_skipped_blocks(
@@ -193,7 +197,7 @@ class SingleTypeKVCacheManager(ABC):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,  # noqa: ARG002  vLLM's signature
     ) -> None:
-        """Let go of blocks that attention will not read again; null blocks take their places."""
+        """Free blocks that attention will not read again; null blocks take their places."""
         skipped = self.get_num_skipped_tokens(processed_computed_tokens) // self.block_size
         blocks = self.req_to_blocks.get(request_id)
         if not skipped or not blocks:
@@ -208,7 +212,7 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.free_blocks(freed)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:  # noqa: ARG002  see below
-        """Return how many leading tokens attention will not read again. With full attention, none."""
+        """Return the number of leading tokens that attention will not read again: 0 if it is full."""
         return 0
 
     @classmethod
@@ -223,14 +227,14 @@ class SingleTypeKVCacheManager(ABC):
         drop_eagle_block: bool,
         alignment_tokens: int,
     ) -> CacheHit:
-        """Return the longest prefix that all these groups, alike in their spec, have cached.
+        """Return the longest prefix that all these groups, which have equal specs, have cached.
 
         It has at most `max_length` tokens and is a multiple of `alignment_tokens`. With
-        `drop_eagle_block` it ends one block before what was found.
+        `drop_eagle_block` the last block found is dropped.
         """
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a table is shorter than what of it is cached."""
+        """Raise BrokenInvariantError if more blocks of a table are counted as cached than it has."""
         for request_id, cached in self.num_cached_block.items():
             if cached > len(self.req_to_blocks.get(request_id, ())):
                 raise BrokenInvariantError(f"{request_id}: {cached} blocks cached, fewer held")

@@ -1,7 +1,7 @@
-"""Groups whose layers read the last tokens only: blocks that have left the window are given back.
+"""Groups whose layers read the last tokens only: blocks that have left the window are freed.
 
-A hit needs the blocks of one window before its end, and no others, so a prefix can be found though its
-beginning is lost. In the table null blocks stand for what is not needed.
+A hit needs only the blocks of one window before its end, so a prefix can be found after its beginning
+was evicted. In the table null blocks take the place of blocks that are not needed.
 
 Source: `SlidingWindowManager` in `vllm/v1/core/single_type_kv_cache_manager.py` of 0.32.
 """
@@ -22,15 +22,15 @@ def _window(spec: KVCacheSpec) -> SlidingWindowSpec:
 
 
 def _blocks_of_a_hit(spec: SlidingWindowSpec, *, drop_eagle_block: bool) -> int:
-    """Return how many blocks in a row a hit needs: the window without the next token.
+    """Return the number of consecutive blocks that a hit needs: the window without the next token.
 
-    One more where the last is dropped.
+    It is one more if the last is dropped.
     """
     return -(-(spec.sliding_window - 1) // spec.block_size) + drop_eagle_block
 
 
 class SlidingWindowManager(SingleTypeKVCacheManager):
-    """Hits end where a window's blocks are cached in a row."""
+    """A hit ends where all blocks of a window are cached."""
 
     def __init__(
         self,
@@ -56,9 +56,10 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         self._kept = kv_cache_spec.sliding_window - 1 + kv_cache_spec.extra_retained_tokens
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Return the tokens before the window of the next token.
+        """Return the number of tokens before the window of the next token.
 
-        With a window of 4 and 7 computed tokens the next reads tokens 4 to 6 and itself: 4 are skipped.
+        With a window of 4 and 7 computed tokens the next one reads tokens 4 to 6 and itself: 4 are
+        skipped.
         """
         return max(0, num_computed_tokens - self._kept)
 
@@ -73,7 +74,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         drop_eagle_block: bool,
         alignment_tokens: int,
     ) -> CacheHit:
-        """Return the last aligned place before which a window is cached, searching from the end.
+        """Return the last aligned position before which a window is cached, searching from the end.
 
         A prefix shorter than a window is a hit if it is cached from its first block. Raises TypeError
         for another kind of spec.
@@ -121,10 +122,10 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         retention_interval: int | None = None,
         reachable_boundaries: Sequence[int] = (),
     ) -> list[bool] | None:
-        """Say which blocks can end up in a hit: those of a window before a place where hits end.
+        """Return, for each block, whether it lies in a window before a position where a hit can end.
 
-        Such places are the multiples of the alignment; with a `retention_interval` in tokens only the
-        multiples of that (0: none), and the `reachable_boundaries`. Where a drafter reads the group, a
+        Such positions are the multiples of the alignment, or with a `retention_interval` in tokens only
+        the multiples of that (0: none) and the `reachable_boundaries`. If a drafter reads the group, a
         hit reaches one block beyond its end.
         """
         spec = _window(kv_cache_spec)

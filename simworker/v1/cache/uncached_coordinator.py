@@ -1,4 +1,4 @@
-"""Engines without prefix caching: groups share a pool, and nothing is ever found in it.
+"""Engines without prefix caching: groups share a pool, and no look-up hits.
 
 Source: `KVCacheCoordinatorNoPrefixCache` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
 """
@@ -12,15 +12,15 @@ from simworker.v1.requests.request import Request
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
-    """Nothing is cached."""
+    """Caches no block."""
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache nothing."""
+        """Do nothing."""
 
     def find_longest_cache_hit(
         self,
         block_hashes: Sequence[BlockHash],  # noqa: ARG002
         max_cache_hit_length: int,  # noqa: ARG002
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Find nothing."""
+        """Return no blocks."""
         return tuple([] for _ in self.single_type_managers), 0, 0

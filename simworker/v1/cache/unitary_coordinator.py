@@ -1,4 +1,4 @@
-"""Models whose layers are all of one kind: a hit is what their group has.
+"""Models whose layers are all of one kind: a hit is that of their only group.
 
 Source: `UnitaryKVCacheCoordinator` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
 """
@@ -12,7 +12,7 @@ from simworker.v1.specs.kv_cache_spec import KVCacheConfig
 
 
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One group: hits are its own. Raises ValueError where hashes are not of its blocks."""
+    """One group. Raises ValueError unless a hash covers one of its blocks."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the group's own hit."""
+        """Return the group's hit."""
         manager = self.single_type_managers[0]
         blocks, length = manager.find_longest_cache_hit(
             block_hashes,

@@ -1,1 +1,1 @@
-"""Block hashes, byte-equal to vLLM's; nothing here knows a block pool."""
+"""Block hashes, byte-equal to vLLM's; no block pool."""

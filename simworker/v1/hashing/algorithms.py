@@ -6,9 +6,10 @@
     xxhash        Python pickle, 5        XXH3-128  16
     xxhash_cbor   canonical CBOR          XXH3-128  16
 
-Pickle writes a string that it has seen before as a reference, and "seen" means the same object: a LoRA
-whose name and path are one object hashes differently from one where they are merely equal. That is so in
-the engine too. `simworker/v1/hashing/pickled.py` writes these bytes; the pickle module is not used.
+Pickle writes a string that it has seen before as a reference, and "seen" means the same object: an
+adapter whose name and path are one object hashes differently from one whose name and path are only
+equal. The real engine has this property too. `simworker/v1/hashing/pickled.py` writes these bytes; the
+pickle module is not used.
 
 Source: `vllm/utils/hashing.py` of 0.32.
 """

@@ -6,9 +6,9 @@
 A hash stands for all tokens up to the end of its block. Only full blocks have one. H is one of
 `simworker/v1/hashing/algorithms.py`, the extra keys are those of `extra_keys.py`.
 
-Source: `vllm/v1/core/kv_cache_utils.py` of 0.32. The engine keeps NONE_HASH in a global, seeded by its
-environment or, for the xxhash algorithms, by chance; here it is an argument, since one process simulates
-many engines.
+Source: `vllm/v1/core/kv_cache_utils.py` of 0.32. The engine keeps NONE_HASH in a global variable; its
+seed comes from the environment or, for the xxhash algorithms, is random. Here it is an argument, since
+one process simulates many engines.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,21 +25,21 @@ BlockHashWithGroupId = bytes
 """A digest, and the group's number in four bytes, big-endian: the key of a cached block."""
 
 ExternalBlockHash = int | bytes
-"""A hash as events carry it."""
+"""A hash in an event."""
 
 DEFAULT_NONE_HASH_SEED = "vllm-none-hash"
-"""The seed where PYTHONHASHSEED is not set (0.29 and later, sha256 and sha256_cbor)."""
+"""The seed if PYTHONHASHSEED is not set (0.29 and later, sha256 and sha256_cbor)."""
 
 
 def none_hash(
     hash_function: HashFunction = hashing.sha256, seed: str = DEFAULT_NONE_HASH_SEED
 ) -> BlockHash:
-    """Return what stands for the parent of a first block; `seed` is as PYTHONHASHSEED."""
+    """Return the hash that a first block has for a parent; `seed` is PYTHONHASHSEED."""
     return hash_function(seed)
 
 
 NONE_HASH = none_hash()
-"""Of the default algorithm and the default seed."""
+"""The parent of first blocks with the default algorithm and seed."""
 
 
 def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHashWithGroupId:
@@ -60,9 +60,9 @@ def get_group_id(key: BlockHashWithGroupId) -> int:
 def maybe_convert_block_hash(
     hash_bytes: BlockHash, *, use_int_block_hashes: bool = True
 ) -> ExternalBlockHash:
-    """Return a hash as events carry it: the last 8 bytes as an unsigned integer, or all bytes.
+    """Return a hash for an event: the last 8 bytes as an unsigned integer, or all bytes.
 
-    The choice is vLLM's VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES.
+    vLLM's VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES chooses between the two.
     """
     return int.from_bytes(hash_bytes[-8:], "big") if use_int_block_hashes else hash_bytes
 
@@ -73,7 +73,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: ExtraKeys | None = None,
 ) -> BlockHash:
-    """Return a full block's hash. Without a parent it is that of the default seed."""
+    """Return a full block's hash. Without a parent, `NONE_HASH` is its parent."""
     parent = parent_block_hash or none_hash(hash_function)
     return hash_function((parent, tuple(curr_block_token_ids), extra_keys))
 
@@ -83,7 +83,7 @@ class Hashable(Keyed, Protocol):
 
     @property
     def block_hashes(self) -> list[BlockHash]:
-        """Those computed before."""
+        """The hashes computed so far."""
 
     @property
     def all_token_ids(self) -> Sequence[int]:
@@ -91,7 +91,7 @@ class Hashable(Keyed, Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """How many."""
+        """The number of tokens."""
 
 
 BlockHasher = Callable[[Hashable], list[BlockHash]]
@@ -101,9 +101,9 @@ BlockHasher = Callable[[Hashable], list[BlockHash]]
 def get_request_block_hasher(
     hash_block_size: int, caching_hash_fn: HashFunction, seed_hash: BlockHash | None = None
 ) -> BlockHasher:
-    """Return what hashes requests in blocks of `hash_block_size` tokens.
+    """Return a hasher of requests, in blocks of `hash_block_size` tokens.
 
-    `seed_hash` is the chain's NONE_HASH; without it that of the default seed.
+    `seed_hash` is the chain's NONE_HASH, by default that of the default seed.
     Raises ValueError for a size below 1.
     """
     if hash_block_size < 1:

@@ -1,7 +1,7 @@
-"""Hashes as a group with larger blocks sees them.
+"""A view of a request's hashes for a group with larger blocks.
 
-Hashes are computed once, for the smallest block. Each stands for all tokens before its end, so the
-hash of a block of n small ones is that of the last of them:
+Hashes are computed once, for the smallest block. Each stands for all tokens before its end, so the hash
+of a larger block is that of the last small one in it:
 
     tokens           0-15   16-31   32-47   48-63
     blocks of 16     A      B       C       D
@@ -17,7 +17,7 @@ from simworker.v1.hashing.block_hash import BlockHash
 
 
 class BlockHashListWithBlockSize(Sequence[BlockHash]):
-    """A view: nothing is copied, and hashes added to the list are seen."""
+    """A view without a copy, which shows hashes that are added to the list later."""
 
     def __init__(
         self, block_hashes: Sequence[BlockHash], hash_block_size: int, target_block_size: int
@@ -57,8 +57,8 @@ def resolve_block_hashes(
 ) -> Sequence[BlockHash]:
     """Return the hashes of blocks of `block_size` tokens; a view of them stays as it is.
 
-    Raises ValueError where `block_size` is no multiple of `hash_block_size`, AssertionError for a view
-    of another block size.
+    Raises ValueError if `block_size` is no multiple of `hash_block_size`, AssertionError for a view of
+    another block size.
     """
     if block_size == hash_block_size:
         return block_hashes

@@ -1,9 +1,8 @@
-"""Canonical CBOR of what block hashes are made of.
+"""Canonical CBOR of the values that block hashes cover.
 
-RFC 8949, core deterministic encoding: the shortest heads, definite lengths. Known are integers of 64
-bits (CBOR's own 65-bit range), byte strings, text, None, and tuples and lists of these; vLLM hashes
-nothing else. Booleans and floats are not known: where they equal a small integer they are taken for
-it.
+RFC 8949, core deterministic encoding: the shortest heads, definite lengths. It encodes integers of 64
+bits (CBOR's own 65-bit range), byte strings, text, None, and tuples and lists of these; vLLM hashes no
+other values. It does not know booleans and floats: one that equals a small integer is encoded as that.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ def encode(value: Value) -> bytes:
 
 def _items(values: Sequence[Value]) -> bytes:
     try:
-        # Token ids, in by far the most cases: one look-up each, without a call of ours.
+        # Nearly always these are token ids: one look-up each, without a function call.
         return b"".join(map(_UINTS.__getitem__, values))  # type: ignore[arg-type]
     except (KeyError, TypeError):
         return b"".join(map(encode, values))

@@ -1,4 +1,4 @@
-"""What a block's hash holds beside tokens: the keys that keep equal tokens apart.
+"""The extra keys of a block's hash, which keep equal tokens with different content apart.
 
     ("lora", name, path)          every block of a request with an adapter
     ("mm", identifier, offset)    every block that overlaps a multimodal item: where the item's first
@@ -6,8 +6,7 @@
     ("cache_salt", salt)          the first block; the others differ through the chain
     ("prompt_embeds", digest)     every block of a prompt given as embeddings: SHA-256 of its rows
 
-in this order, as a tuple; None where there are none. Tags are in the hash only: events carry bare
-values.
+in this order, as a tuple; None if there are none. Only hashes have the tags: events carry bare values.
 
 Source: `vllm/v1/core/kv_cache_utils.py` of 0.32 (tagged since 0.31).
 """
@@ -23,7 +22,7 @@ ExtraKeys = tuple[tuple[Any, ...], ...]
 
 
 class Keyed(Protocol):
-    """The part of a request that its extra keys come from."""
+    """The part of a request from which its extra keys come."""
 
     lora_request: LoRARequest | None
     cache_salt: str | None
@@ -34,10 +33,10 @@ class Keyed(Protocol):
 def generate_block_hash_extra_keys(
     request: Keyed, start_token_idx: int, end_token_idx: int, start_mm_idx: int
 ) -> tuple[ExtraKeys | None, int]:
-    """Return the tagged keys of tokens [start, end), and the multimodal item to go on with.
+    """Return the tagged keys of the tokens from `start` to before `end`, and the next multimodal item.
 
-    `start_mm_idx` is what the call for the block before returned: items before it have ended. 0 is
-    always right, and slower.
+    `start_mm_idx` is the item that the call for the block before returned: earlier items have ended. 0
+    is always right, and slower.
     """
     keys: list[tuple[Any, ...]] = []
     if request.lora_request is not None:
@@ -62,7 +61,7 @@ def generate_block_hash_extra_keys(
 def _mm_keys(
     features: Sequence[MultiModalFeatureSpec], start: int, end: int, index: int
 ) -> tuple[list[tuple[str, str, int]], int]:
-    """Return the keys of the items in [start, end); items are in order of their offsets."""
+    """Return the keys of the items from `start` to before `end`; items are in order of offsets."""
     keys: list[tuple[str, str, int]] = []
     while index < len(features):
         item = features[index]
@@ -81,9 +80,9 @@ def _mm_keys(
 def to_event_extra_keys(
     extra_keys: Iterable[ExtraKeys | None] | None,
 ) -> list[tuple[Any, ...] | None] | None:
-    """Return the bare form that events carry, an entry a block; None where there are no blocks.
+    """Return the bare form for events, an entry for each block; None without blocks.
 
-    A name, a salt, a digest, and (identifier, offset) for a multimodal item.
+    It has a name, a salt, a digest, and (identifier, offset) for a multimodal item.
     """
     bare = [
         None if keys is None else tuple(key[1:] if key[0] == "mm" else key[1] for key in keys)

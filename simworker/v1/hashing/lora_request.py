@@ -1,4 +1,4 @@
-"""The adapter that a request is computed with."""
+"""The adapter of a request."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class LoRARequest:
 
     lora_name: str
     lora_int_id: int
-    """At least 1; the engine's own, and not the same on two engines."""
+    """From 1 on; two engines may number an adapter differently."""
     lora_path: str
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""An image, a sound or a video in a prompt: all tokens that stand for it are alike."""
+"""An image, a sound or a video in a prompt, where equal placeholder tokens stand for it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,12 @@ class PlaceholderRange:
 
 @dataclass(frozen=True, slots=True)
 class MultiModalFeatureSpec:
-    """One item. Only what it is called and where it lies matters to the cache."""
+    """One item. Only its identifier and its position matter to the cache."""
 
     data: Any
-    """The item's own; never looked at."""
+    """The item's data, which the cache never reads."""
     modality: str
     identifier: str
-    """Its content's hash, made by the engine's front end or given by the user."""
+    """The hash of its content, from the engine's front end or from the user."""
     mm_position: PlaceholderRange
     mm_hash: str | None = None

@@ -1,12 +1,12 @@
-"""The bytes that Python's pickle writes, protocol 5, of what block hashes are made of.
+"""The bytes that Python's pickle, protocol 5, writes for the values that block hashes cover.
 
-Two of vLLM's algorithms hash a pickle, so its bytes are needed; nothing here reads one, and the pickle
-module is not used. Known are integers of 64 bits, byte strings, text, None, and tuples of these.
+Two of vLLM's algorithms hash a pickle, so its bytes are needed; no pickle is read, and the pickle module
+is not used. The encoder knows integers of 64 bits, byte strings, text, None, and tuples of these.
 
     value   = PROTO 5, frames, the last of which ends with STOP
     frame   = FRAME, its length, opcodes; closed once it has 64 KiB, and left out if it has below 4 bytes
-    memo    every string and tuple but () gets the next number where it ends (MEMOIZE), and is written as
-            a reference (BINGET) when the same object comes again; equal is not enough
+    memo    every string and tuple except () gets the next number where it ends (MEMOIZE), and is written
+            as a reference (BINGET) when the same object, not only an equal one, comes again
 
 Source: `Lib/pickle.py` and `Modules/_pickle.c` of CPython 3.11 to 3.14, PEP 3154.
 """
@@ -19,7 +19,7 @@ FRAME_TARGET = 1 << 16
 FRAME_LEAST = 4
 MEMOIZE = b"\x94"
 _SHORT_TUPLES = (b")", b"\x85", b"\x86", b"\x87")
-"""Closes a tuple by its length; longer ones begin with a mark and end with `t`."""
+"""Length of a tuple -> the opcode that closes it; longer ones begin with a mark and end with `t`."""
 
 
 def encode(value: Value) -> bytes:
@@ -66,7 +66,7 @@ class _Pickler:
         raw = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
         short, long = (b"C", b"B") if isinstance(value, bytes) else (b"\x8c", b"X")
         if len(raw) >= FRAME_TARGET:
-            # These stand outside of frames.
+            # Pickle writes longer strings outside frames.
             raise ValueError(f"a string of {len(raw)} bytes; below {FRAME_TARGET} are known")
         if len(raw) < 1 << 8:
             self._frame += short + bytes((len(raw),)) + raw
@@ -87,7 +87,7 @@ class _Pickler:
 
     def _save_items(self, values: tuple[Value, ...]) -> None:
         try:
-            # Token ids, in by far the most cases: one look-up each, without a call of ours.
+            # Nearly always these are token ids: one look-up each, without a function call.
             joined = b"".join(map(_UINTS.__getitem__, values))  # type: ignore[arg-type]
         except (KeyError, TypeError):
             joined = None
@@ -98,7 +98,7 @@ class _Pickler:
             self._save(value)
 
     def _memoize(self, value: Value) -> None:
-        # The value is held by what is being encoded, so its id stays its own.
+        # The encoded value keeps this one alive, so no other object gets its id.
         self._memo[id(value)] = len(self._memo)
         self._frame += MEMOIZE
 

@@ -1,1 +1,1 @@
-"""Settings of the KV cache, and how far memory goes with them; nothing is allocated."""
+"""Settings of the KV cache, and the blocks and requests for which memory is enough; no allocation."""

@@ -1,9 +1,9 @@
-"""The KV cache's settings, and what is wrong with them.
+"""The KV cache's settings, checked.
 
 Names, defaults and limits are those of `vllm/config/cache.py` of 0.32, and for offloading those of
-`kv_connector_extra_config` in `vllm/distributed/kv_transfer/kv_connector/v1/offloading/config.py`; the
-device's memory, which vLLM measures, is given here. What the settings must have in common with a model's
-layers and with the scheduler's is checked in `simworker/v1/memory/plan.py`.
+`kv_connector_extra_config` in `vllm/distributed/kv_transfer/kv_connector/v1/offloading/config.py`. The
+device's memory, which vLLM measures, is a setting here. `simworker/v1/memory/plan.py` checks the
+settings against a model's layers and the scheduler's settings.
 """
 
 from dataclasses import dataclass
@@ -12,51 +12,51 @@ from math import ceil
 from simworker.v1.hashing.algorithms import get_hash_fn_by_name
 
 CACHE_DTYPES = ("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
-"""What keys and values may be stored as; "auto" is the model's own type."""
+"""Types in which keys and values may be stored; "auto" is the model's own type."""
 
 GIB = 1 << 30
 
 HOST_PAGE = 4096
-"""Bytes."""
+"""Bytes of a page of host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """How much there is to cache in, and how. Raises ValueError, naming field and limit.
+    """The size of the cache, and its options. Raises ValueError, naming field and limit.
 
-    How many blocks there are is said by the first of these that is given: `num_gpu_blocks_override`,
+    The first of these that is given sets the number of blocks: `num_gpu_blocks_override`,
     `kv_cache_memory_bytes`, `gpu_memory_bytes`.
     """
 
     block_size: int = 16
     """Tokens a block."""
     num_gpu_blocks_override: int | None = None
-    """Blocks, the null block among them."""
+    """Blocks, the null block included."""
     kv_cache_memory_bytes: int | None = None
-    """Memory of the cache, of one rank."""
+    """Memory of one rank's cache."""
     gpu_memory_bytes: int | None = None
     """Memory of the device."""
     gpu_memory_utilization: float = 0.92
     """Share of the device's memory that the engine takes."""
     non_kv_cache_memory_bytes: int = 0
-    """Of that, weights and what a step needs besides the cache."""
+    """The part of that share for weights and for a step's other needs."""
     cache_dtype: str = "auto"
     """One of `CACHE_DTYPES`."""
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: str = "sha256"
     """One of `simworker/v1/hashing/algorithms.py`."""
     prefix_match_unit: int | None = None
-    """Tokens that one hash stands for, where it is to be fewer than a block of some group has."""
+    """Tokens of one hash, if these are to be fewer than the tokens of a group's block."""
     prefix_cache_retention_interval: int | None = 0
-    """As `KVCacheConfig.prefix_cache_retention_interval`, tokens."""
+    """`KVCacheConfig.prefix_cache_retention_interval`, tokens."""
     kv_offloading_size: float | None = None
     """GiB of host memory for offloaded blocks, of all ranks together; None for no offloading."""
     offload_blocks_per_chunk: int = 1
-    """Blocks that are offloaded as one."""
+    """Blocks that are offloaded together."""
     offload_block_size: int | None = None
-    """The same in tokens, a multiple of `block_size`; give one of the two."""
+    """The size of a chunk in tokens, a multiple of `block_size`; give one of the two."""
     offload_prompt_only: bool = True
-    """Whether blocks of generated tokens are not offloaded."""
+    """Whether only blocks of prompts are offloaded, not those of generated tokens."""
     self_describing_kv_events: bool = False
     """Whether events of offloaded blocks carry tokens and parents."""
 
@@ -129,7 +129,7 @@ class CacheConfig:
 
     @property
     def available_memory_bytes(self) -> int:
-        """Memory of one rank's cache; 0 where only a number of blocks is given.
+        """Memory of one rank's cache; 0 if only a number of blocks is given.
 
         Source: `vllm/v1/worker/gpu_worker.py` and `request_memory` in `vllm/v1/worker/utils.py` of 0.32.
         """
@@ -142,15 +142,15 @@ class CacheConfig:
 
     @property
     def blocks_per_chunk(self) -> int:
-        """Blocks that are offloaded as one."""
+        """Blocks that are offloaded together."""
         if self.offload_block_size is not None:
             return self.offload_block_size // self.block_size
         return self.offload_blocks_per_chunk
 
     def num_offload_chunks(self, bytes_per_block: int) -> int:
-        """Return the chunks that host memory holds, of blocks of so many bytes in all ranks together.
+        """Return the number of chunks in host memory; `bytes_per_block` is for all ranks together.
 
-        A chunk takes whole pages of the host. Source: `vllm/v1/kv_offload/cpu/spec.py` of 0.32.
+        A chunk takes whole pages of host memory. Source: `vllm/v1/kv_offload/cpu/spec.py` of 0.32.
         """
         if self.kv_offloading_size is None:
             return 0

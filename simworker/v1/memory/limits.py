@@ -1,15 +1,15 @@
-"""How far memory goes: blocks, the longest request, requests at once.
+"""The limits that memory sets: blocks, the longest request, requests at once.
 
-    bytes a block  = the pages of one block in all layers of a group, of the group that has most
-    blocks         = memory // bytes a block, the null block among them; on several ranks the fewest
-    a request      = the blocks that each group needs for `max_model_len` tokens, of all groups
+    bytes a block  = the pages of one block in all layers of a group; the largest of all groups
+    blocks         = memory // bytes a block, the null block included; the fewest of all ranks
+    a request      = the blocks that each group needs for `max_model_len` tokens, summed over groups
     at once        = blocks / blocks a request
 
 An engine refuses to start unless one request of `max_model_len` tokens fits into all blocks but the null
 block.
 
-Where vLLM takes a whole `VllmConfig`, these functions take anything that has the attributes of
-`MemoryConfig`: vLLM's own, or what `simworker/v1/memory/plan.py` makes of our settings.
+vLLM's functions take a whole `VllmConfig`; these take any object with the attributes of `MemoryConfig`:
+vLLM's own, or the one that `simworker/v1/memory/plan.py` makes of the simulator's settings.
 
 Source: `vllm/v1/core/kv_cache_utils.py` of 0.32, without host-resident groups and drafters; memory is
 laid out layer by layer (LBNHC).
@@ -41,9 +41,9 @@ class ModelLength(Protocol):
     """The part of a `ModelConfig` that is used here."""
 
     max_model_len: int
-    """The longest request, in tokens. Set by `get_kv_cache_configs` where it is to be fitted."""
+    """The longest request, in tokens. `get_kv_cache_configs` sets it if it is to be fitted."""
     original_max_model_len: int | None
-    """-1 where `max_model_len` is to be the longest that fits; then that is the model's own limit."""
+    """-1 to fit `max_model_len`, which is then the model's own limit, to the memory."""
 
 
 class CacheChoices(Protocol):
@@ -51,11 +51,11 @@ class CacheChoices(Protocol):
 
     @property
     def num_gpu_blocks_override(self) -> int | None:
-        """Blocks, whatever the memory holds."""
+        """Number of blocks, regardless of memory."""
 
     @property
     def prefix_cache_retention_interval(self) -> int | None:
-        """As in `KVCacheConfig`."""
+        """`KVCacheConfig.prefix_cache_retention_interval`."""
 
 
 class MemoryConfig(Protocol):
@@ -63,24 +63,24 @@ class MemoryConfig(Protocol):
 
     @property
     def model_config(self) -> ModelLength:
-        """Of the model."""
+        """The model's length."""
 
     @property
     def cache_config(self) -> CacheChoices:
-        """Of the cache."""
+        """The cache's settings."""
 
     @property
     def scheduler_config(self) -> HybridChoice:
-        """Of the scheduler."""
+        """The scheduler's settings."""
 
     @property
     def max_in_flight_tokens(self) -> int:
-        """Tokens that can be scheduled and not yet settled."""
+        """Most tokens of steps that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """A config with another length."""
+    """A configuration with another length."""
 
     max_model_len: int
     max_in_flight_tokens: int
@@ -91,14 +91,14 @@ class _Limits:
 
 
 def max_memory_usage_bytes(vllm_config: MemoryLimits, kv_cache_specs: Iterable[KVCacheSpec]) -> int:
-    """Return the bytes that one request of `max_model_len` tokens holds in these layers at most."""
+    """Return the most bytes that one request of `max_model_len` tokens holds in these layers."""
     return sum(spec.max_memory_usage_bytes(vllm_config) for spec in kv_cache_specs)
 
 
 def estimate_max_model_len(
     vllm_config: MemoryLimits, kv_cache_spec: Layers, available_memory: int
 ) -> int:
-    """Return the longest request that fits, up to `max_model_len` tokens; 0 where none does."""
+    """Return the longest request that fits, up to `max_model_len` tokens; 0 if none fits."""
     specs = list(kv_cache_spec.values())
     return _longest(
         vllm_config,
@@ -123,7 +123,7 @@ def check_enough_kv_cache_memory(
 
 
 def may_override_num_blocks(vllm_config: MemoryConfig, num_blocks: int) -> int:
-    """Return the blocks asked for, if a number is; else those that there are."""
+    """Return the configured number of blocks, if there is one, else `num_blocks`."""
     override = vllm_config.cache_config.num_gpu_blocks_override
     return num_blocks if override is None else override
 
@@ -131,7 +131,7 @@ def may_override_num_blocks(vllm_config: MemoryConfig, num_blocks: int) -> int:
 def get_num_blocks(
     vllm_config: MemoryConfig, num_layers: int, available_memory: int, page_size: int
 ) -> int:
-    """Return how many blocks fit, of a page of `page_size` bytes in each of `num_layers` layers."""
+    """Return the number of blocks that fit, each a page of `page_size` bytes in `num_layers` layers."""
     return may_override_num_blocks(
         vllm_config, max(available_memory // (page_size * num_layers), 0)
     )
@@ -142,7 +142,7 @@ def get_kv_cache_config_from_groups(
     kv_cache_groups: list[KVCacheGroupSpec],
     available_memory: int,
 ) -> KVCacheConfig:
-    """Return the blocks of one rank, and where its layers' pages lie.
+    """Return the blocks of one rank, and the places of its layers' pages.
 
     Without groups there is one block, since a pool needs its null block.
     """
@@ -168,12 +168,13 @@ def get_kv_cache_configs(
 ) -> list[KVCacheConfig]:
     """Return the KV cache of each rank, all with the same number of blocks.
 
-    `kv_cache_specs` and `available_memory` (bytes) are of each rank. A layer may be on several ranks;
-    the groups are those of the whole model, so that one scheduler's block ids are good on all. Where
-    `original_max_model_len` is -1, `max_model_len` is set to the longest that fits on all.
+    `kv_cache_specs` and `available_memory` (bytes) have an entry for each rank. A layer may be on
+    several ranks; the groups are those of the whole model, so that one scheduler's block ids are valid
+    on all ranks. If `original_max_model_len` is -1, `max_model_len` is set to the longest that fits on
+    all.
 
-    Raises ValueError where a rank's memory does not hold a request of `max_model_len` tokens,
-    AssertionError where ranks differ on a layer.
+    Raises ValueError if a rank's memory does not hold a request of `max_model_len` tokens,
+    AssertionError if ranks differ in a layer's spec.
     """
     model: dict[str, KVCacheSpec] = {}
     for layers in kv_cache_specs:
@@ -212,10 +213,10 @@ def get_kv_cache_configs(
 def generate_scheduler_kv_cache_config(
     kv_cache_configs: Sequence[KVCacheConfig],
 ) -> KVCacheConfig:
-    """Return the configuration by which a scheduler allocates for all ranks: the first rank's.
+    """Return the configuration by which a scheduler allocates for all ranks: that of the first rank.
 
-    A group of layers with pages of several sizes is given the spec of one of them, since they need the
-    same blocks. Raises ValueError where ranks differ in blocks.
+    A group of layers with pages of several sizes gets the spec of one of them, since they need the same
+    blocks. Raises ValueError if ranks differ in blocks.
     """
     if len({config.num_blocks for config in kv_cache_configs}) != 1:
         blocks = [config.num_blocks for config in kv_cache_configs]
@@ -229,7 +230,7 @@ def generate_scheduler_kv_cache_config(
 def get_max_concurrency_for_kv_cache_config(
     vllm_config: MemoryLimits, kv_cache_config: KVCacheConfig
 ) -> float:
-    """Return how many requests of `max_model_len` tokens fit at once."""
+    """Return the number of requests of `max_model_len` tokens that fit at once."""
     blocks = sum(
         _blocks_needed(group.kv_cache_spec, vllm_config)
         for group in kv_cache_config.kv_cache_groups
@@ -240,7 +241,7 @@ def get_max_concurrency_for_kv_cache_config(
 def get_kv_cache_capacity(
     vllm_config: MemoryLimits, kv_cache_config: KVCacheConfig
 ) -> tuple[int, float]:
-    """Return the tokens of requests of `max_model_len` that fit, and how many requests these are."""
+    """Return the tokens of requests of `max_model_len` that fit, and the number of these requests."""
     at_once = get_max_concurrency_for_kv_cache_config(vllm_config, kv_cache_config)
     return int(at_once * vllm_config.model_config.max_model_len), at_once
 
@@ -292,7 +293,7 @@ def _of_rank(groups: Sequence[KVCacheGroupSpec], layers: Layers) -> list[KVCache
 
 
 def _longest(vllm_config: MemoryLimits, fits: Callable[[MemoryLimits], bool]) -> int:
-    """Return the most tokens, up to `max_model_len`, that fit; 0 where one does not."""
+    """Return the most tokens, up to `max_model_len`, that fit; 0 if not even one does."""
     in_flight = vllm_config.max_in_flight_tokens
     low, high = 0, vllm_config.model_config.max_model_len
     while low < high:

@@ -1,8 +1,8 @@
-"""What an engine's settings come to: its groups, its blocks, and how far they go.
+"""The memory plan that follows from an engine's settings: its groups, its blocks and their limits.
 
     ModelShape + CacheConfig + SchedulerConfig  ->  MemoryPlan
 
-Raises ValueError, naming the field, where an engine with these settings would not start.
+Raises ValueError, naming the field, if an engine with these settings would not start.
 """
 
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class ModelShape:
 
     num_layers: int = 32
     num_kv_heads: int = 8
-    """Heads of keys and values; of one rank, where tensor parallelism divides them."""
+    """Heads of keys and values; with tensor parallelism, those of one rank."""
     head_size: int = 128
     """Elements a head."""
     dtype: str = "bfloat16"
-    """The model's type, in which the cache is kept unless its settings name another."""
+    """The model's type, which the cache has too unless its settings name another."""
     sliding_window: int | None = None
     """Tokens of the window, for layers that have one."""
     full_attention_every: int = 1
-    """Each so-many-th layer has full attention, the others have the window: 1 all, 0 none."""
+    """With n, every n-th layer has full attention, the others the window; with 0, all have that."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -82,18 +82,18 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What there is."""
+    """An engine's blocks and limits."""
 
     kv_cache_config: KVCacheConfig
-    """The scheduler's."""
+    """The scheduler's configuration."""
     max_model_len: int
-    """As wanted, or what fits."""
+    """The configured length, or the longest that fits."""
     scheduler_block_size: int
-    """Tokens of whose multiples hits are made."""
+    """A hit is a multiple of so many tokens."""
     hash_block_size: int
-    """Tokens that one of `request.block_hashes` stands for."""
+    """Tokens of one of `request.block_hashes`."""
     bytes_per_block: int
-    """Of one rank, in all layers of a group."""
+    """Bytes of a block on one rank, in all layers of a group."""
     max_concurrency: float
     """Requests of `max_model_len` tokens that fit at once."""
     num_offload_chunks: int
@@ -130,7 +130,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Return the plan of an engine on so many equal ranks.
 
-    With `fit_max_model_len`, `scheduler.max_model_len` is the most that is wanted, not what must fit.
+    With `fit_max_model_len`, `scheduler.max_model_len` is an upper bound and need not fit.
     """
     if num_ranks < 1:
         raise ValueError(f"num_ranks: {num_ranks}, at least 1")
@@ -161,9 +161,9 @@ def plan_memory(
 def resolve_kv_cache_block_sizes(
     kv_cache_config: KVCacheConfig, cache: CacheConfig
 ) -> tuple[int, int]:
-    """Return the tokens of whose multiples hits are made, and those that a hash stands for.
+    """Return the number of tokens of which a hit is a multiple, and the tokens of a hash.
 
-    Several groups have hits at common multiples of their blocks, and hashes for common divisors.
+    Several groups have hits at common multiples of their blocks, and hashes of a common divisor.
     Raises ValueError for a `prefix_match_unit` that does not divide them, or that is not the block of a
     single group. Source: `vllm/v1/core/kv_cache_utils.py` of 0.32.
     """

@@ -1,1 +1,1 @@
-"""The CPU tier: chunks, jobs, transfers and their events; the GPU's blocks are `cache`."""
+"""The CPU tier: chunks, jobs, transfers and their events; the GPU's blocks are in `cache`."""

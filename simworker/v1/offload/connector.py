@@ -1,49 +1,48 @@
-"""KV offloading: blocks are copied to host memory as they become full, and back when asked for.
+"""KV offloading: full blocks are copied to host memory, and back when a request needs them.
 
-What a scheduler calls (the names are those of vLLM's connectors):
+The scheduler calls these methods, whose names are those of vLLM's connectors:
 
     on_new_request(request)
-        When a request comes, before anything else of it.
+        When a request comes, before any other call for it.
     get_num_new_matched_tokens(request, num_computed_tokens) -> (tokens or None, asynchronous)
-        A waiting request has so many tokens cached on the GPU, a multiple of the block size: how many
-        more can be loaded? None: not known yet, pass it over and ask again in a later step.
+        For a waiting request with so many tokens cached on the GPU, a multiple of the block size.
+        Returns how many more can be loaded; None to let the scheduler ask in a later step.
     update_state_after_alloc(request, blocks, num_external_tokens)
-        Its blocks are there, those to be loaded into among them, which are allocated with
-        `delay_cache_blocks`. Plans the load. The request then waits (WAITING_FOR_REMOTE_KVS), and its
-        loaded blocks are registered when the load is done.
+        When its blocks are allocated, with `delay_cache_blocks` for those to load. Plans the load. The
+        request then waits (WAITING_FOR_REMOTE_KVS), and its loaded blocks are cached when the load ends.
     build_connector_meta(...) -> OffloadingMetadata
-        Once a step, after scheduling and before `num_computed_tokens` of what is scheduled advance: the
-        jobs that this step begins, and those that must end before it computes.
+        Once a step, after scheduling and before `num_computed_tokens` of scheduled requests advance.
+        Returns the jobs that this step begins, and those that must end before it computes.
     request_finished(request, aborted=...)
-        Before its blocks are freed. That is done at once, but for an aborted request whose load is under
-        way: its blocks are freed when `update_connector_output` names it.
-    update_connector_output(completed_jobs) -> ids of requests whose load is done
+        Before its blocks are freed, which is at once, except for an aborted request whose load is under
+        way: its blocks are freed when `update_connector_output` returns it.
+    update_connector_output(completed_jobs) -> ids of requests whose load has ended
         At the end of a step.
     take_events()
-        After that, and after the GPU pool's events: what became readable in host memory, and what was
-        evicted from it.
+        After that, and after the GPU pool's events. Returns chunks that became readable in host memory,
+        and chunks that were evicted from it.
     has_pending_push_work()
-        Whether steps must go on although nothing is scheduled: jobs are under way.
+        Whether jobs are under way, so that steps must go on even if no request is scheduled.
 
-A load may cover all of a request's tokens; then the scheduler takes one back once it is done
+A load may cover all of a request's tokens. When it has ended, the scheduler then takes one token back
 (`num_computed_tokens = num_tokens - 1`), since the last token must be computed for its logits.
 
-A store reads GPU blocks that may have been given to others before it ends: blocks are freed when their
-request has finished, and those that leave a sliding window before that. Whenever such a block is
-allocated anew, and when a request is preempted, the jobs that read it are named in `jobs_to_flush`; the
-step waits for them before it computes. `simworker/v1/offload/transfer.py` says when jobs end.
+A store reads GPU blocks that other requests may get before it ends: blocks are freed when their request
+has finished, or when they leave a sliding window. Whenever such a block is allocated anew, and when a
+request is preempted, `jobs_to_flush` has the jobs that read it, and the step waits for them before it
+computes. `simworker/v1/offload/transfer.py` decides when jobs end.
 
-Each of a request's chunks is offered to the pool once, when it is full. Of a group with a sliding window
-only those are that a later hit can need (`OffloadGroup.reachable`).
+Each of a request's chunks is offered to the pool once, when it is full. A group with a sliding window
+offers only chunks that a later hit can need (`OffloadGroup.reachable`).
 
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32, with the CPU
 backend and prefix caching on; one file as there, to be read beside it. Left out: drafters' groups,
 state-space groups and partial tails, several tiers, limits that requests ask for, transfers that fail.
 
-A slip of 0.32 is followed, since it changes what is announced: chunks of a window that are looked at
-again are stored from blocks that may be another's by then. That happens when answers are offloaded and
-windows kept densely (interval None), and after a reset while requests run. Another slip is not: parts of
-a window's chunk with a gap between them are copied to their own places, not next to each other.
+An error of 0.32 is copied, since it changes events: chunks of a window that are looked at again are
+stored from blocks that another request may have by then. That happens when answers are offloaded and
+windows are kept densely (interval None), and after a reset while requests run. Another error is not
+copied: parts of a window's chunk with a gap between them go to their own places, not next to each other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,20 +74,20 @@ class _Job:
     is_store: bool
     keys: list[OffloadKey]
     window_block_ids: list[int]
-    """Blocks read that may be freed while the request runs."""
+    """Blocks that the job reads and that may be freed while the request runs."""
     block_ids: list[int]
-    """Blocks read that may be freed when the request has finished."""
+    """Blocks that the job reads and that may be freed when the request has finished."""
 
 
 class OffloadingConnector:
-    """Decides what is stored and loaded, over a pool of chunks.
+    """Decides which chunks of a pool to store and to load.
 
-    `kv_cache_groups` are those of the scheduler's KVCacheConfig, `hash_block_size` the tokens of one of
-    `request.block_hashes`, `blocks_per_chunk` the blocks offloaded as one. With `offload_prompt_only`,
-    as is the default, generated tokens' blocks are not stored. `retention_interval` is
-    `KVCacheConfig.prefix_cache_retention_interval`. With `self_describing_kv_events`, events
-    carry tokens and parents; `use_int_block_hashes` is that of the KVCacheManager. Raises ValueError
-    for groups that cannot be offloaded.
+    `kv_cache_groups` are those of the scheduler's KVCacheConfig, `hash_block_size` is the tokens of one
+    of `request.block_hashes`, `blocks_per_chunk` the blocks offloaded together. With
+    `offload_prompt_only`, the default, blocks of generated tokens are not stored. `retention_interval`
+    is `KVCacheConfig.prefix_cache_retention_interval`. With `self_describing_kv_events`, events carry
+    tokens and parents; `use_int_block_hashes` is that of the KVCacheManager. Raises ValueError for
+    groups that cannot be offloaded.
     """
 
     def __init__(
@@ -118,29 +117,29 @@ class OffloadingConnector:
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
         self._stale_below = 0
-        """Jobs of lower numbers were forgotten by a reset."""
+        """A reset has forgotten jobs of lower numbers."""
         self._stale_loads: dict[int, str] = {}
-        """Of these, loads, whose requests wait for them all the same."""
+        """Forgotten loads -> their requests, which wait for them all the same."""
         self._load_jobs: dict[int, TransferJob] = {}
         self._to_flush: set[int] = set()
         self._allocated: set[int] = set()
         """GPU blocks allocated for the step being scheduled."""
         self._being_loaded: set[OffloadKey] = set()
         self._read_by: dict[int, set[int]] = {}
-        """GPU block that may be allocated anew -> stores that read it."""
+        """GPU block that may be allocated anew -> numbers of the stores that read it."""
 
     def on_new_request(self, request: OffloadedRequest) -> None:
-        """Know a request."""
+        """Add a request."""
         groups = [GroupState(group) for group in self._groups]
         self._requests[request.request_id] = OffloadRequest(request, groups)
 
     def get_num_new_matched_tokens(
         self, request: OffloadedRequest, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Return how many tokens can be loaded after those cached on the GPU, and whether any are.
+        """Return how many tokens can be loaded after those cached on the GPU, and whether any can.
 
-        None where it is to be asked again in a later step: its own transfers are under way, or chunks
-        that it would hit are being written, or are being loaded for another request.
+        Returns None if the scheduler must ask in a later step, because transfers of the request are
+        under way, or because chunks that it would hit are being written, or loaded for another request.
         """
         state = self._requests[request.request_id]
         for part in state.groups:
@@ -170,7 +169,7 @@ class OffloadingConnector:
     def update_state_after_alloc(
         self, request: OffloadedRequest, blocks: OffloadedBlocks, num_external_tokens: int
     ) -> None:
-        """Plan the load of so many tokens into a request's blocks; nothing for none."""
+        """Plan the load of so many tokens, if any, into a request's blocks."""
         if not num_external_tokens:
             return
         state = self._requests[request.request_id]
@@ -183,7 +182,7 @@ class OffloadingConnector:
             self._allocated.update(block.block_id for block in own)
             end = -(-cached // group.block_size)
             first = state.num_local_tokens // group.block_size
-            # Blocks below are hits; a window's blocks before its beginning are null blocks.
+            # Earlier blocks are hits on the GPU; those before a window are null blocks.
             while first < end and (
                 own[first].block_id == NULL_BLOCK_ID or own[first].block_hash is not None
             ):
@@ -210,11 +209,11 @@ class OffloadingConnector:
         preempted_req_ids: Iterable[str] = (),
         finished_req_ids: Iterable[str] = (),
     ) -> OffloadingMetadata:
-        """Return what the step just scheduled copies, and what it waits for.
+        """Return the jobs that the scheduled step begins, and those for which it waits.
 
-        Of each scheduled request, `num_scheduled_tokens`; `new_block_ids` group by group: all its blocks
-        where it is new or resumed, else those allocated for this step. `preempted_req_ids` and
-        `finished_req_ids` since the step before.
+        `num_scheduled_tokens` and `new_block_ids` are by request; the latter, group by group, has all
+        blocks of a new or resumed request, else those allocated for this step. `preempted_req_ids` and
+        `finished_req_ids` are those since the step before.
         """
         for req_id in num_scheduled_tokens:
             self._requests[req_id].update_keys()
@@ -242,7 +241,7 @@ class OffloadingConnector:
         return meta
 
     def update_connector_output(self, completed_jobs: Iterable[int]) -> list[str]:
-        """End jobs; return the requests whose load was among them."""
+        """End jobs; return the ids of the requests whose loads have ended."""
         loaded = []
         for number in completed_jobs:
             if number < self._stale_below:
@@ -266,27 +265,27 @@ class OffloadingConnector:
         return loaded
 
     def request_finished(self, request: OffloadedRequest, *, aborted: bool) -> None:
-        """Know that a request has finished, and that its blocks may be allocated anew."""
+        """Note that a request has finished, so that its blocks may be allocated anew."""
         state = self._requests[request.request_id]
         if aborted:
             state.final_tokens = request.num_computed_tokens
         else:
-            # The last token was sampled, and never computed.
+            # The last token was sampled, but never computed.
             state.final_tokens = max(request.num_prompt_tokens, request.num_tokens - 1)
         state.update_keys()
         for number in state.jobs:
             self._watch(number, self._jobs[number].block_ids)
 
     def take_events(self) -> list[CacheEvent]:
-        """Return what happened in host memory since the last call."""
+        """Return the events of host memory since the last call."""
         return self._events.translate(self.manager.take_events())
 
     def has_pending_push_work(self) -> bool:
-        """Say whether jobs are under way."""
+        """Return whether jobs are under way."""
         return bool(self._jobs)
 
     def reset_cache(self) -> None:
-        """Forget all chunks; between steps. Jobs under way must end before the next step computes."""
+        """Forget all chunks, between steps. Jobs under way must end before the next step computes."""
         if self._load_jobs or self._allocated:
             raise BrokenInvariantError("reset within a step")
         self._to_flush.update(self._jobs)
@@ -324,7 +323,7 @@ class OffloadingConnector:
             for part in state.groups:
                 self._allocated.update(by_group[part.group.group_idx])
         self._allocated.discard(NULL_BLOCK_ID)
-        # Blocks that left a window and are another's now cannot be stored any more.
+        # Blocks that left a window and that another request has got can no longer be stored.
         for req_id, state in self._requests.items():
             for number, part in enumerate(state.groups):
                 if part.group.window is None:
@@ -335,7 +334,7 @@ class OffloadingConnector:
                         part.block_ids[at] = NULL_BLOCK_ID
 
     def _store(self, state: OffloadRequest, num_scheduled: int) -> dict[int, TransferJob]:
-        """Return the job that stores what a request has to offer, under its number; none, empty."""
+        """Return the job that stores a request's new chunks, if any, under its number."""
         request = state.request
         finished = state.final_tokens is not None
         tokens = state.final_tokens if finished else request.num_computed_tokens + num_scheduled
@@ -386,14 +385,14 @@ class OffloadingConnector:
 
     def _unwatch(self, number: int, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
-            # A window's block can be there twice (see above).
+            # A window's block can be listed twice, through the error that the docstring above describes.
             readers = self._read_by.get(block_id, set())
             readers.discard(number)
             if not readers:
                 self._read_by.pop(block_id, None)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where jobs, requests and the pool tell different tales."""
+        """Raise BrokenInvariantError if jobs, requests and the pool contradict each other."""
         self.manager.check()
         of_requests = sorted(number for state in self._requests.values() for number in state.jobs)
         if of_requests != sorted(self._jobs):

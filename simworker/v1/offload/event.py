@@ -1,12 +1,12 @@
-"""What happens in host memory, as events of medium CPU.
+"""Changes of host memory as events of the medium CPU.
 
-By default an event of a stored chunk tells nothing but the hash of its last block: no tokens, no parent,
-block size 0. Whoever heard the same hash from the GPU knows the tokens. With self-describing events,
-chunks of full-attention groups come with all of their blocks' hashes, tokens, parent and block size; the
-extra keys stay unset even so, and groups with a window stay as they are.
+By default the event of a stored chunk has only the hash of its last block: no tokens, no parent, block
+size 0. A reader knows the tokens if the GPU's events had the same hash. With self-describing events,
+chunks of full-attention groups have all of their blocks' hashes, tokens, parent and block size, but no
+extra keys; groups with a window stay as they are.
 
-One event a stored chunk; one a group for chunks evicted together, with the hashes under which they were
-announced.
+Each stored chunk makes an event; chunks evicted together make one event for each group, with the hashes
+under which they were announced.
 
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/events.py` of 0.32.
 """
@@ -30,11 +30,11 @@ class _Described:
     lora_id: int | None
     lora_name: str | None
     resident: bool = True
-    """False when an eviction was told and no later store."""
+    """False after an eviction was announced, until the chunk is stored again."""
 
 
 class OffloadEvents:
-    """Remembers what self-describing events need, from the request's time until the eviction."""
+    """Remembers the content of self-describing events from the request until the eviction."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class OffloadEvents:
     def on_store(
         self, request: OffloadedRequest, group: OffloadGroup, chunk: int, key: OffloadKey
     ) -> None:
-        """Describe a chunk that is going to be stored."""
+        """Describe a chunk that is about to be stored."""
         if self._self_describing and group.window is None:
             self._described[key] = self._describe(request, group, chunk)
 
     def on_hit(
         self, request: OffloadedRequest, group: OffloadGroup, key: OffloadKey, context: ReqContext
     ) -> None:
-        """Describe a chunk that was found, unless it is described."""
+        """Describe a chunk that was found, unless it is described already."""
         if self._self_describing and group.window is None and key not in self._described:
             chunk = context.positions[key] // group.chunk_size - 1
             self._described[key] = self._describe(request, group, chunk)
@@ -69,20 +69,20 @@ class OffloadEvents:
         self._described.clear()
 
     def translate(self, events: Iterable[OffloadingEvent]) -> list[CacheEvent]:
-        """Return the pool's events as those that are published."""
-        told: list[CacheEvent] = []
+        """Return the pool's events in the form for publishing."""
+        published: list[CacheEvent] = []
         evicted: list[OffloadKey] = []
         for event in events:
             if event.removed:
                 evicted += event.keys
-                told += self._removed(event.keys)
+                published += self._removed(event.keys)
             else:
-                told += [self._stored(key) for key in event.keys]
+                published += [self._stored(key) for key in event.keys]
         for key in evicted:
             described = self._described.get(key)
             if described is not None and not described.resident:
                 del self._described[key]
-        return told
+        return published
 
     def _describe(self, request: OffloadedRequest, group: OffloadGroup, chunk: int) -> _Described:
         first = chunk * group.hashes_per_chunk

@@ -1,4 +1,4 @@
-"""How the blocks of one KV cache group are offloaded: in chunks of several, and not all of them.
+"""The offloading of one KV cache group: the size of its chunks, and the chunks worth storing.
 
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` and
 `SlidingWindowManager.reachable_block_mask` in `vllm/v1/core/single_type_kv_cache_manager.py` of 0.32.
@@ -12,14 +12,14 @@ from simworker.v1.specs.kv_cache_spec import KVCacheGroupSpec, SlidingWindowSpec
 
 @dataclass(frozen=True, slots=True)
 class OffloadGroup:
-    """One group's sizes, all in tokens but where it is said."""
+    """One group's sizes, in tokens unless a name says chunks."""
 
     group_idx: int
     block_size: int
     blocks_per_chunk: int
     hashes_per_chunk: int
     window: int | None
-    """Tokens before the next one that a layer reads; None for full attention."""
+    """Tokens that a layer reads before the next one; None for full attention."""
 
     @property
     def chunk_size(self) -> int:
@@ -28,11 +28,11 @@ class OffloadGroup:
 
     @property
     def window_chunks(self) -> int | None:
-        """Chunks in a row that a hit needs; None for all from the start."""
+        """Consecutive chunks that a hit needs at its end; None for all from the start."""
         return None if self.window is None else -(-(self.window + 1) // self.chunk_size)
 
     def load_window_chunks(self, num_tokens: int) -> int | None:
-        """Return the chunks that are loaded for a hit of `num_tokens` tokens; None for all.
+        """Return the number of chunks to load for a hit of `num_tokens` tokens; None for all.
 
         A hit need not end where a chunk ends; the last chunk then reaches beyond it, and the window
         begins one chunk earlier.
@@ -49,15 +49,16 @@ class OffloadGroup:
         boundaries: Sequence[int],
         final_chunk: int | None,
     ) -> list[bool]:
-        """Say of each chunk whether a later hit can need it.
+        """Return for each chunk whether a later hit can need it.
 
-        That is the case of a window's chunks before each place where hits are kept possible: each
-        multiple of the alignment, or of the interval if there is one; `boundaries`, in tokens, if there
-        is one; else where the request ends, in front of `final_chunk` (None while that is not known).
+        Hits are kept possible at certain positions, and each needs the window's chunks before it. The
+        positions are the multiples of the alignment, or of the interval if there is one; with an
+        interval also `boundaries`, in tokens, else the request's end before `final_chunk` (None while
+        not known).
         """
         everything = [True] * len(chunks)
         alignment = retention.alignment
-        # Where hits can end within a block, no block can be passed over.
+        # If hits can end within a block, every block is needed.
         if self.window is None or alignment is None or alignment % self.block_size:
             return everything
         needed = -(-self.window // self.block_size)
@@ -88,12 +89,12 @@ class OffloadGroup:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Where hits are kept possible, in tokens."""
+    """The positions at which hits are kept possible, in tokens."""
 
     alignment: int | None
-    """Hits end at its multiples; None where that is not known."""
+    """Hits end at its multiples; None if they may end elsewhere."""
     interval: int | None
-    """As `KVCacheConfig.prefix_cache_retention_interval`."""
+    """`KVCacheConfig.prefix_cache_retention_interval`."""
 
 
 def offload_groups(
@@ -128,9 +129,9 @@ def offload_groups(
 
 
 def retention(groups: Sequence[OffloadGroup], interval: int | None) -> Retention:
-    """Return where hits are kept possible.
+    """Return the positions at which hits are kept possible.
 
-    Raises ValueError for an interval below 0, or that is no multiple of a windowed group's chunks.
+    Raises ValueError for an interval below 0, or one that is no multiple of a windowed group's chunks.
     """
     if interval is not None:
         if interval < 0:

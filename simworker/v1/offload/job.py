@@ -1,4 +1,4 @@
-"""What offloading copies, and what it looks at for that."""
+"""Jobs of offloading, which copy blocks, and the parts of blocks and requests that it reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ NULL_BLOCK_ID = 0
 
 
 class OffloadedBlock(Protocol):
-    """A block of the GPU's pool, as far as offloading looks at it."""
+    """The part of a GPU block that offloading reads."""
 
     @property
     def block_id(self) -> int:
@@ -18,7 +18,7 @@ class OffloadedBlock(Protocol):
 
     @property
     def block_hash(self) -> object:
-        """None where the block's content is not registered."""
+        """The key of the block's content; None if it is not cached."""
 
 
 class OffloadedBlocks(Protocol):
@@ -26,15 +26,15 @@ class OffloadedBlocks(Protocol):
 
     @property
     def blocks(self) -> Sequence[Sequence[OffloadedBlock]]:
-        """By group, in the order of the sequence."""
+        """The blocks of each group, in the order of the sequence."""
 
 
 class OffloadedRequest(Protocol):
-    """A request, as far as offloading looks at it."""
+    """The part of a request that offloading reads."""
 
     @property
     def request_id(self) -> str:
-        """Its name, of which there is one at a time."""
+        """Its id; no other request has it at the same time."""
 
     @property
     def block_hashes(self) -> Sequence[bytes]:
@@ -50,11 +50,11 @@ class OffloadedRequest(Protocol):
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens whose keys and values are computed or loaded, or being so."""
+        """Tokens whose keys and values are, or are being, computed or loaded."""
 
     @property
     def shared_prefix_boundary(self) -> int | None:
-        """Tokens up to where another request's prompt parts from this one's, if that is known."""
+        """Tokens that another request's prompt shares with this one's, if known."""
 
     @property
     def all_token_ids(self) -> Sequence[int]:
@@ -62,26 +62,26 @@ class OffloadedRequest(Protocol):
 
     @property
     def lora_request(self) -> LoRARequest | None:
-        """The adapter it uses, if any."""
+        """Its adapter, if any."""
 
     @property
     def skip_reading_prefix_cache(self) -> bool:
-        """Whether nothing may be loaded for it."""
+        """Whether no block may be loaded for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """One block's place on either side."""
+    """The places of one block's content on the GPU and in host memory."""
 
     gpu_block_id: int
     chunk_id: int
     part: int
-    """Which of the chunk's blocks."""
+    """The block's position within the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferJob:
-    """Blocks to be copied for one request, in one direction."""
+    """Blocks to copy for one request, in one direction."""
 
     req_id: str
     is_store: bool
@@ -90,10 +90,10 @@ class TransferJob:
 
 @dataclass(slots=True)
 class OffloadingMetadata:
-    """What one step does about offloading."""
+    """The offloading of one step."""
 
     load_jobs: dict[int, TransferJob]
     store_jobs: dict[int, TransferJob]
-    """Begin when the step has computed."""
+    """Jobs that begin when the step has computed."""
     jobs_to_flush: set[int]
-    """Must end before the step computes; this step's own stores may be among them."""
+    """Jobs that must end before the step computes; this step's own stores may be among them."""

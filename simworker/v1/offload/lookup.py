@@ -1,10 +1,10 @@
-"""How many tokens of a request can be loaded from host memory.
+"""The number of a request's tokens that can be loaded from host memory.
 
-Every group must have what a hit of that length needs: a group with full attention all chunks, one with a
-sliding window those of the window at the hit's end. So the groups are asked in turn, each within what
-those before it have left over, until they agree: full attention first, then windows, the largest first.
+Every group must have the chunks that a hit of that length needs: a group with full attention all chunks,
+one with a sliding window those of the window at the hit's end. So the groups shorten the hit in turn
+until none does: full attention first, then windows, the largest first.
 
-Source: `OffloadingConnectorScheduler._lookup_complete_chunks` and what it calls, in
+Source: `OffloadingConnectorScheduler._lookup_complete_chunks` and the functions that it calls, in
 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32.
 """
 
@@ -25,7 +25,7 @@ class Held:
     keys: Sequence[OffloadKey]
 
     def loaded_keys(self, computed: int, found: int) -> Sequence[OffloadKey]:
-        """Return what is loaded for `found` tokens after `computed` ones."""
+        """Return the keys of the chunks to load for `found` tokens after `computed` ones."""
         size = self.group.chunk_size
         keys = self.keys[computed // size : -(-(computed + found) // size)]
         window = self.group.load_window_chunks(computed + found)
@@ -37,12 +37,12 @@ def loadable_tokens(
 ) -> int | None:
     """Return how many tokens after the first `computed` can be loaded, of `num_tokens` in all.
 
-    None where it depends on chunks that are being written.
+    Returns None if that depends on chunks that are being written.
     """
     windows = [part for part in held if part.group.window_chunks is not None]
     windows.sort(key=lambda part: part.group.window_chunks or 0, reverse=True)
     order = [part for part in held if part.group.window_chunks is None] + windows
-    # The last token is computed anew, and its window must be there when it is.
+    # The last token is computed anew, which needs the window before it.
     end = num_tokens - 1 if windows else num_tokens
     found = 0
     undecided = False
@@ -67,7 +67,7 @@ def loadable_tokens(
                 return 0
             if end - computed < found:
                 if undecided:
-                    # What was being written may lie beyond the new end.
+                    # The chunk that is being written may lie beyond the new end.
                     undecided = False
                     again = order
                 elif asked_window and not again:
@@ -79,7 +79,7 @@ def loadable_tokens(
 
 
 def _chunks_hit(part: Held, start: int, end: int, lookup: Lookup) -> int | None:
-    """Return where the hit ends among the chunks from `start` on; None where it is not known."""
+    """Return where the hit ends among the chunks from `start` on; None if that is not known yet."""
     number = min(-(-end // part.group.chunk_size), len(part.keys))
     keys = part.keys[start:number]
     if part.group.window_chunks is None:
@@ -103,7 +103,7 @@ def _leading(keys: Sequence[OffloadKey], lookup: Lookup) -> int | None:
 def _last_window(
     keys: Sequence[OffloadKey], window: int, first_window: int, lookup: Lookup
 ) -> int | None:
-    """Return the end of the last run of `window` chunks; of a shorter one if it begins the keys.
+    """Return the end of the last run of `window` chunks, or of a shorter run at the start.
 
     The run that ends at the last key must have `first_window` chunks.
     """

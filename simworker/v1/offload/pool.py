@@ -1,22 +1,22 @@
-"""The CPU side of KV offloading: chunks of host memory, and which blocks' content they hold.
+"""The CPU side of KV offloading: chunks of host memory, and their content.
 
-A *chunk* is the unit of offloading: the content of one or more blocks of a group that lie one after
-another in a sequence. Its key is the hash of its last block, which stands for all tokens before it, and
-the number of the group.
+A *chunk* is the unit of offloading: the content of one or more consecutive blocks of a sequence in one
+group. Its key is the hash of its last block, which stands for all tokens before it, and the number of
+the group.
 
-A chunk is, at any time, one of
+At any time a chunk is in one of these states:
 
-    being written   a store was begun and not completed; it cannot be read, nor evicted
+    being written   a store has begun and not ended; it can neither be read nor evicted
     idle            it can be read, and it can be evicted
-    being read      as many loads as `ref_cnt` says are under way; it cannot be evicted
+    being read      `ref_cnt` loads are under way; it cannot be evicted
 
-Order of eviction is that of the last use, and use is counted by request: a chunk is used when it is
-inserted, and all chunks that a request stored, found stored or loaded are used once more when the
-request has finished, its last chunk first, so that of one request's chunks the tail goes before the
-head. A chunk's place in the order does not depend on when transfers end.
+The least recently used chunk is evicted first. A chunk is used when it is inserted. When a request has
+finished, all chunks that it stored, found stored or loaded are used once more, its last chunk first, so
+that the tail of a request's chunks is evicted before the head. The end of a transfer does not count as a
+use.
 
-Source: `vllm/v1/kv_offload/cpu/manager.py` and `policies/lru.py` of 0.32. Not there: the ARC policy,
-and storing a chunk only when it has been offered several times (`store_threshold`).
+Source: `vllm/v1/kv_offload/cpu/manager.py` and `policies/lru.py` of 0.32. Left out: the ARC policy, and
+storing a chunk only when it has been offered several times (`store_threshold`).
 """
 
 from collections import OrderedDict
@@ -29,15 +29,15 @@ from simworker.engine import BrokenInvariantError
 
 
 class OffloadKey(NamedTuple):
-    """What a chunk holds."""
+    """The name of a chunk's content."""
 
     block_hash: bytes
-    """Digest of the chunk's last block, the engine's own."""
+    """The engine's digest of the chunk's last block."""
     group_idx: int
 
 
 class LookupResult(Enum):
-    """Whether a chunk is there."""
+    """The result of a look-up."""
 
     MISS = auto()
     HIT = auto()
@@ -47,13 +47,13 @@ class LookupResult(Enum):
 
 @dataclass(slots=True)
 class ReqContext:
-    """What the pool remembers of one request."""
+    """The pool's record of one request."""
 
     req_id: str
     positions: dict[OffloadKey, int] = field(default_factory=dict)
-    """Key -> tokens up to the chunk's end. Filled in by whoever makes the keys."""
+    """Key -> tokens up to the chunk's end. The maker of the keys fills it in."""
     accessed: dict[OffloadKey, None] = field(default_factory=dict)
-    """Chunks that it stored, found stored, or loaded."""
+    """Chunks that the request stored, found stored, or loaded."""
     generation: int = 0
 
 
@@ -67,11 +67,11 @@ class OffloadingEvent:
 
 @dataclass(frozen=True, slots=True)
 class PrepareStoreOutput:
-    """What a store is to copy, and what gave way to it."""
+    """The chunks that a store copies, and those evicted for it."""
 
     keys_to_store: list[OffloadKey]
     chunk_ids: list[int]
-    """Of each key, the place in host memory."""
+    """The place of each key's chunk in host memory."""
     evicted_keys: list[OffloadKey]
 
 
@@ -83,7 +83,7 @@ class _Chunk:
 
 
 class CPUOffloadingManager:
-    """A pool of `num_chunks` chunks. Raises ValueError for less than none."""
+    """A pool of `num_chunks` chunks. Raises ValueError for a negative number."""
 
     def __init__(self, num_chunks: int) -> None:
         if num_chunks < 0:
@@ -92,14 +92,14 @@ class CPUOffloadingManager:
         self._chunks: OrderedDict[OffloadKey, _Chunk] = OrderedDict()
         """Key -> its chunk, the least recently used first."""
         self._num_allocated = 0
-        """Ids below it have been given out at least once."""
+        """Lower ids have been handed out at least once."""
         self._free: list[int] = []
-        """Ids given back; the last one is used next."""
+        """Ids that were given back; the last one is used next."""
         self._generation = 0
         self._events: list[OffloadingEvent] = []
 
     def lookup(self, key: OffloadKey) -> LookupResult:
-        """Say whether a chunk is there. Not a use."""
+        """Return whether a chunk is there; this is no use of it."""
         chunk = self._chunks.get(key)
         if chunk is None:
             return LookupResult.MISS
@@ -108,18 +108,18 @@ class CPUOffloadingManager:
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> list[int]:
         """Begin to read chunks; return their ids.
 
-        Raises ValueError where one is not there or being written: callers look up first.
+        Raises ValueError if one is missing or being written: callers look up first.
         """
         for key in keys:
             if self.lookup(key) is not LookupResult.HIT:
-                raise ValueError(f"chunk {key} is not to be read: {self.lookup(key).name}")
+                raise ValueError(f"chunk {key} cannot be read: {self.lookup(key).name}")
         for key in keys:
             self._chunks[key].ref_cnt += 1
         self._access(keys, req_context)
         return [self._chunks[key].chunk_id for key in keys]
 
     def complete_load(self, keys: Collection[OffloadKey]) -> None:
-        """End a load that was begun."""
+        """End a load."""
         for key in keys:
             chunk = self._chunks.get(key)
             if chunk is None or chunk.ref_cnt < 1:
@@ -129,10 +129,9 @@ class CPUOffloadingManager:
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
-        """Begin to write those of the chunks that are not there; evict others for them.
+        """Begin to write the chunks that are not there; evict others, none of `keys`, for them.
 
-        Returns None, and changes nothing, where not enough others can be evicted. None of `keys` is
-        evicted.
+        Returns None, and changes nothing, if too few others can be evicted.
         """
         missing = [key for key in keys if key not in self._chunks]
         there = {key for key in keys if self.lookup(key) is LookupResult.HIT}
@@ -151,7 +150,7 @@ class CPUOffloadingManager:
         return PrepareStoreOutput(missing, ids, evicted)
 
     def complete_store(self, keys: Iterable[OffloadKey], *, success: bool = True) -> None:
-        """End a store: its chunks can be read, or, where it failed, are free again."""
+        """End a store: its chunks can be read, or are free again if it failed."""
         stored = []
         for key in keys:
             chunk = self._chunks.get(key)
@@ -166,7 +165,7 @@ class CPUOffloadingManager:
             self._events.append(OffloadingEvent(stored, removed=False))
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        """Count what a request accessed as used, its last chunks first."""
+        """Count the chunks that a request accessed as used, its last chunks first."""
         if req_context.generation == self._generation:
             by_group = sorted(req_context.accessed, key=lambda key: key.group_idx)
             by_group.sort(key=lambda key: req_context.positions.get(key, 0))
@@ -176,24 +175,24 @@ class CPUOffloadingManager:
         req_context.accessed.clear()
 
     def reset_cache(self) -> None:
-        """Forget all chunks, also those being copied: no job begun before may be completed after."""
+        """Forget all chunks, even those being copied; do not end the jobs of these afterwards."""
         self._chunks.clear()
         self._free.clear()
         self._num_allocated = 0
         self._generation += 1
 
     def take_events(self) -> list[OffloadingEvent]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
     def chunk_ids(self) -> Mapping[OffloadKey, int]:
-        """Return where each chunk lies, the least recently used first."""
+        """Return the place of each chunk, the least recently used first."""
         return {key: chunk.chunk_id for key, chunk in self._chunks.items()}
 
     @property
     def usage(self) -> float:
-        """Share of the pool that transfers hold at this moment, 0 to 1."""
+        """Share of the pool that transfers hold at present, 0 to 1."""
         busy = sum(chunk.ref_cnt != 0 for chunk in self._chunks.values())
         return busy / self.num_chunks if self.num_chunks else 0.0
 
@@ -210,7 +209,7 @@ class CPUOffloadingManager:
         return self._free.pop()
 
     def _evictable(self, count: int, protected: Collection[OffloadKey]) -> list[OffloadKey] | None:
-        """Return the chunks next to be evicted; None where there are not so many."""
+        """Return the next `count` chunks to evict; None if there are fewer."""
         found: list[OffloadKey] = []
         if count <= 0:
             return found
@@ -222,11 +221,11 @@ class CPUOffloadingManager:
         return None
 
     def check(self) -> None:
-        """Raise BrokenInvariantError unless each id given out is held by one chunk or free."""
+        """Raise BrokenInvariantError unless each id handed out is free or that of one chunk."""
         held = sorted([chunk.chunk_id for chunk in self._chunks.values()] + self._free)
         if held != list(range(self._num_allocated)) or self._num_allocated > self.num_chunks:
             raise BrokenInvariantError(
-                f"chunks {held} are held or free, {self._num_allocated} of {self.num_chunks} given out"
+                f"chunks {held} are held or free, {self._num_allocated} of {self.num_chunks} handed out"
             )
         if any(chunk.ref_cnt < -1 for chunk in self._chunks.values()):
             raise BrokenInvariantError("a chunk was released more often than taken")

@@ -1,4 +1,4 @@
-"""One request as offloading sees it: its chunks' keys, its blocks, and which chunks are to be stored.
+"""One request in offloading: its chunks' keys, its blocks, and the chunks to store.
 
 Source: `RequestOffloadState` and `_build_store_jobs` in
 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` of 0.32.
@@ -18,14 +18,14 @@ class GroupState:
 
     group: OffloadGroup
     keys: list[OffloadKey] = field(default_factory=list)
-    """Of all full chunks."""
+    """Keys of all full chunks."""
     block_ids: list[int] = field(default_factory=list)
-    """Blocks in order; 0 where there is none, or none any more."""
+    """Blocks in order; 0 for one that is not, or no longer, there."""
     next_stored: int = 0
-    """Chunks that have been offered to the pool."""
+    """Number of chunks that have been offered to the pool."""
 
     def storable(self, num_tokens: int) -> int:
-        """Return how many leading chunks are full and have blocks, of so many tokens."""
+        """Return the number of leading chunks, of so many tokens, that are full and have blocks."""
         blocks = len(self.block_ids) // self.group.blocks_per_chunk
         return min(num_tokens // self.group.chunk_size, blocks, len(self.keys))
 
@@ -37,10 +37,10 @@ class GroupState:
     def chunks_to_store(
         self, num_tokens: int, request: OffloadedRequest, retention: Retention, *, finished: bool
     ) -> Iterator[int]:
-        """Return the chunks among the first `num_tokens` tokens that are to be offered now.
+        """Yield the chunks of the first `num_tokens` tokens to offer to the pool now.
 
-        Of a window, chunks before the prompt's end are kept from the start; where the request ends is
-        known when it has finished, and the chunks before that, passed over till then, are looked at
+        With a window, the chunks before the prompt's end are offered from the start. The request's own
+        end is known only when it has finished; chunks before it that were skipped are then looked at
         again.
         """
         end = self.storable(num_tokens)
@@ -82,11 +82,11 @@ class OffloadRequest:
     num_local_tokens: int = 0
     """Tokens cached on the GPU when it was last looked up."""
     jobs: set[int] = field(default_factory=set)
-    """Under way: one load, or stores."""
+    """Jobs under way: one load, or stores."""
     final_tokens: int | None = None
-    """Tokens whose content is final, once it has finished."""
+    """Number of tokens whose content is final, once the request has finished."""
     signaled: bool = False
-    """Whether the pool has been told that it has finished."""
+    """Whether the pool knows that the request has finished."""
 
     def __post_init__(self) -> None:
         self.context = ReqContext(self.request.request_id)
@@ -102,7 +102,7 @@ class OffloadRequest:
                 self.context.positions[key] = len(part.keys) * part.group.chunk_size
 
     def add_blocks(self, new_block_ids: Sequence[Sequence[int]], *, resumed: bool) -> None:
-        """Take blocks allocated to it, group by group; all anew where it is resumed."""
+        """Add the blocks allocated to it, group by group; a resumed request's replace those before."""
         for part in self.groups:
             if resumed:
                 part.block_ids.clear()

@@ -1,6 +1,7 @@
-"""When the copies of KV offloading end.
+"""The times of KV offloading's copies.
 
-Loads and stores go over the bus at the same time, either way in order, each at the bus's bandwidth:
+Loads and stores use the bus at the same time; in each direction jobs run in order, at the bus's
+bandwidth:
 
     end of a job = max(now, end of the job before it) + blocks x bytes a block / bandwidth
 
@@ -8,17 +9,17 @@ A step's loads begin with the step, its stores when it has computed, which is wh
 Jobs that a step must flush begin at once, and the step waits for them.
 
 Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py` and
-`vllm/v1/kv_offload/cpu/gpu_worker.py` of 0.32 (a stream for each direction; the seconds are our model).
+`vllm/v1/kv_offload/cpu/gpu_worker.py` of 0.32, with a stream for each direction; the formula is ours.
 """
 
 from simworker.engine import BrokenInvariantError
 from simworker.v1.offload.job import OffloadingMetadata, TransferJob
 
 PCIE_4_X16 = 31.5e9
-"""Bytes a second one way: 16 lanes of 16 GT/s, 128 of 130 bits being data (PCI-SIG)."""
+"""Bytes a second in one direction: 16 lanes of 16 GT/s, 128 of 130 bits are data (PCI-SIG)."""
 
 PCIE_5_X16 = 63.0e9
-"""The same with 32 GT/s."""
+"""Bytes a second in one direction, with 32 GT/s."""
 
 
 class TransferWorker:
@@ -42,7 +43,7 @@ class TransferWorker:
         """Stores that begin with the next step."""
 
     def begin_step(self, metadata: OffloadingMetadata, now: float) -> float:
-        """Begin a step's transfers; return how many seconds it waits before it computes."""
+        """Begin a step's transfers; return the seconds for which the step waits before it computes."""
         for number, job in self._deferred.items():
             self._submit(number, job, now)
         self._deferred = {}
@@ -65,7 +66,7 @@ class TransferWorker:
         return ended
 
     def next_end(self) -> float | None:
-        """Return when the next job ends; None while none is under way."""
+        """Return the time at which the next job ends; None while none is under way."""
         return min(self._ends.values(), default=None)
 
     def _submit(self, number: int, job: TransferJob, now: float) -> None:
@@ -74,7 +75,7 @@ class TransferWorker:
         self._free_at[job.is_store] = self._ends[number] = end
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a job has begun and is still to begin, or ends too late."""
+        """Raise BrokenInvariantError if a job both runs and waits, or ends too late."""
         if self._ends.keys() & self._deferred.keys():
             raise BrokenInvariantError("a store is under way and deferred")
         if any(end > max(self._free_at.values()) for end in self._ends.values()):

@@ -1,1 +1,1 @@
-"""Recordings of vLLM's own KV cache manager, repeated on ours; nothing here serves."""
+"""Recordings of vLLM's own KV cache manager, replayed on the simulated one; no serving."""

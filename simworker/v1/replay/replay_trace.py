@@ -1,12 +1,13 @@
 """Replay a recording of vLLM's own `KVCacheManager`, and compare every outcome.
 
-A recording is lines of JSON: an operation, its arguments, what it returned, and the state after it: free
-blocks, usage, the free queue. `shared/vllm-cpu/RECIPE.md`, "kvm_trace", describes them. Beyond it:
+Each line of a recording is a JSON object: an operation, its arguments, its result, and the state after
+it (free blocks, usage, the free queue). `shared/vllm-cpu/RECIPE.md`, "kvm_trace", describes them. In
+addition:
 
 - `new_manager` may have `groups`, a list of `{"kind": "full_attention" | "sliding_window", "block_size",
   "sliding_window", "is_eagle_group"}`, and any of `scheduler_block_size`, `hash_block_size`,
-  `max_in_flight_tokens`, `num_prefill_lookahead`, `prefix_cache_retention_interval`. Block ids are lists
-  of lists then, one a group.
+  `max_in_flight_tokens`, `num_prefill_lookahead`, `prefix_cache_retention_interval`. Block ids are then
+  lists of lists, one for each group.
 - `get_computed_blocks` may return a `shared_prefix_boundary`, which the request then has.
 - `allocate_slots` takes `num_draft_tokens`; `in_flight` sets a request's `num_in_flight_tokens`.
 """
@@ -30,10 +31,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One outcome that is not the recorded one."""
+    """One outcome that differs from the recorded one."""
 
     line: int
-    """From 1."""
+    """Number of the line, from 1."""
     op: str
     field: str
     expected: Any
@@ -42,14 +43,14 @@ class Difference:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What came out. Only the first differences are kept; all are counted."""
+    """The result of a replay. Only the first differences are kept; all are counted."""
 
     operations: int = 0
     differences: int = 0
     first_differences: list[Difference] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return the result for JSON."""
         return asdict(self)
 
 
@@ -59,7 +60,7 @@ def verify(path: Path) -> dict[str, Any]:
 
 
 def read_trace(path: Path) -> Iterator[str]:
-    """Go through the lines of a file, packed or not. Raises BadTraceError or OSError."""
+    """Yield the lines of a file, gzip or not. Raises BadTraceError or OSError."""
     with path.open("rb") as file:
         packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     try:
@@ -88,7 +89,7 @@ def replay_trace(lines: Iterable[str], keep: int = 20) -> ReplayResult:
         except BadTraceError as error:
             raise BadTraceError(f"line {number}: {line['op']}: {error}") from error
         except (IndexError, ValueError) as error:
-            # Numbers that the manager was never asked for, where a wrong answer has no name.
+            # Numbers that no real caller passes, for which the manager has no error of its own.
             raise BadTraceError(f"line {number}: {line['op']}: args: {error}") from error
         result.operations += 1
         for difference in _compare(number, line, got):
@@ -99,7 +100,7 @@ def replay_trace(lines: Iterable[str], keep: int = 20) -> ReplayResult:
 
 
 def _compare(number: int, line: dict[str, Any], got: dict[str, Any]) -> Iterator[Difference]:
-    """Go through what differs; a returned object is compared field by field."""
+    """Yield the differences; a returned object is compared field by field."""
     for key, value in got.items():
         expected = line[key]
         if key == "out" and isinstance(expected, dict) and isinstance(value, dict):

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class BadTraceError(ValueError):
-    """A line that is no operation; names the line and the field."""
+    """The line is no operation; the message names the line and the field."""
 
 
 class TraceArgs:
@@ -24,7 +24,7 @@ class TraceArgs:
         return set(self._args)
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Return a value that may be missing or null, then `default`."""
+        """Return a value, or `default` if it is missing or null."""
         value = self._args.get(name, default)
         if value is not None or default is not None:
             self._check(name, value, kind)

@@ -1,4 +1,4 @@
-"""The operations that recordings of the manager are made of (`simworker/v1/replay/replay_trace.py`)."""
+"""The operations in recordings of the manager (`simworker/v1/replay/replay_trace.py`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -31,11 +31,11 @@ _ALLOCATE = {
 }  # fmt: skip
 
 MOST_BLOCKS = 1 << 24
-"""A recording that asks for more is damaged: the free queue is in every line."""
+"""A recording with more blocks is damaged: each of its lines would hold the whole free queue."""
 
 
 class TraceOperations:
-    """The manager and requests of the scenario that is being replayed."""
+    """The manager and the requests of the scenario under replay."""
 
     def __init__(self) -> None:
         self._manager: KVCacheManager | None = None
@@ -252,7 +252,7 @@ class TraceOperations:
         return self.manager.reset_prefix_cache()
 
     def _take_events(self, _args: TraceArgs) -> Any:
-        # By way of JSON: tuples become the lists that the recording has.
+        # Through JSON, so that tuples become lists as in the recording.
         return msgspec.json.decode(msgspec.json.encode(self.manager.take_events()))
 
     def _make_prefix_cache_stats(self, _args: TraceArgs) -> dict[str, Any] | None:

@@ -1,1 +1,1 @@
-"""Requests of v1: tokens, sampling parameters, and those of which only lengths are known; no blocks."""
+"""Requests of v1: tokens, sampling parameters, and requests with lengths only; no blocks."""

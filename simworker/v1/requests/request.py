@@ -1,7 +1,7 @@
-"""One request: its tokens so far, the hashes of its full blocks, and how far it has been computed.
+"""One request: its tokens so far, the hashes of its full blocks, and the number of computed tokens.
 
-Source: `vllm/v1/request.py` of 0.32, of which the names are kept. What only servers, drafters'
-grammars and connectors read is left out.
+Source: `vllm/v1/request.py` of 0.32, with its names. Left out: fields that only servers, drafters'
+grammars and connectors read.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
 
 
 class RequestStatus(IntEnum):
-    """Where a request is. Those after PREEMPTED are finished."""
+    """The state of a request. States after PREEMPTED are finished ones."""
 
     WAITING = auto()
     WAITING_FOR_REMOTE_KVS = auto()
@@ -29,18 +29,18 @@ class RequestStatus(IntEnum):
 
     @staticmethod
     def is_finished(status: "RequestStatus") -> bool:
-        """Say whether nothing more will be computed."""
+        """Return whether a request in this state has finished."""
         return status > RequestStatus.PREEMPTED
 
 
 class Request:
-    """A prompt and what has been generated.
+    """A prompt and the tokens generated so far.
 
-    `prompt_token_ids` may be None where `prompt_embeds` are given, one row a token, as bytes or as a
-    tensor; token ids are 0 then. `mm_features` are in order of their offsets. Without a `block_hasher`
-    nothing of it is cached. `eos_token_id` is how the model's ending token was given before
-    `SamplingParams.update_from_generation_config` was. Raises ValueError where there is no prompt, or
-    neither sampling nor pooling parameters.
+    `prompt_token_ids` may be None if `prompt_embeds` are given, one row for each token, as bytes or as a
+    tensor; token ids are then 0. `mm_features` are in order of their offsets. Without a `block_hasher`
+    none of its blocks is cached. `eos_token_id` is the older way to set the model's ending token, before
+    `SamplingParams.update_from_generation_config`. Raises ValueError without a prompt, or with neither
+    sampling nor pooling parameters.
     """
 
     def __init__(  # noqa: PLR0917  vLLM's signature
@@ -73,7 +73,7 @@ class Request:
         self.pooling_params = pooling_params
         self.client_index = client_index
         self.arrival_time = arrival_time
-        """On the engine's clock, seconds."""
+        """Seconds on the engine's clock."""
         self.priority = priority
         """Lower comes first."""
         self.prompt_embeds = prompt_embeds
@@ -101,11 +101,11 @@ class Request:
         """Tokens found cached when it was first scheduled; -1 before."""
         self.num_preemptions = 0
         self.num_in_flight_tokens = 0
-        """Scheduled in steps that have not ended; `num_computed_tokens` counts them already."""
+        """Tokens of steps that have not ended; `num_computed_tokens` counts them already."""
         self.spec_token_ids: list[int] = []
-        """Drafts to be verified in the next step."""
+        """Drafts that the next step verifies."""
         self.shared_prefix_boundary = 0
-        """Tokens that other requests share, worth keeping where groups are cached sparsely; 0: none."""
+        """Tokens shared with other requests: sparsely cached groups keep a window there; 0: none."""
         self._all_token_ids = list(prompt_token_ids)
         self._block_hashes: list[BlockHash] = []
         self._block_hasher = block_hasher
@@ -113,7 +113,7 @@ class Request:
 
     @property
     def all_token_ids(self) -> Sequence[int]:
-        """Prompt and answer; not to be changed."""
+        """Prompt and answer, which callers must not change."""
         return self._all_token_ids
 
     @property
@@ -138,7 +138,7 @@ class Request:
 
     @property
     def num_tokens_with_spec(self) -> int:
-        """And drafts."""
+        """Prompt and generated tokens, and drafts."""
         return self.num_tokens + len(self.spec_token_ids)
 
     @property
@@ -147,7 +147,7 @@ class Request:
         return self.num_tokens - self.num_prompt_tokens
 
     def ends_with(self, token_id: int) -> bool:
-        """Say whether this token ends the answer; `stop_reason` is set if it is not the model's own."""
+        """Return whether this token ends the answer; set `stop_reason` if it is not the model's own."""
         if token_id == self.eos_token_id:
             return True
         if token_id in self.stop_token_ids:
@@ -156,7 +156,7 @@ class Request:
         return False
 
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
-        """Take generated tokens, one or several; blocks that become full get their hashes."""
+        """Append one or several generated tokens; blocks that become full get their hashes."""
         if isinstance(token_ids, int):
             self._all_token_ids.append(token_ids)
         else:
@@ -173,11 +173,11 @@ class Request:
         self._block_hashes.clear()
 
     def is_finished(self) -> bool:
-        """Say whether nothing more will be computed."""
+        """Return whether the request has finished."""
         return RequestStatus.is_finished(self.status)
 
     def __lt__(self, other: "Request") -> bool:
-        """Say which comes first where the policy is by priority: then who came earlier."""
+        """Return whether this one comes first under the policy `priority`: earlier ones among equals."""
         return (self.priority, self.arrival_time, self.request_id) < (
             other.priority,
             other.arrival_time,

@@ -1,4 +1,4 @@
-"""What a request asks for, as far as the cache is concerned."""
+"""Sampling and pooling parameters that matter to the cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,21 +7,21 @@ from typing import Any
 
 @dataclass(slots=True)
 class SamplingParams:
-    """Of vLLM's parameters those that change what is computed, cached or announced."""
+    """Those of vLLM's parameters that change the computed, cached or announced blocks."""
 
     max_tokens: int = 16
     prompt_logprobs: int | None = None
-    """How many a prompt token. They need the whole prompt computed, so the cache is not read."""
+    """Log probabilities for each prompt token; the whole prompt is then computed without the cache."""
     skip_reading_prefix_cache: bool | None = None
-    """Store, but find nothing; True by default where `prompt_logprobs` are asked for."""
+    """Whether to store blocks and look none up; True by default with `prompt_logprobs`."""
     extra_args: dict[str, Any] | None = None
-    """`kv_cache_report_mode`: "full" announces found blocks again, "incremental" (default) not."""
+    """With `kv_cache_report_mode` "full", found blocks are announced again; default is "incremental"."""
     ignore_eos: bool = False
-    """Whether the model's end-of-sequence tokens end nothing."""
+    """Whether answers go on after the model's end-of-sequence tokens."""
     stop_token_ids: list[int] | None = None
-    """Tokens that end the answer, which has them as its last."""
+    """Tokens that end the answer; the answer includes them."""
     eos_token_id: int | None = field(default=None, init=False)
-    """The model's, which ends the answer too: see `update_from_generation_config`."""
+    """The model's own, which ends the answer too; `update_from_generation_config` sets it."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -32,9 +32,9 @@ class SamplingParams:
     def update_from_generation_config(
         self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
     ) -> None:
-        """Take the tokens that end an answer from the tokenizer and from `generation_config.json`.
+        """Add the ending tokens of the tokenizer and of `generation_config.json`, unless `ignore_eos`.
 
-        To be called before the request is made. With `ignore_eos` nothing is taken.
+        Call it before the request is made.
         """
         if self.ignore_eos:
             return

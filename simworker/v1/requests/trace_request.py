@@ -1,9 +1,9 @@
-"""A request of which only lengths and block hashes are known.
+"""A request with lengths and block hashes only.
 
-Recorded workloads say how long a prompt is and which blocks it has in common with others, not what it
-says. The cache never looks at tokens, only at hashes, so that is enough. What is generated is nobody
-else's: blocks with generated tokens get hashes made up from the request's id, when they are asked for.
-A million generated tokens are one addition.
+Recorded workloads have a prompt's length and the blocks that it shares with others, not its tokens. That
+is enough, since the cache reads only hashes. No other request shares generated tokens: their blocks get
+hashes made up from the request's id, when a caller needs them. A million generated tokens are one
+addition.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ class TraceRequest(Request):
     """A request without token ids: events about it carry none.
 
     `block_hashes` are those of the prompt's full blocks of `hash_block_size` tokens; further ones are
-    passed over. As everywhere, a hash stands for all tokens up to its block's end: who has numbers for
-    blocks alone chains them first. Raises ValueError where there are fewer hashes than full blocks, and
-    for numbers below 1.
+    ignored. A hash stands for all tokens up to its block's end; a caller with numbers for single blocks
+    chains them first. Raises ValueError if there are fewer hashes than full blocks, and for numbers
+    below 1.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class TraceRequest(Request):
         return hashes
 
     def append_output_tokens(self, num_tokens: int) -> None:
-        """Take so many generated tokens. O(1). Raises ValueError for a number below 0."""
+        """Append so many generated tokens. O(1). Raises ValueError for a number below 0."""
         if num_tokens < 0:
             raise ValueError(f"num_tokens: {num_tokens}, at least 0")
         self._num_tokens += num_tokens
 
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
-        """Take generated tokens; only how many they are is kept."""
+        """Append generated tokens; only their number is kept."""
         self.append_output_tokens(1 if isinstance(token_ids, int) else len(token_ids))
 
     def discard_block_hashes(self) -> None:
-        """Forget the hashes that were made up; those given cannot be had again."""
+        """Forget the made-up hashes; those of the prompt stay, as they cannot be computed."""
         del self._block_hashes[self._prompt_hashes :]

@@ -14,18 +14,18 @@ from simworker.v1.requests.request import Request
 
 
 class SchedulingPolicy(Enum):
-    """Which waiting request comes next."""
+    """The order of waiting requests."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
 
 
 class RequestQueue(ABC):
-    """Waiting requests in the order in which they come to their turn. A request is in it once."""
+    """Waiting requests in the order of their turn; each is in the queue once."""
 
     @abstractmethod
     def add_request(self, request: Request) -> None:
-        """Take a new request."""
+        """Add a new request."""
 
     @abstractmethod
     def pop_request(self) -> Request:
@@ -37,7 +37,7 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def prepend_request(self, request: Request) -> None:
-        """Take a request that was in the queue before: its turn comes first, if order allows."""
+        """Add a request that was in the queue before: at the front, if the order permits that."""
 
     @abstractmethod
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -49,7 +49,7 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests out; those that are not there are passed over."""
+        """Take several requests out; unknown ones are ignored."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -59,7 +59,7 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise BrokenInvariantError where a request is in the queue twice, or out of order."""
+        """Raise BrokenInvariantError if a request is in the queue twice, or out of order."""
 
 
 class FCFSRequestQueue(RequestQueue):
@@ -69,7 +69,7 @@ class FCFSRequestQueue(RequestQueue):
         self._requests: deque[Request] = deque()
 
     def add_request(self, request: Request) -> None:
-        """Take a request behind all others."""
+        """Add a request behind all others."""
         self._requests.append(request)
 
     def pop_request(self) -> Request:
@@ -81,7 +81,7 @@ class FCFSRequestQueue(RequestQueue):
         return self._requests[0]
 
     def prepend_request(self, request: Request) -> None:
-        """Take a request before all others."""
+        """Add a request before all others."""
         self._requests.appendleft(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -104,7 +104,7 @@ class FCFSRequestQueue(RequestQueue):
         return iter(self._requests)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a request is in the queue twice."""
+        """Raise BrokenInvariantError if a request is in the queue twice."""
         if len(set(self._requests)) != len(self._requests):
             raise BrokenInvariantError("a request waits twice")
 
@@ -112,7 +112,7 @@ class FCFSRequestQueue(RequestQueue):
 class PriorityRequestQueue(RequestQueue):
     """Lower priority numbers first, earlier arrivals first among equals, then by request id.
 
-    There is no front to go back to: a preempted request keeps the place that its order gives it.
+    A preempted request does not go to the front: it has the place that the order gives it.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class PriorityRequestQueue(RequestQueue):
         heapq.heappush(self._heap, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests where their order puts them."""
+        """Add several requests at their places in the order."""
         for request in requests:
             heapq.heappush(self._heap, request)
 
@@ -157,7 +157,7 @@ class PriorityRequestQueue(RequestQueue):
         return iter(sorted(self._heap))
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a request is in twice, or stands before a better one."""
+        """Raise BrokenInvariantError if a request is in twice, or the heap is out of order."""
         if len(set(self._heap)) != len(self._heap):
             raise BrokenInvariantError("a request waits twice")
         for place in range(1, len(self._heap)):

@@ -1,15 +1,15 @@
-"""How one step is put together: running requests first, then waiting ones, until a budget is spent.
+"""Schedules one step: running requests first, then waiting ones, until the budget is spent.
 
-The question asked of every request is how many of its tokens are not computed; one for a request that
-decodes, what is left of the prompt for one that does not. The answer is cut to what the step has left,
-and the KV cache manager is asked for the slots. Where it has none,
+Each request gets its tokens that are not computed yet, one for a decoding request, the rest of the
+prompt for another one, cut to the budget that is left. The KV cache manager allocates their slots. If it
+has none:
 
-- a running request takes them from another: the last that was admitted, or, by priority, the one that
-  matters least, wherever it stands and even if this step had scheduled it already (its tokens go back
-  into the budget). The victim may be the request itself; then no further running request is looked at.
-- a waiting request waits on, and all behind it: nobody is preempted for its sake.
+- a running request takes them from another: the last that was admitted, or, with the policy `priority`,
+  the least important one, even if this step has scheduled that already (its tokens go back into the
+  budget). The preempted request may be the request itself; then no further running request is scheduled.
+- a waiting request goes on waiting, and so do all behind it: it preempts no other.
 
-After a preemption nothing waiting is admitted in the same step, or it would take the blocks just won.
+After a preemption no waiting request is admitted in the same step: it would take the blocks just freed.
 
 Source: `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` of 0.32.
 """
@@ -42,24 +42,24 @@ class Queues(Protocol):
     finished_recving_kv_req_ids: set[str]
 
     def get_request_counts(self) -> tuple[int, int]:
-        """Return how many requests run and how many wait."""
+        """Return the numbers of running and of waiting requests."""
 
     def preempt_request(self, request: Request) -> None:
-        """Take a request's blocks and let it wait; it is out of `running` already."""
+        """Free a request's blocks and let it wait; the caller has taken it out of `running`."""
 
 
 class _Verdict(Enum):
-    """What became of a waiting request."""
+    """The decision on a waiting request."""
 
     ADMITTED = auto()
     PASSED_OVER = auto()
-    """For a reason of its own: those behind it get their chance."""
+    """It cannot start for a reason of its own; those behind it may."""
     STOP = auto()
-    """There is no room for it: those behind it wait with it."""
+    """There are no blocks for it; those behind it wait too."""
 
 
 class ScheduleStep:
-    """One step being put together, into `output`."""
+    """Schedules one step into `output`."""
 
     def __init__(self, scheduler: Queues, output: SchedulerOutput) -> None:
         self._scheduler = scheduler
@@ -73,7 +73,7 @@ class ScheduleStep:
         """Whether a request gave its blocks to another in this step."""
 
     def _long_prefill_threshold(self) -> int:
-        """Return the most tokens of one request; a request that is alone may use all there are."""
+        """Return the most tokens of one request; a single request may use the whole budget."""
         config = self._config
         threshold = config.long_prefill_token_threshold
         count = sum(self._scheduler.get_request_counts()) if threshold else 0
@@ -86,7 +86,7 @@ class ScheduleStep:
     # Running requests.
 
     def schedule_running(self) -> None:
-        """Bring every running request on, in order, while the budget lasts."""
+        """Schedule every running request, in order, while the budget lasts."""
         output = self._output
         tokens, new_blocks = output.num_scheduled_tokens, output.req_to_new_blocks
         lookahead, longest = self._config.num_lookahead_tokens, self._longest_prefill
@@ -99,7 +99,7 @@ class ScheduleStep:
             computed = request.num_computed_tokens
             new = request.num_tokens - computed
             if new == 1 and 0 < computed % block_size < block_size - 1:
-                # It has a slot, in a block that does not become full: there is nothing to ask for.
+                # It has a slot in a block that does not become full, and needs no other.
                 output.scheduled_running_reqs.append(request)
                 tokens[request.request_id] = 1
                 self._budget -= 1
@@ -122,7 +122,7 @@ class ScheduleStep:
             self._index += 1
 
     def _preempt_for(self, request: Request) -> bool:
-        """Preempt one request for another's sake; False where it was that one itself."""
+        """Preempt a request so that this one gets blocks; return False if it preempted this one."""
         scheduler = self._scheduler
         running = scheduler.running
         if scheduler.policy is SchedulingPolicy.PRIORITY:
@@ -139,7 +139,7 @@ class ScheduleStep:
         return victim is not request
 
     def _take_back(self, victim: Request) -> None:
-        """Undo what this step had decided for a request."""
+        """Undo this step's decision for a request."""
         output = self._output
         tokens = output.num_scheduled_tokens.pop(victim.request_id, 0)
         if tokens:
@@ -150,7 +150,7 @@ class ScheduleStep:
     # Waiting requests.
 
     def schedule_waiting(self) -> None:
-        """Admit waiting requests, in order, while budget, places and blocks last."""
+        """Admit waiting requests, in order, while there are tokens, places and blocks for them."""
         scheduler, config = self._scheduler, self._config
         if config.max_loras:
             running = self._output.scheduled_running_reqs
@@ -173,12 +173,12 @@ class ScheduleStep:
             holding = _holds_kv_blocks(request)
             kept = scheduler.kv_holding_waiting if holding else scheduler.waiting
             skipped.setdefault(kept, []).append(request)
-        # Passed over, they keep their places.
+        # Requests that were passed over keep their places.
         for queue, requests in skipped.items():
             queue.prepend_requests(reversed(requests))
 
     def _admit(self, request: Request) -> _Verdict:
-        """Give a waiting request its first slots, and let it run, if that can be."""
+        """Give a waiting request its first slots, and let it run, if possible."""
         scheduler, config = self._scheduler, self._config
         if not self._is_ready(request) or not self._has_place_for_lora(request):
             return _Verdict.PASSED_OVER
@@ -196,7 +196,7 @@ class ScheduleStep:
             computed = local + external
             if not request.num_preemptions:
                 request.num_cached_tokens = computed
-        # While a prefix is loaded nothing is computed.
+        # While its prefix is being loaded, a request computes no tokens.
         new = 0 if load else min(request.num_tokens - computed, self._longest_prefill)
         if new > self._budget:
             if not config.enable_chunked_prefill:
@@ -231,7 +231,7 @@ class ScheduleStep:
         return _Verdict.ADMITTED
 
     def _is_ready(self, request: Request) -> bool:
-        """Whether it waits for its turn only; what it has loaded counts from now on."""
+        """Whether a request waits only for its turn; its loaded tokens count from now on."""
         scheduler = self._scheduler
         if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
             return True
@@ -246,10 +246,10 @@ class ScheduleStep:
         return True
 
     def _reserved_blocks(self) -> int:
-        """Return how many more blocks it takes to compute all prompts under way.
+        """Return the number of further blocks that all prompts under way need.
 
-        A load holds its blocks without coming on, and is not preempted: it is admitted only if these
-        are left.
+        A request that loads holds its blocks without progress, and is not preempted: it is admitted only
+        if these blocks are left.
         """
         manager = self._manager
         return sum(

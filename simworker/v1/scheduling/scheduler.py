@@ -1,17 +1,17 @@
-"""The scheduler: which requests compute how many tokens in the next step.
+"""The scheduler: decides which requests compute how many tokens in the next step.
 
-There is no phase of prefill and none of decoding: a request has tokens, prompt and answer, of which
-so many are computed, and each step lets some of them catch up. How one step is put together is told in
-`simworker/v1/scheduling/schedule_step.py`; here is what outlives a step.
+There are no phases of prefill and decoding: a request has tokens, prompt and answer, and a number of
+computed tokens, and each step lets some requests catch up. `simworker/v1/scheduling/schedule_step.py`
+schedules one step; the scheduler keeps the state between steps.
 
     add_request ──► waiting ──schedule()──► running ──update_from_output()──► finished
                        ▲                       │
                        └─────── preempted ─────┘      its blocks are freed, and stay cached; it
-                                                      computes anew what is not found there again
+                                                      computes those anew that were evicted since
 
 With an offload tier (`connector`) a request whose prefix lies in host memory waits, holding blocks,
-until they are loaded (WAITING_FOR_REMOTE_KVS); such requests stand in a queue of their own, which goes
-first.
+until they are loaded (WAITING_FOR_REMOTE_KVS). Such requests have a queue of their own, which is
+scheduled first.
 
 Source: `vllm/v1/core/sched/scheduler.py` of 0.32, for models that generate text, on one rank, without
 asynchronous scheduling; one file as there, to be read beside it. Left out: speculative tokens,
@@ -55,34 +55,33 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting = create_request_queue(self.policy)
         self.kv_holding_waiting = create_request_queue(self.policy)
-        """Waiting requests that hold blocks: those are drained first, as a request whose allocation
-        fails ends the scan, and could wait for ever for blocks that one behind it holds."""
+        """Waiting requests that hold blocks. They are scheduled first: a request whose allocation fails
+        ends the scan, and could wait for ever for blocks that one behind it holds."""
         self.deferred_waiting: set[Request] = set()
         """Waiting requests, of either queue, that were passed over for another reason than blocks."""
         self.inflight_prefills: set[Request] = set()
-        """Requests whose prompt is partly computed or being loaded: what they need yet is kept free
-        when a load is admitted."""
+        """Requests whose prompt is partly computed or being loaded. The blocks that they still need stay
+        free when a load is admitted."""
         self.finished_recving_kv_req_ids: set[str] = set()
-        """Requests whose load has ended, not yet scheduled again."""
+        """Requests whose load has ended, and which are not scheduled again yet."""
         self.finished_req_ids: set[str] = set()
-        """Finished since the last step was scheduled."""
+        """Requests finished since the last step was scheduled."""
         self.preempted_req_ids: set[str] = set()
-        """Preempted since the last step was scheduled."""
+        """Requests preempted since the last step was scheduled."""
         self._in_flight: dict[str, int] = {}
-        """Tokens of the step that was scheduled and has not ended, by request id."""
+        """Request id -> tokens in the step that was scheduled and has not ended."""
         self.num_preemptions = 0
-        """Since the start."""
+        """Preemptions since the start."""
         self.pause_state = PauseState.UNPAUSED
         self.steady_block_size = _steady_block_size(kv_cache_manager.coordinator)
-        """Tokens of which those are multiples at which a request takes or fills blocks. 1 where there
-        may be others."""
+        """A request takes or fills blocks at multiples of so many tokens only; 1: anywhere."""
         if config.num_lookahead_tokens:
             self.steady_block_size = 1
 
     # Requests come and go.
 
     def add_request(self, request: Request) -> None:
-        """Let a request wait for its turn. Raises ValueError where its id is taken."""
+        """Let a request wait for its turn. Raises ValueError if its id is in use."""
         if request.request_id in self.requests:
             raise ValueError(f"request_id {request.request_id!r} is that of another request")
         self.requests[request.request_id] = request
@@ -95,10 +94,10 @@ class Scheduler:
         request_ids: str | Iterable[str] | None,
         finished_status: RequestStatus = RequestStatus.FINISHED_ABORTED,
     ) -> list[Request]:
-        """End requests from outside, all of them for None; return those that were not ended yet.
+        """Abort requests, all of them for None; return those that had not finished yet.
 
-        Their blocks stay cached. Unknown ids are passed over. Raises ValueError for a status that is
-        none of an end.
+        Their blocks stay cached. Unknown ids are ignored. Raises ValueError for a status that is not a
+        finished one.
         """
         if not RequestStatus.is_finished(finished_status):
             raise ValueError(f"finished_status is {finished_status.name}, which is no end")
@@ -119,7 +118,7 @@ class Scheduler:
             self.kv_holding_waiting.remove_requests(found)
             self.deferred_waiting.difference_update(found)
         for request in found:
-            # Blocks that are being loaded into are freed when that has ended.
+            # Blocks of a load under way are freed when the load has ended.
             loading = (
                 request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
                 and request.request_id not in self.finished_recving_kv_req_ids
@@ -141,7 +140,7 @@ class Scheduler:
         self.inflight_prefills.discard(request)
         self.finished_req_ids.add(request.request_id)
         if self.connector is not None:
-            # Blocks that left their window are freed before the others, and so used anew before them.
+            # Blocks that left their window are freed first, and so used anew first.
             processed = max(0, request.num_computed_tokens - num_in_flight_tokens)
             self.kv_cache_manager.remove_skipped_blocks(
                 request.request_id, processed, request.num_prompt_tokens
@@ -195,11 +194,11 @@ class Scheduler:
     def update_from_output(
         self, output: SchedulerOutput, sampled_token_ids: Mapping[str, list[int]]
     ) -> list[RequestOutput]:
-        """Take the tokens sampled in a step, by request id; return what each request got.
+        """Take the tokens sampled in a step, by request id; return each request's output.
 
-        A request whose prompt is not computed in full samples none. Requests that were aborted, or
-        preempted by a reset, since the step was scheduled get nothing. (vLLM's method takes the model
-        runner's whole output, and publishes the cache's events too: see `take_events`.)
+        A request whose prompt is not wholly computed samples none. Requests that were aborted, or
+        preempted by a reset, since the step was scheduled get none. (vLLM's method takes the model
+        runner's whole output, and publishes the cache's events too, which `take_events` returns here.)
         """
         outputs = []
         ended = set()
@@ -231,12 +230,12 @@ class Scheduler:
         return outputs
 
     def tokens_left(self, request: Request) -> int:
-        """Return how many tokens a request may yet sample."""
+        """Return the number of tokens that a request may still sample."""
         longest = min(request.num_prompt_tokens + request.max_tokens, self.config.max_model_len)
         return longest - request.num_tokens
 
     def preempt_request(self, request: Request) -> None:
-        """Take a request's blocks and let it wait. The caller has taken it out of `running`."""
+        """Free a request's blocks and let it wait. The caller has taken it out of `running`."""
         self.kv_cache_manager.free(request)
         self.inflight_prefills.discard(request)
         request.status = RequestStatus.PREEMPTED
@@ -263,7 +262,7 @@ class Scheduler:
         )
 
     def update_connector_output(self, completed_jobs: Iterable[int]) -> None:
-        """Know that transfers have ended: requests whose load was among them can be scheduled."""
+        """Note that transfers have ended: requests whose loads are among them can be scheduled."""
         if self.connector is None:
             return
         for request_id in self.connector.update_connector_output(completed_jobs):
@@ -274,7 +273,7 @@ class Scheduler:
                 self.finished_recving_kv_req_ids.add(request_id)
 
     def take_events(self) -> list[CacheEvent]:
-        """Return what happened to the caches since the last call, the GPU's first."""
+        """Return the caches' events since the last call, the GPU's first."""
         events = self.kv_cache_manager.take_events()
         if self.connector is not None:
             events.extend(self.connector.take_events())
@@ -283,11 +282,11 @@ class Scheduler:
     # Questions and commands.
 
     def get_request_counts(self) -> tuple[int, int]:
-        """Return how many requests run and how many wait."""
+        """Return the numbers of running and of waiting requests."""
         return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return how many requests steps would bring on, in the present state of pause."""
+        """Return the number of requests that steps would compute in the present state of pause."""
         if self.pause_state is PauseState.PAUSED_ALL:
             return 0
         if self.pause_state is PauseState.PAUSED_NEW:
@@ -295,11 +294,11 @@ class Scheduler:
         return sum(self.get_request_counts())
 
     def has_unfinished_requests(self) -> bool:
-        """Whether steps would bring any request on."""
+        """Whether steps would compute any request."""
         return self.get_num_unfinished_requests() > 0
 
     def has_finished_requests(self) -> bool:
-        """Whether the next step is to tell of requests that ended, or loads into their blocks go on."""
+        """Whether the next step has finished requests to report, or loads for such requests go on."""
         if self.finished_req_ids:
             return True
         return self.connector is not None and len(self.requests) > sum(self.get_request_counts())
@@ -313,7 +312,7 @@ class Scheduler:
         )
 
     def set_pause_state(self, pause_state: PauseState) -> None:
-        """Halt, let run out, or go on; from the next step."""
+        """Pause all requests, pause new ones, or go on, from the next step."""
         self.pause_state = pause_state
 
     def reset_prefix_cache(
@@ -322,9 +321,9 @@ class Scheduler:
         """Forget all cached content; False, and nothing done, while requests hold blocks.
 
         With `reset_running_requests` the running ones are preempted first, and run again in their
-        order. Raises RuntimeError where blocks are held even so: by requests that wait for a load.
-        With `reset_connector` the offload tier forgets all too, whatever became of the cache; False, and
-        that not done, while it is being loaded from.
+        order. Raises RuntimeError if requests that wait for a load hold blocks even so. With
+        `reset_connector` the offload tier forgets its content too, even if the cache could not; False,
+        and that not done, while a load reads from it.
         """
         if reset_running_requests:
             while self.running:
@@ -342,7 +341,7 @@ class Scheduler:
         return done
 
     def check(self) -> None:
-        """Raise BrokenInvariantError unless each request is in one place, with blocks as it may."""
+        """Raise BrokenInvariantError if queues, requests and blocks contradict each other."""
         self.kv_cache_manager.check()
         if self.connector is not None:
             self.connector.check()
@@ -350,7 +349,7 @@ class Scheduler:
             queue.check()
         places = [*self.running, *self.waiting, *self.kv_holding_waiting]
         if len(set(places)) != len(places):
-            raise BrokenInvariantError("a request is in two places")
+            raise BrokenInvariantError("a request is in two queues")
         for request in places:
             known = self.requests.get(request.request_id) is request
             if request.is_finished() or not known:
@@ -358,16 +357,16 @@ class Scheduler:
         if len(self.running) > self.config.max_num_seqs:
             raise BrokenInvariantError(f"{len(self.running)} requests run")
         if any(request.status is not RequestStatus.RUNNING for request in self.running):
-            raise BrokenInvariantError("a request runs and does not know it")
+            raise BrokenInvariantError("a running request has another status")
         if not self.deferred_waiting <= {*self.waiting, *self.kv_holding_waiting}:
-            raise BrokenInvariantError("a request is deferred that does not wait")
+            raise BrokenInvariantError("a deferred request does not wait")
         for request in self.waiting:
             if any(self.kv_cache_manager.get_block_ids(request.request_id)):
                 raise BrokenInvariantError(f"request {request.request_id} waits with blocks")
 
 
 def _steady_block_size(coordinator: KVCacheCoordinator) -> int:
-    """See `Scheduler.steady_block_size`: a sliding window lets go of blocks wherever it begins."""
+    """Return `Scheduler.steady_block_size`; a sliding window frees blocks at any number of tokens."""
     managers = coordinator.single_type_managers
     if coordinator.num_reprefillable_tokens or not all(
         isinstance(manager, FullAttentionManager) for manager in managers

@@ -1,8 +1,8 @@
-"""A scheduler's settings, and what is wrong with them.
+"""A scheduler's settings, checked.
 
-Names, defaults and limits: `vllm/config/scheduler.py` of 0.32 (`max_num_batched_tokens` and
-`max_num_seqs` are what a server gets there for want of a better default; on an H100 the command
-line raises them to 8,192 and 1,024).
+Names, defaults and limits are those of `vllm/config/scheduler.py` of 0.32. Its `max_num_batched_tokens`
+and `max_num_seqs` are the defaults for an unknown device; on an H100 the command line raises them to
+8,192 and 1,024.
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from simworker.v1.scheduling.request_queue import SchedulingPolicy
 
 
 class PauseState(Enum):
-    """How much of the scheduler stands still."""
+    """The part of the scheduler that is paused."""
 
     UNPAUSED = 0
     PAUSED_NEW = 1
-    """Nothing waiting is admitted; what runs goes on."""
+    """No waiting request is admitted; running ones go on."""
     PAUSED_ALL = 2
-    """Nothing is scheduled."""
+    """No request is scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What one step may hold. Raises ValueError, naming the field, for settings vLLM refuses."""
+    """Limits of a step. Raises ValueError, naming the field, for settings that vLLM refuses."""
 
     max_model_len: int
     """Most tokens of a request, prompt and answer together."""
@@ -32,14 +32,14 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     """Most tokens computed in one step, of all requests together."""
     max_num_scheduled_tokens: int | None = None
-    """The same, where it is to be less than the batch could hold."""
+    """Most tokens scheduled in one step, if fewer than the batch could hold."""
     max_num_active_seqs: int | None = None
-    """Requests running at which no further one is admitted; `max_num_seqs` where None."""
+    """With so many running requests no further one is admitted; None for `max_num_seqs`."""
     policy: str = "fcfs"
     """`fcfs`, or `priority`: lower numbers first."""
     enable_chunked_prefill: bool = True
-    """Whether a prompt may be computed over several steps. If not, one that does not fit into what
-    is left of a step waits for the next."""
+    """Whether a prompt may be computed over several steps. If not, a prompt that does not fit into the
+    rest of a step waits for the next."""
     long_prefill_token_threshold: int = 0
     """Most tokens of one request in a step while there are others; 0 for no limit."""
     long_prefill_token_threshold_adaptive: bool = False
@@ -87,13 +87,13 @@ class SchedulerConfig:
 
     @property
     def token_budget(self) -> int:
-        """Tokens that a step may schedule."""
+        """Most tokens that a step may schedule."""
         scheduled = self.max_num_scheduled_tokens
         return min(self.max_num_batched_tokens, scheduled or self.max_num_batched_tokens)
 
     @property
     def most_running(self) -> int:
-        """Requests running at which no further one is admitted."""
+        """With so many running requests no further one is admitted."""
         return self.max_num_active_seqs or self.max_num_seqs
 
 

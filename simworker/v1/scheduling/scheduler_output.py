@@ -1,7 +1,7 @@
-"""What the scheduler decided for one step, and what a step gave the requests.
+"""The scheduler's decision for one step, and the step's output for each request.
 
-Source: `vllm/v1/core/sched/output.py` and `vllm/v1/engine/__init__.py` of 0.32. There a worker in
-another process is told, so requests are described; here they are the requests themselves.
+Source: `vllm/v1/core/sched/output.py` and `vllm/v1/engine/__init__.py` of 0.32. vLLM describes requests,
+as it sends the decision to a worker in another process; here the decision holds the requests themselves.
 """
 
 from dataclasses import dataclass, field
@@ -14,27 +14,27 @@ from simworker.v1.requests.request import Request
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step: who computes how many tokens, and into which blocks."""
+    """One step: each request's number of tokens to compute, and its new blocks."""
 
     scheduled_new_reqs: list[Request] = field(default_factory=list)
-    """Admitted for the first time."""
+    """Requests admitted for the first time."""
     scheduled_resumed_reqs: list[Request] = field(default_factory=list)
-    """Admitted again after a preemption."""
+    """Requests admitted again after a preemption."""
     scheduled_running_reqs: list[Request] = field(default_factory=list)
-    """Running before this step."""
+    """Requests that ran before this step."""
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
-    """New tokens by request id, in the order in which they were scheduled."""
+    """Request id -> new tokens, in the order in which they were scheduled."""
     req_to_new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
-    """By request id: the blocks newly allocated; of admitted requests all blocks, hits included.
-    Requests that got none in this step may be missing."""
+    """Request id -> newly allocated blocks; all blocks, hits included, of an admitted request. Requests
+    without new blocks may be missing."""
     preempted_req_ids: set[str] = field(default_factory=set)
-    """Preempted since the step before."""
+    """Requests preempted since the step before."""
     finished_req_ids: set[str] = field(default_factory=set)
-    """Finished since the step before."""
+    """Requests finished since the step before."""
     kv_connector_metadata: OffloadingMetadata | None = None
-    """What the step transfers to and from the offload tier."""
+    """The step's transfers to and from the offload tier."""
     work: StepWork = field(default_factory=StepWork)
-    """What it costs."""
+    """The step's work, which decides how long it takes."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -44,7 +44,7 @@ class SchedulerOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """What a request got from a step."""
+    """A request's output of a step."""
 
     request: Request
     new_token_ids: list[int]

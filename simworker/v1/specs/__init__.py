@@ -1,1 +1,1 @@
-"""KV cache specs of layers and groups of layers; no blocks and no sizes of memory."""
+"""KV cache specs of layers and of groups of layers; no blocks and no memory."""

@@ -1,14 +1,15 @@
-"""Layers into KV cache groups: which layers share a block table.
+"""Puts layers into KV cache groups, each of which shares one block table.
 
-One kind of layer, one group. A hybrid model, of layers with full attention and layers with windows, has
-several groups, and all draw block ids from one pool. A block id stands for one page of every layer of a
-group, whichever group holds it, so all pages must be of one size, and groups are best of one size too:
+A model with one kind of layer has one group. A hybrid model, of layers with full attention and layers
+with windows, has several groups, which all take block ids from one pool. A block id stands for one page
+of every layer of a group, whichever group holds it, so all pages must have one size, and groups should
+have one size too:
 
-1. Pages are made equal: a layer with smaller pages gets more tokens a block, or, where the largest page
-   is no multiple of its own, a page that is filled up.
-2. Equal layers are put together, and each sort is split into groups of as many layers as the rarest sort
-   has; of as many as the most frequent has, if that is less than half as many more. Ten layers with
-   full attention and fifty with windows make 1 + 5 groups of ten. What does not divide is wasted memory.
+1. Pages are made equal: a layer with smaller pages gets more tokens a block, or, if the largest page is
+   no multiple of its own, a page that is filled up.
+2. Equal layers form a sort, and each sort is split into groups of as many layers as the rarest sort has,
+   or of as many as the most frequent one has, if that is less than half as many more. Ten layers with
+   full attention and fifty with windows make 1 + 5 groups of ten. A remainder is wasted memory.
 3. A sort's layers are dealt out in turn (0, 3, 6 | 1, 4, 7 | 2, 5, 8), so that each stage of a pipeline
    has layers of every group.
 
@@ -40,7 +41,7 @@ class HybridChoice(Protocol):
 
     @property
     def disable_hybrid_kv_cache_manager(self) -> bool:
-        """Whether windows are to be allocated as full attention."""
+        """Whether windows are allocated as full attention."""
 
 
 class GroupingConfig(Protocol):
@@ -54,7 +55,7 @@ class GroupingConfig(Protocol):
 def create_kv_cache_group_specs(
     kv_cache_spec: Layers, grouped_layer_names: Iterable[list[str]]
 ) -> list[KVCacheGroupSpec]:
-    """Return a group of each list of layers. Raises AssertionError where layers cannot be together."""
+    """Return a group for each list of layers. Raises AssertionError if a list's layers do not match."""
     groups = []
     for names in grouped_layer_names:
         specs = [kv_cache_spec[name] for name in names]
@@ -63,7 +64,7 @@ def create_kv_cache_group_specs(
 
 
 def is_kv_cache_spec_uniform(kv_cache_spec: Layers) -> bool:
-    """Say whether all layers can be one group; true of no layers.
+    """Return whether all layers can be one group; True without layers.
 
     Raises ValueError for layers with full attention that compute with different windows.
     """
@@ -78,9 +79,9 @@ def unify_kv_cache_spec_page_size(kv_cache_spec: Layers) -> Layers:
 
 
 def unify_hybrid_kv_cache_specs(kv_cache_spec: dict[str, KVCacheSpec]) -> None:
-    """Make windows full attention, in place, where a model has both.
+    """Change windows to full attention, in place, if a model has both.
 
-    Raises ValueError where the layers cannot be one group even so.
+    Raises ValueError if the layers cannot be one group even so.
     """
     if _is_one_type(kv_cache_spec):
         return
@@ -101,7 +102,7 @@ def unify_hybrid_kv_cache_specs(kv_cache_spec: dict[str, KVCacheSpec]) -> None:
 def get_kv_cache_groups(
     vllm_config: GroupingConfig, kv_cache_spec: dict[str, KVCacheSpec]
 ) -> list[KVCacheGroupSpec]:
-    """Return the groups of a model; none for one without attention.
+    """Return the groups of a model; an empty list for one without attention.
 
     With the hybrid manager disabled, `kv_cache_spec` is changed in place.
     """
@@ -119,7 +120,7 @@ def get_kv_cache_groups(
 
 
 def _sorts(kv_cache_spec: Layers) -> list[list[str]]:
-    """Return the layers that can be in one group, sort by sort, each in the order of its equals."""
+    """Return the sorts, each a list of layers that can be in one group."""
     equal: dict[KVCacheSpec, list[str]] = {}
     for name, spec in kv_cache_spec.items():
         equal.setdefault(spec, []).append(name)

@@ -1,16 +1,16 @@
-"""What the KV cache of a layer, of a group of layers and of a model looks like.
+"""The KV cache of a layer, of a group of layers and of a model: sizes and kinds.
 
-Sizes first: a *page* is what one layer stores for one block of tokens,
+A *page* holds the keys and values of one layer for one block of tokens:
 
     page_size_bytes = num_kv_heads x block_size x (head_size + head_size_v) x bytes of dtype
 
-keys and values together. Layers that share one block table form a *group*; block i of a group is page i
-of each of its layers, so that one block id stands for as many pages as the group has layers.
+Layers that share one block table form a *group*; block i of a group is page i of each of its layers, so
+that one block id stands for as many pages as the group has layers.
 
-Two kinds of attention are known. *Full* attention reads all tokens before, so a request of n tokens
+There are two kinds of attention. *Full* attention reads all tokens before, so a request of n tokens
 holds ceil(n / block_size) blocks. A *sliding window* of w tokens reads the last w - 1 computed tokens;
-blocks that have left it are given back while the request runs, so a request never holds more than the
-window and what one step computes.
+blocks that have left it are freed while the request runs, so a request never holds more than the window
+and the tokens of one step.
 
 Source: `vllm/v1/kv_cache_interface.py` of 0.32, with its names, fields and sizes; one file as there, to
 be read beside it. Left out: decode-context parallelism, quantisation with scales, MLA, state-space and
@@ -32,12 +32,12 @@ DTYPE_BYTES = {
 
 
 class KVCacheSpecKind(StrEnum):
-    """The kinds of layers that events tell apart."""
+    """The kinds of layers in events."""
 
     FULL_ATTENTION = "full_attention"
     SLIDING_WINDOW = "sliding_window"
     UNKNOWN = "unknown"
-    """Of a group of several kinds."""
+    """The kind of a group with layers of several kinds."""
 
 
 class Dtype(Protocol):
@@ -57,15 +57,15 @@ class ModelLimits(Protocol):
 
 
 class MemoryLimits(Protocol):
-    """The part of a `VllmConfig` that says how much one request can hold: vLLM's own, or ours."""
+    """The part of a `VllmConfig`, vLLM's own or ours, that bounds the memory of one request."""
 
     @property
     def model_config(self) -> ModelLimits:
-        """Holds `max_model_len`."""
+        """The model's configuration, with `max_model_len`."""
 
     @property
     def max_in_flight_tokens(self) -> int:
-        """Tokens that can be scheduled and not yet settled: batches at once x tokens a batch."""
+        """Most tokens of steps that have not ended: batches at once x tokens a batch."""
 
 
 def get_dtype_size(dtype: str | Dtype) -> int:
@@ -80,7 +80,7 @@ def get_dtype_size(dtype: str | Dtype) -> int:
 
 @dataclass(frozen=True)
 class KVCacheSpec:
-    """One layer's cache: the size of its pages, and how much of it a request can need."""
+    """One layer's cache: the size of its pages, and the most that a request can need."""
 
     block_size: int
     """Tokens a block."""
@@ -106,15 +106,14 @@ class KVCacheSpec:
     def merge(cls, specs: Sequence["KVCacheSpec"]) -> "KVCacheSpec":
         """Return the one spec that layers of one group share.
 
-        Raises AssertionError where they cannot be in one group: whoever groups layers tries, and
-        makes another group.
+        Raises AssertionError if they cannot be in one group; the caller then makes another group.
         """
         if any(spec != specs[0] for spec in specs):
             raise AssertionError("all layers of a group must have the same KV cache spec")
         return specs[0]
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, "KVCacheSpec"]) -> bool:
-        """Say whether all these layers need the same slots for the same tokens as this one."""
+        """Return whether all these layers need the same slots for the same tokens as this one."""
         raise NotImplementedError
 
 
@@ -123,13 +122,13 @@ class AttentionSpec(KVCacheSpec):
     """A layer that stores keys and values."""
 
     num_kv_heads: int
-    """Heads of keys and values that this rank holds."""
+    """Heads of keys and values on this rank."""
     head_size: int
-    """Elements a head, of keys."""
+    """Elements of a head's key."""
     dtype: str | Dtype
-    """A name in `DTYPE_BYTES`, or anything with an `itemsize`."""
+    """A name in `DTYPE_BYTES`, or an object with an `itemsize`."""
     head_size_v: int = -1
-    """Elements a head, of values; as `head_size` if not given."""
+    """Elements of a head's value; `head_size` if not given."""
     page_size_padded: int | None = None
     """Bytes to which a page is filled up; None for no filling."""
 
@@ -169,8 +168,8 @@ class AttentionSpec(KVCacheSpec):
 class FullAttentionSpec(AttentionSpec):
     """A layer that keeps all tokens.
 
-    Where windows are not to be managed apart, a layer with a window is one of these too: it attends to
-    its window, and its blocks are kept all the same. The window is then recorded in `sliding_window`.
+    With the hybrid manager disabled, a layer with a window is one of these too: it attends to its
+    window, and its blocks are kept all the same. `sliding_window` then holds the window.
     """
 
     sliding_window: int | None = None
@@ -184,10 +183,10 @@ class FullAttentionSpec(AttentionSpec):
 
     @classmethod
     def merge(cls, specs: Sequence[KVCacheSpec]) -> "FullAttentionSpec":
-        """Return the spec of a group: equal layers, of which some may have a window or chunks.
+        """Return the spec of a group of equal layers, some of which may have a window or chunks.
 
-        Raises AssertionError where layers differ, or windows are mixed with chunks; ValueError where
-        two windows, or two sizes of chunks, differ.
+        Raises AssertionError if layers differ, or windows are mixed with chunks; ValueError if two
+        windows, or two sizes of chunks, differ.
         """
         full = [spec for spec in specs if isinstance(spec, FullAttentionSpec)]
         if len(full) < len(specs):
@@ -203,7 +202,7 @@ class FullAttentionSpec(AttentionSpec):
         return replace(full[0], sliding_window=window, attention_chunk_size=chunk)
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Say whether all of them keep all tokens."""
+        """Return whether all of them keep all tokens."""
         return all(isinstance(spec, FullAttentionSpec) for spec in kv_cache_specs.values())
 
 
@@ -212,7 +211,7 @@ class SlidingWindowSpec(AttentionSpec):
     """A layer that keeps the last tokens."""
 
     sliding_window: int
-    """Tokens of the window, the one being computed among them."""
+    """Tokens of the window, including the one that is being computed."""
     extra_retained_tokens: int = 0
     """Tokens kept before the window, for drafters that compute the last ones again."""
 
@@ -227,8 +226,8 @@ class SlidingWindowSpec(AttentionSpec):
     ) -> int:
         """Return the most blocks that a request holds at once.
 
-        One block more than the tokens fill, since the window may begin within a block: with four
-        tokens a block, four tokens can lie in two.
+        That is one block more than the tokens fill, since the window may begin within a block: with four
+        tokens a block, four tokens can lie in two blocks.
         """
         kept = self.sliding_window - 1 + self.extra_retained_tokens
         tokens = min(kept + max_in_flight_tokens, max_model_len)
@@ -242,7 +241,7 @@ class SlidingWindowSpec(AttentionSpec):
         return blocks * self.page_size_bytes
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Say whether all of them have this window."""
+        """Return whether all of them have this window."""
         return all(
             isinstance(spec, SlidingWindowSpec) and spec.sliding_window == self.sliding_window
             for spec in kv_cache_specs.values()
@@ -274,7 +273,7 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
 
     @classmethod
     def is_uniform_type(cls, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Say whether layers can be in one group of this sort: one block size, one kind."""
+        """Return whether layers can be in one such group: they have one block size and one kind."""
         if len({spec.block_size for spec in kv_cache_specs.values()}) > 1:
             return False
         first = next(iter(kv_cache_specs.values()))
@@ -282,7 +281,7 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
 
     @classmethod
     def from_specs(cls, kv_cache_specs: Mapping[str, KVCacheSpec]) -> Self | None:
-        """Return the layers as one; None where they are not of one kind."""
+        """Return the spec of all layers together; None if they are not of one kind."""
         if not cls.is_uniform_type(kv_cache_specs):
             return None
         first = next(iter(kv_cache_specs.values()))
@@ -291,7 +290,7 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
 
 @dataclass
 class KVCacheTensor:
-    """Where some layers of one shape lie in a rank's memory.
+    """The place of some layers of one shape in a rank's memory.
 
     Layer l's page of block b begins at `offset + l * layer_stride + b * block_stride`. Tensors of
     different groups overlap: a block id belongs to one group at a time.
@@ -316,7 +315,7 @@ class KVCacheGroupSpec:
     layer_names: list[str]
     kv_cache_spec: KVCacheSpec
     is_eagle_group: bool = False
-    """Whether a drafter's layers are among them; then the last matched block is computed again."""
+    """Whether a drafter's layers are among them; if so, the last matched block is computed again."""
 
 
 @dataclass
@@ -324,12 +323,12 @@ class KVCacheConfig:
     """The KV cache of one rank, or of the scheduler: its blocks, their memory, their groups."""
 
     num_blocks: int
-    """Blocks, the null block among them."""
+    """Blocks, the null block included."""
     kv_cache_tensors: list[KVCacheTensor]
     kv_cache_groups: list[KVCacheGroupSpec]
     prefix_cache_retention_interval: int | None = None
-    """Tokens between the places for which groups with a window keep what a hit there needs: 0, only
-    where prompts end and where they part; None, wherever a hit can end."""
+    """Groups with a window keep the blocks for hits at every multiple of so many tokens. With 0 they do
+    so only at the ends of prompts and where prompts part; with None wherever a hit can end."""
 
 
 def iter_layer_specs(kv_cache_spec: KVCacheSpec) -> Collection[KVCacheSpec]:
@@ -340,13 +339,13 @@ def iter_layer_specs(kv_cache_spec: KVCacheSpec) -> Collection[KVCacheSpec]:
 
 
 def get_kv_cache_spec_kind(kv_cache_spec: KVCacheSpec) -> KVCacheSpecKind:
-    """Return the kind whose value events carry."""
+    """Return the kind for events."""
     kinds = {_kind(spec) for spec in iter_layer_specs(kv_cache_spec)}
     return kinds.pop() if len(kinds) == 1 else KVCacheSpecKind.UNKNOWN
 
 
 def get_kv_cache_spec_sliding_window(kv_cache_spec: KVCacheSpec) -> int | None:
-    """Return the window that events carry: that of a group with a window, else None."""
+    """Return the window for events: that of a group with a window, else None."""
     windows = {
         spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
         for spec in iter_layer_specs(kv_cache_spec)

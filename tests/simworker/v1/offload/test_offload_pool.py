@@ -110,10 +110,10 @@ def test_a_reset_forgets_everything_and_what_was_used_before() -> None:
 
 def test_what_is_not_there_is_not_loaded() -> None:
     pool = CPUOffloadingManager(2)
-    with pytest.raises(ValueError, match="is not to be read: MISS"):
+    with pytest.raises(ValueError, match="cannot be read: MISS"):
         pool.prepare_load(keys(1), ReqContext("r"))
     pool.prepare_store(keys(1), ReqContext("r"))
-    with pytest.raises(ValueError, match="is not to be read: HIT_PENDING"):
+    with pytest.raises(ValueError, match="cannot be read: HIT_PENDING"):
         pool.prepare_load(keys(1), ReqContext("r"))
     pool.complete_store(keys(1))
     with pytest.raises(ValueError, match="is not being read"):

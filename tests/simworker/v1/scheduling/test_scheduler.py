@@ -355,7 +355,7 @@ def test_a_request_in_two_places_is_noticed() -> None:
     add(one, asked("a", 5))
     step(one)
     one.waiting.add_request(one.running[0])
-    with pytest.raises(BrokenInvariantError, match="two places"):
+    with pytest.raises(BrokenInvariantError, match="two queues"):
         one.check()
 
 
