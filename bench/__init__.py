@@ -1,1 +1,1 @@
-"""Trace replay, the demo, and benchmarks against peers."""
+"""Benchmarks of the parts, and their results; not in the wheel, and imported by no product code."""

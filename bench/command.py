@@ -1,4 +1,4 @@
-"""`warmpath bench`: how fast the parts are, as ratios."""
+"""`warmpath bench`: measures the parts, and prints ratios."""
 
 import argparse
 import importlib
@@ -26,7 +26,7 @@ from bench.speed import (
 
 
 def _redis(*, quick: bool) -> list[Figure]:
-    # redis-py is an extra, and the others do without it.
+    # redis-py is an extra, which the other benchmarks do not need.
     figures: list[Figure] = importlib.import_module("bench.redis.command").measure(quick=quick)
     return figures
 
@@ -46,7 +46,7 @@ BENCHMARKS = {
 }
 
 BY_NAME_ONLY = frozenset({"policy", "redis"})
-"""An hour on two cores, and what needs a server of another's."""
+"""Benchmarks that run by name only: `policy` takes an hour on two cores, `redis` needs a server."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "which",
         nargs="*",
-        help=f"of {', '.join(names)}; all but {', '.join(BY_NAME_ONLY)} by default",
+        help=f"any of {', '.join(names)}; all except {', '.join(BY_NAME_ONLY)} by default",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="few rounds, small sizes: a first look, no verdict on goals",
+        help="few rounds and small sizes, which do not decide about goals",
     )
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
     args = parser.parse_args(argv)
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(width=150)
     console.print(table)
     if args.quick:
-        console.print("Small sizes and few rounds: the goals are meant for a whole run.")
+        console.print("Small sizes and few rounds: the goals are those of a whole run.")
     if not peer.is_installed():
         console.print("The peer is not installed: make bench installs it.")
     return 0

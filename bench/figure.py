@@ -1,14 +1,14 @@
-"""One measured figure, and what it is compared with."""
+"""One measured figure, beside the peer's."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`value` in `unit`, as it is here; `peer` is the same work's value at the peer or baseline.
+    """`value` in `unit` is ours; `peer` is the value of the peer or baseline for the same work.
 
-    `goal` bounds the ratio from above, or from below where more is better (`least`). `peer` and
-    `ratio` are None where the peer is not installed.
+    `goal` bounds the ratio from above, or from below if more is better (`least`). `peer` and `ratio` are
+    None if the peer is not installed.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The peer: NVIDIA Dynamo's indexer, from the package `ai-dynamo-runtime`, which only benchmarks use.
 
-`make bench` installs it. Where it is missing, figures stand without a ratio.
+`make bench` installs it. Without it, figures have no ratio.
 """
 
 import importlib
@@ -20,7 +20,7 @@ def is_installed() -> bool:
 
 
 class PeerIndex:
-    """Its radix tree in this process."""
+    """The peer's radix tree, in this process."""
 
     def __init__(self, block_size: int) -> None:
         self._tree: Any = dynamo.RadixTree()
@@ -28,11 +28,11 @@ class PeerIndex:
         self._events = 0
 
     def hashes(self, tokens: list[int]) -> list[int]:
-        """Return its hashes of a prompt's blocks."""
+        """Return the peer's hashes of a prompt's blocks."""
         return list(dynamo.compute_block_hash_for_seq(tokens, self._block_size))
 
     def store(self, worker: int, hashes: list[int], names: list[int]) -> None:
-        """Let a worker hold a prompt's blocks, which its engine calls `names`."""
+        """Let a worker hold a prompt's blocks; `names` are the engine's hashes of them."""
         blocks = [
             {"block_hash": name, "tokens_hash": word}
             for name, word in zip(names, hashes, strict=True)
@@ -49,7 +49,7 @@ class PeerIndex:
 
 
 def command(port: int, block_size: int, model: str, events: list[str]) -> list[str]:
-    """Return what `python -m` runs for its standalone indexer, following engines."""
+    """Return the arguments of `python -m` for the peer's standalone indexer, which follows engines."""
     workers = ",".join(f"{number + 1}={endpoint}" for number, endpoint in enumerate(events))
     return [
         "dynamo.indexer", f"--port={port}", f"--block-size={block_size}", "--threads=4",
@@ -58,12 +58,12 @@ def command(port: int, block_size: int, model: str, events: list[str]) -> list[s
 
 
 def query_body(tokens: list[int], model: str) -> bytes:
-    """Return the body that asks its standalone indexer for scores."""
+    """Return the body of a query for scores to the peer's standalone indexer."""
     return json.dumps({"token_ids": tokens, "model_name": model}).encode()
 
 
 def query(port: int, body: bytes) -> dict[str, dict[str, int]]:
-    """Ask its standalone indexer for scores, in tokens."""
+    """Ask the peer's standalone indexer for scores, in tokens."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/query", body, {"content-type": "application/json"}
     )

@@ -1,1 +1,1 @@
-"""Benchmarks of the shared index in Redis, beside other layouts; nothing here is the product."""
+"""Benchmarks of the shared index in Redis, beside llm-d's layout; no product code."""

@@ -1,4 +1,4 @@
-"""The shared index in Redis against llm-d's layout: same server, client and run, rounds in turn."""
+"""The shared index in Redis against llm-d's layout, in turns on one server, client and run."""
 
 import statistics
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from router.commands.local.redis_server import RedisServer
 BASELINE = "llm-d's layout"
 WHOLE = "llm-d's layout, as its Add and Evict do it"
 SIZES = ((625, 8, 16), (625, 64, 8), (6250, 8, 4), (6250, 64, 2))
-"""Blocks, pods, and prompts of each kind."""
+"""Numbers of blocks, pods, and prompts of each kind."""
 SHARES = {"held by all": 1.0, "half held": 0.5, "held by none": 0.0}
 
 

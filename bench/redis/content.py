@@ -1,4 +1,4 @@
-"""Made-up contents of a shared index: who holds which prompts."""
+"""Made-up contents of a shared index: prompts and the pods that hold them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from indexer.keys.segment import SEGMENT
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's keys, and how many leading blocks of it each pod holds."""
+    """A prompt's keys, and the number of its leading blocks that each pod holds."""
 
     keys: Sequence[int]
     held: dict[int, int]
 
 
 class Content:
-    """Prompts and their holders, and what that comes to."""
+    """Prompts and their holders."""
 
     def __init__(self, pods: int, prompts: Sequence[Prompt]) -> None:
         self.pods = pods
@@ -32,11 +32,11 @@ class Content:
                 self._holds[pod].update(prompt.keys[:depth])
 
     def changes(self) -> Iterator[tuple[int, Changes]]:
-        """Yield what the pods come to hold, a prompt and pod at a time, none of it twice."""
+        """Yield each pod's new keys, a prompt and pod at a time; a pod gets no key twice."""
         return iter(self._asked)
 
     def truth(self, keys: Sequence[int]) -> dict[int, int]:
-        """Return how many leading blocks of a prompt each pod holds that holds the first."""
+        """Return the number of leading blocks of a prompt for each pod that holds the first."""
         found = {}
         for pod, holds in enumerate(self._holds):
             depth = next((at for at, key in enumerate(keys) if key not in holds), len(keys))
@@ -46,17 +46,17 @@ class Content:
 
     @property
     def blocks(self) -> int:
-        """Distinct blocks."""
+        """Number of distinct blocks."""
         return len(set().union(*self._holds))
 
     @property
     def entries(self) -> int:
-        """(block, pod) pairs."""
+        """Number of (block, pod) pairs."""
         return sum(map(len, self._holds))
 
 
 def changes_of(keys: Sequence[int], known: frozenset[int] | set[int] = frozenset()) -> Changes:
-    """Return a prompt's keys by segment, without those that are known."""
+    """Return a prompt's keys by segment, without the known ones."""
     found = {}
     for start in range(0, len(keys), SEGMENT):
         new = [key for key in keys[start : start + SEGMENT] if key not in known]
@@ -71,7 +71,7 @@ def keys_of(rng: Random, blocks: int) -> list[int]:
 
 
 def prompts_of(blocks: int, pods: int, count: int, *, share: float = 1.0, seed: int = 1) -> Content:
-    """Return prompts that have nothing in common; all pods hold the same leading share of each."""
+    """Return prompts that share no block; all pods hold the same leading share of each."""
     rng = Random(seed)
     depth = int(blocks * share)
     held = dict.fromkeys(range(pods), depth) if depth else {}
@@ -79,14 +79,14 @@ def prompts_of(blocks: int, pods: int, count: int, *, share: float = 1.0, seed: 
 
 
 SYSTEM = (50, 100, 200, 333)
-"""Blocks of the fleet's system prompts: none ends where a segment does."""
+"""Blocks of the fleet's system prompts; none of them ends with a segment."""
 
 
 def fleet_of(pods: int, sessions: int, *, seed: int = 2) -> Content:
-    """Return chats under four system prompts: each goes on for 8 to 400 blocks, on one to three pods.
+    """Return chats with four system prompts: each goes on for 8 to 400 blocks, on one to three pods.
 
-    Every pod that has a chat holds its system prompt; the segment in which the chats part holds blocks
-    of them all.
+    Every pod of a chat holds its system prompt. The chats part within a segment, which has blocks of all
+    of them.
     """
     rng = Random(seed)
     systems = [keys_of(rng, blocks) for blocks in SYSTEM]

@@ -1,4 +1,4 @@
-"""What a layout of the shared index is to a benchmark: what it asks of Redis, without sockets."""
+"""The contract of a layout of the shared index in benchmarks: its commands to Redis, without sockets."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -9,41 +9,41 @@ from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Rep
 
 Asked = Sequence[Command | Call]
 Changes = Mapping[int, Sequence[int]]
-"""Keys by the segment they lie in, of one pod."""
+"""Segment -> keys in it, of one pod."""
 
 Result = TypeVar("Result")
 Talk = Generator[Asked, list[Reply], Result]
-"""Yields what is asked in one round trip, is sent the replies, and returns what they came to."""
+"""Yields the commands of a round trip, receives the replies, and returns the result."""
 
 TIMEOUT = 60.0
 
 
 class Layout(Protocol):
-    """One way to lay the index out. Pods are numbers from 0."""
+    """One layout of the index. Pods are numbers from 0."""
 
     def begin(self) -> Talk[None]:
-        """Write what has to be there before anything else."""
+        """Write the records that the layout needs before all others."""
 
     def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
-        """Return how many leading blocks of a prompt each pod holds that holds the first."""
+        """Return the number of leading blocks of a prompt for each pod that holds the first."""
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:
-        """Let a pod hold keys."""
+        """Add keys of a pod."""
 
     def remove(self, pod: int, changes: Changes) -> Talk[None]:
-        """Let a pod no longer hold keys."""
+        """Remove keys of a pod."""
 
 
 class Client:
-    """A synchronous client: one connection, each round trip a pipeline."""
+    """A synchronous client with one connection; each round trip is a pipeline."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client: Any = client
         self._known: dict[str, bytes] = {}
-        """Digests of the scripts that the server has, by name."""
+        """Script's name -> its digest, for scripts that the server has."""
 
     def run(self, talk: Talk[Result]) -> Result:
-        """Hold a talk to its end. What Redis refuses raises redis.ResponseError."""
+        """Run a talk to its end. Raises redis.ResponseError if Redis refuses a command."""
         try:
             asked = next(talk)
             while True:
@@ -75,7 +75,7 @@ class Client:
 
 
 async def run_on(edge: Redis, talk: Talk[Result]) -> Result:
-    """Hold a talk over the product's own connections. Raises what Redis or the way to it refuses."""
+    """Run a talk over the product's own connections. Raises errors of Redis and of the connection."""
     try:
         asked = next(talk)
         while True:

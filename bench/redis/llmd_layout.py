@@ -1,12 +1,12 @@
 """llm-d's layout of the shared index: a hash per block key with a field per pod.
 
-Written anew from what its public source does: `pkg/kvcache/kvblock/redis.go` and `index.go` of
+Written anew after its public source, `pkg/kvcache/kvblock/redis.go` and `index.go` of
 llm-d/llm-d-kv-cache at commit 02bff241f63655fc7614c9f1877bb12a58638272. There a key is the block's hash
-in decimal digits, a field is `POD@TIER` with an empty value, `Lookup` is one pipeline of HKEYS over all
-blocks, `Add` one pipeline of HSETs (and of a SET of `engine:HASH` for each block, from the engine's
-name to the key), and `Evict` takes one block at a time: GET of the engine's name, HDEL, and a script
-that deletes the name where the hash is gone. Later versions (llm-d/llm-d-router at 36da54d7) name a pod
-by a JSON object of some 90 bytes, which takes Redis out of its compact encoding; the shorter is used.
+in decimal digits, and a field is `POD@TIER` with an empty value. `Lookup` is one pipeline of HKEYS over
+all blocks. `Add` is one pipeline of HSETs, with a SET of `engine:HASH` for each block, from the engine's
+name to the key. `Evict` takes one block at a time: GET of the engine's name, HDEL, and a script that
+deletes the name if the hash is gone. Later versions (llm-d/llm-d-router at 36da54d7) name a pod by a
+JSON object of some 90 bytes, for which Redis leaves its compact encoding; this one has the shorter name.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ PRUNE = Script(
 
 
 class LlmdLayout:
-    """As little of it as answers the same question, to its favour.
+    """The part of llm-d's layout that answers the same question; what is left out would cost it time.
 
-    Blocks that come together are added in one pipeline and removed in one, no engine's names are kept,
-    and a look-up parses no field. With `engines` it writes as llm-d does: a pipeline for each run of
-    blocks that one event tells of, names kept, and blocks removed one by one.
+    Blocks that come together are added in one pipeline and removed in one, the engine's names are not
+    kept, and a look-up parses no field. With `engines` it writes as llm-d does: a pipeline for each
+    event's run of blocks, names kept, and blocks removed one by one.
     """
 
     def __init__(self, pods: int, *, engines: bool = False) -> None:
@@ -34,11 +34,11 @@ class LlmdLayout:
         self._engines = engines
 
     def begin(self) -> Talk[None]:
-        """Write nothing."""
+        """Do nothing: the layout needs no records."""
         yield ()
 
     def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
-        """Return how many leading blocks of a prompt each pod holds that holds the first."""
+        """Return the number of leading blocks of a prompt for each pod that holds the first."""
         replies = yield [Command(("HKEYS", str(key))) for key in keys]
         found: dict[int, int] = {}
         going: set[bytes] = set(replies[0])
@@ -58,7 +58,7 @@ class LlmdLayout:
         return found
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:
-        """Let a pod hold keys."""
+        """Add keys of a pod."""
         field = self._fields[pod]
         if self._engines:
             for keys in changes.values():
@@ -71,7 +71,7 @@ class LlmdLayout:
         yield [Command(("HSET", str(key), field, "")) for keys in changes.values() for key in keys]
 
     def remove(self, pod: int, changes: Changes) -> Talk[None]:
-        """Let a pod no longer hold keys."""
+        """Remove keys of a pod."""
         field = self._fields[pod]
         blocks = [key for keys in changes.values() for key in keys]
         if self._engines:
@@ -85,5 +85,5 @@ class LlmdLayout:
 
 
 def _engine(key: int) -> str:
-    """Return the key of the engines' name for a block; all give the same, which is the least to keep."""
+    """Return the Redis key of the engine's name for a block; all pods share it, so few are kept."""
     return f"engine:{key ^ 0x5555555555555555}"

@@ -1,4 +1,4 @@
-"""The product's own layout, as a benchmark talks to it: `indexer.shared` without a record and log."""
+"""The product's own layout for benchmarks: `indexer.shared` without a pod's record and log."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ TTL_MS = 86_400_000
 
 
 class PackedLayout:
-    """Packed segments in buckets, written by `apply.lua`, each pod's writer with its checkpoints."""
+    """Packed segments in buckets, which `apply.lua` writes with each pod's checkpoints."""
 
     def __init__(self, pods: int) -> None:
         self._names = Names("bench")
@@ -31,7 +31,7 @@ class PackedLayout:
             yield [Command(tuple(words))]
 
     def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
-        """Return how many leading blocks of a prompt each pod holds that holds the first."""
+        """Return the number of leading blocks of a prompt for each pod that holds the first."""
         asked = LookUp(self._names, keys)
         asked.feed((yield asked.commands()))
         more = asked.more()
@@ -40,11 +40,11 @@ class PackedLayout:
         return {self._pods[slot]: stop for slot, start, stop in asked.stretches() if not start}
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:
-        """Let a pod hold keys."""
+        """Add keys of a pod."""
         return self._apply(pod, {segment: (keys, ()) for segment, keys in changes.items()})
 
     def remove(self, pod: int, changes: Changes) -> Talk[None]:
-        """Let a pod no longer hold keys."""
+        """Remove keys of a pod."""
         return self._apply(pod, {segment: ((), keys) for segment, keys in changes.items()})
 
     def _apply(

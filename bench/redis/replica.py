@@ -1,4 +1,4 @@
-"""Score in a router that copies the shared index, beside one that follows the engines itself."""
+"""Score in a router in replica mode, beside one that follows the engines itself."""
 
 import asyncio
 import statistics
@@ -39,13 +39,13 @@ PODS = 8
 NAMES = Names("bench-replica")
 KEYSPACE = fingerprint(MODEL, "")
 SECONDS = 60.0
-"""Within which a copy is there."""
+"""The longest wait for a copy to be complete."""
 PACE = 0.01
-"""Seconds between two prompts that come to be held."""
+"""Seconds between two prompts that a pod stores."""
 
 
 def measure(server: RedisServer, *, quick: bool) -> list[Figure]:
-    """Measure Score of a prompt that all pods hold, at rest and while others come to be held."""
+    """Measure Score of a prompt that all pods hold, at rest and while pods store other prompts."""
     return asyncio.run(_measure(server, quick=quick))
 
 
@@ -88,7 +88,7 @@ async def _measure(server: RedisServer, *, quick: bool) -> list[Figure]:
 
 
 class _Publisher:
-    """What follows one pod's engine and writes to the shared index."""
+    """Follows one pod's engine and writes to the shared index."""
 
     def __init__(self, pod: str) -> None:
         sink = Pending()
@@ -148,7 +148,7 @@ async def _copying(redis: Redis) -> AsyncIterator[tuple[Ingest, Sequence[Rank]]]
 async def _until_equal(
     routers: dict[str, tuple[Scorer, Sequence[Rank]]], asked: Sequence[TokenPrompt]
 ) -> None:
-    """Wait until both routers answer alike, and the copy is believed."""
+    """Wait until both routers give the same answer, and the copy is trusted."""
     deadline = time.monotonic() + SECONDS
     _, copies = routers["copies"]
     while not all(rank.trust.level is Level.EXACT for rank in copies):
@@ -162,17 +162,17 @@ async def _until_equal(
 
 
 async def _until_as_many(copies: Sequence[Rank], followed: Sequence[RankIngest]) -> None:
-    """Wait until the copy has what came meanwhile."""
+    """Wait until the copy has as many blocks as the followed ranks."""
     deadline = time.monotonic() + SECONDS
     while [rank.blocks() for rank in copies] != [rank.blocks() for rank in followed]:
-        assert time.monotonic() < deadline, "the copy does not follow"
+        assert time.monotonic() < deadline, "the copy does not become complete"
         await asyncio.sleep(0.01)
 
 
 async def _times(
     routers: dict[str, tuple[Scorer, Sequence[Rank]]], asked: Sequence[TokenPrompt], calls: int
 ) -> dict[str, list[float]]:
-    """Return the microseconds of Scores; between any two whatever else is due has its turn."""
+    """Return the microseconds of Scores; between any two, other tasks have their turn."""
     taken: dict[str, list[float]] = {name: [] for name in routers}
     with no_collector():
         for call in range(calls):
@@ -187,7 +187,7 @@ async def _times(
 async def _feed(
     publishers: Sequence[_Publisher], followed: Sequence[RankIngest], *, first: int
 ) -> None:
-    """Let one pod after the other hold further prompts, until cancelled."""
+    """Let one pod after the other store further prompts, until cancelled."""
     seed = first
     while True:
         publisher, rank = publishers[seed % PODS], followed[seed % PODS]

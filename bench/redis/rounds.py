@@ -1,4 +1,4 @@
-"""Rounds in which layouts of the shared index are measured in turn, on one server and client."""
+"""Rounds that measure layouts of the shared index in turn, on one server and client."""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ from indexer.shared.redis.connect import RedisSettings, connect
 from router.commands.local.redis_server import RedisServer
 
 Layouts = Mapping[str, Layout]
-"""Layouts by the name that their figures bear. All may lie on one server: their keys differ."""
+"""Name in the figures -> layout. All may lie on one server: their keys differ."""
 Figures = dict[str, list[float]]
-"""Of each layout."""
+"""Layout's name -> its figures."""
 
 
 def begin(server: RedisServer, client: Client, layouts: Layouts) -> Layouts:
-    """Empty the server and write what layouts that have written nothing need; return them."""
+    """Empty the server and let each layout write its first records; return the layouts."""
     server.empty()
     for layout in layouts.values():
         client.run(layout.begin())
@@ -27,7 +27,7 @@ def begin(server: RedisServer, client: Client, layouts: Layouts) -> Layouts:
 
 
 def fill(client: Client, layouts: Layouts, content: Content) -> None:
-    """Write a content in each layout and prove that look-ups find what is true."""
+    """Write a content in each layout, and check the look-ups' results."""
     for name, layout in layouts.items():
         for pod, changes in content.changes():
             client.run(layout.add(pod, changes))
@@ -39,7 +39,7 @@ def fill(client: Client, layouts: Layouts, content: Content) -> None:
 def look_up_times(
     client: Client, layouts: Layouts, prompts: Sequence[Prompt], calls: int
 ) -> Figures:
-    """Return the microseconds that look-ups took, sorted; the content must be there."""
+    """Return the microseconds of look-ups, sorted; the content must be written already."""
 
     def way(layout: Layout) -> Callable[[int], object]:
         return lambda call: client.run(layout.look_up(prompts[call % len(prompts)].keys))
@@ -50,7 +50,7 @@ def look_up_times(
 def edge_times(
     server: RedisServer, layouts: Layouts, prompts: Sequence[Prompt], calls: int
 ) -> Figures:
-    """Return the same over the product's own connections (`shared.redis.connect`), with asyncio."""
+    """Return the microseconds of look-ups over the product's own connections, with asyncio."""
 
     async def measure() -> Figures:
         edge = await connect(RedisSettings(server.url))
@@ -86,9 +86,9 @@ def server_times(
 def bulk_rates(
     client: Client, layouts: Layouts, pods: int, *, prompts: int, rounds: int
 ) -> tuple[Figures, Figures]:
-    """Return how fast prompts of 625 blocks are added and removed, one prompt of a pod at a time.
+    """Return the rates at which prompts of 625 blocks are added and removed, one pod's prompt at a time.
 
-    In (block, pod) pairs a second, a figure a round.
+    A rate is in (block, pod) pairs a second; each round has one.
     """
     added: Figures = {name: [] for name in layouts}
     removed: Figures = {name: [] for name in layouts}
@@ -107,9 +107,9 @@ def bulk_rates(
 def step_rates(
     client: Client, layouts: Layouts, pods: int, *, wide: int, steps: int, rounds: int
 ) -> tuple[Figures, Figures]:
-    """Return how fast engines' steps are added, and undone again, the last first.
+    """Return the rates at which engines' steps are added, and removed again, the last first.
 
-    In a step `wide` sequences of one engine have come to a further block each.
+    In a step, `wide` sequences of one engine have filled a further block each.
     """
     added: Figures = {name: [] for name in layouts}
     removed: Figures = {name: [] for name in layouts}
@@ -124,7 +124,7 @@ def step_rates(
 def bytes_a_block(
     server: RedisServer, client: Client, layouts: Layouts, content: Content
 ) -> dict[str, float]:
-    """Return the bytes of the server's memory that a distinct block takes, each layout alone on it.
+    """Return the server's memory for a distinct block, in bytes, with each layout alone on the server.
 
     The server is emptied, and no layout may have written before.
     """

@@ -1,8 +1,8 @@
-"""How times grow: `python -m bench.speed.curves [--plots FOLDER]` prints tables, and plots them.
+"""Curves of look-ups: `python -m bench.speed.curves [--plots FOLDER]` prints tables, and plots them.
 
-Look-ups over the prompt's length, the pods that hold it and the blocks in the index; the slowest of a
-hundred over the events that pour in. Times are medians in microseconds of one process on one machine;
-read them as shapes. Plots need matplotlib (`make bench` installs it).
+It measures look-ups over the prompt's length, over the pods that hold it and over the blocks in the
+index; and the slowest of a hundred over the rate of events. Times are medians in microseconds of one
+process on one machine; compare their shapes. Plots need matplotlib (`make bench` installs it).
 """
 
 import argparse
@@ -24,7 +24,7 @@ CALLS = 200
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Numbers over one other, which is each row's first."""
+    """Rows of numbers; the first of each row is the x value."""
 
     name: str
     title: str
@@ -42,7 +42,7 @@ def _look_up(index: ArrayIndex, chains: Sequence[Chain]) -> tuple[float, float]:
 
 
 def _filled(chains: Iterable[Chain], pods: int, *, apart: bool = False) -> ArrayIndex:
-    """Return an index in which pods hold prompts; with `apart` each holds another share of each."""
+    """Return an index in which pods hold prompts; with `apart` each pod holds another share of them."""
     index = ArrayIndex(8 << 30)
     for chain in chains:
         keys = chain.keys()
@@ -92,7 +92,7 @@ def by_blocks() -> Curve:
 
 
 def by_rate() -> Curve:
-    """Measure by the events that pour in."""
+    """Measure by the rate of events."""
     paces = (0, 10_000, 30_000, 100_000, 300_000, 1_000_000)
     slowest = slowest_beside(paces, rounds=5, seconds=1.0)
     rows = [(float(pace), slowest[pace]) for pace in paces]

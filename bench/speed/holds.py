@@ -1,6 +1,6 @@
-"""How long each call to a router with a very large fleet holds its loop: the longest of its steps.
+"""The longest hold of the event loop by a call to a router with a very large fleet.
 
-A call is all that the service does with it, from the request's bytes to the answer's.
+A call runs through the whole service, from the request's bytes to the answer's; its longest step counts.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ HOLDERS = 3
 COMMON = 8
 """Blocks of one more prompt, at its beginning, that every pod holds."""
 BOOKED = 3
-"""Of a pod, requests in flight; every third pod has one that waits besides."""
+"""Requests in flight of a pod; every third pod has a waiting one besides."""
 CHAT_BYTES = 8 << 20
 MOST_MS = 10.0
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure it for every method, and for a Pick in every form that has more to do."""
+    """Measure every method, and a Pick in every form with more work."""
     return asyncio.run(_measured(10 if quick else 40))
 
 
@@ -67,7 +67,7 @@ async def _measured(rounds: int) -> list[Figure]:
                     seconds = await router.steps(method, request(call))
                     longest.append(max(seconds) * 1e3)
                     whole.append(sum(seconds) * 1e3)
-                # The first few fill what is kept from call to call.
+                # The first few calls fill caches.
                 hold, cost = (_median(taken[3:]) for taken in (longest, whole))
                 text = (
                     f"{name}, {PODS:,} pods: longest hold of the loop, p50 ({cost:.1f} ms in all)"
@@ -81,7 +81,7 @@ def _median(values: list[float]) -> float:
 
 
 def _calls() -> list[tuple[str, str, Callable[[int], Any]]]:
-    """Return what is measured: its name, its method, and the request of its nth call."""
+    """Return each measurement's name and method, and a function that makes its nth request."""
     prompts = [_prompt(seed) for seed in range(PROMPTS)]
     loads = [
         pb.PodLoad(pod=f"pod-{number}", running=BOOKED, waiting=number % 5, kv_usage=0.5)
@@ -126,7 +126,7 @@ def _prompt(seed: int) -> pb.Prompt:
 
 
 class _Router:
-    """A router's parts put together as by `router.assemble`; the time is made up."""
+    """A router's parts put together as by `router.assemble`, with a made-up clock."""
 
     def __init__(self, reader: PromptReader) -> None:
         self._now = 0.0
@@ -186,7 +186,7 @@ class _Router:
         return self._now
 
     def _load(self, picking: Picking) -> None:
-        """Give each pod requests of several sizes, and what its engine says of them."""
+        """Give each pod requests of several sizes, and its engine's figures of them."""
         for number in range(PODS):
             pod = f"pod-{number}"
             for nth in range(BOOKED + 1):
@@ -199,7 +199,7 @@ class _Router:
             picking.loads.observe(pod, 0, Observed(BOOKED, number % 5, 0.5, self._now))
 
     async def steps(self, method: str, request: Any) -> list[float]:
-        """Have a request answered; return the seconds of each of the call's steps."""
+        """Answer a request; return the seconds of each of the call's steps."""
         self._now += 0.001
         handler: Any = self._handlers.service(_Details(f"/{SERVICE.full_name}/{method}"))
         context = _Context(request.SerializeToString())
@@ -215,7 +215,7 @@ class _Details:
 
 
 class _Context:
-    """A call's other end."""
+    """The client's end of a call."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -237,7 +237,7 @@ class _Context:
 
 
 class _Silent:
-    """Measures nothing."""
+    """Ignores the figures that a service reports."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         pass

@@ -18,7 +18,7 @@ POLL_SECONDS = 0.02
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure how many blocks a second become known, one pod's worth at a time."""
+    """Measure the blocks a second that become known, one pod after the other."""
     prompts, rounds = (20, 1) if quick else (400, 5)
     figures = []
     with Fleet(1, apart=True) as fleet:

@@ -1,6 +1,6 @@
-"""What a block costs, by how many pods hold it: resident memory of a process that holds nothing else.
+"""The memory of a block, by the number of pods that hold it: resident memory of a process of its own.
 
-`python -m bench.speed.memory WHO HOLDERS KEYS NAMES` fills one index and prints the bytes it took.
+`python -m bench.speed.memory WHO HOLDERS KEYS NAMES` fills one index and prints the bytes that it takes.
 """
 
 import gc
@@ -26,7 +26,7 @@ SHAPES = (
     (8, 250_000, "own", 0.75),
     (64, 40_000, "own", 0.6),
 )
-"""Holders, keys, whether pods give equal names, and the goal."""
+"""Holders, keys, the kind of engine hashes (equal on all pods or not), and the goal."""
 WATCHED = ((1, 1_000_000, 0.3), (8, 250_000, 0.2), (64, 40_000, 0.1))
 
 
@@ -64,7 +64,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def bytes_of(who: str, holders: int, keys: int, names: str) -> float | None:
-    """Return the bytes a block and pod take, measured in a process of its own."""
+    """Return the bytes for each block and pod, measured in a process of its own."""
     if who == "peer" and not peer.is_installed():
         return None
     ended = subprocess.run(  # noqa: S603
@@ -75,16 +75,16 @@ def bytes_of(who: str, holders: int, keys: int, names: str) -> float | None:
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has."""
+    """Return the resident memory of this process, bytes."""
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         return int(file.read().split()[1]) * 4096
 
 
 def main(who: str, holders: int, keys: int, names: str) -> None:
-    """Fill an index and print what it took."""
+    """Fill an index and print the bytes that it takes."""
     fill = {"peer": _peer, "direct": _direct, "watch": _watch}[who]
-    held = fill(holders, 1, names)  # what is done once is not counted
+    held = fill(holders, 1, names)  # work that is done once does not count
     before = resident()
     held = fill(holders, keys // PROMPT, names)
     print(resident() - before)

@@ -1,4 +1,4 @@
-"""What a large index costs at once: filling it, larger tables, dropped slots, and readers meanwhile."""
+"""The pauses of a large index: while it is filled, while tables grow, while dropped slots are swept."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from router.assemble import SWEEP_BUDGET
 
 SLOTS = 1000
 EACH = 1000
-"""Blocks that are added at once."""
+"""Blocks that are added in one call."""
 
 
 def measure(*, quick: bool) -> list[Figure]:
@@ -67,7 +67,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 class Reader:
-    """Looks a prompt up again and again, beside whatever else happens."""
+    """Looks a prompt up again and again in a thread of its own."""
 
     def __init__(self, index: Index, chain: Chain) -> None:
         self._index = index

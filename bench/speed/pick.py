@@ -1,4 +1,4 @@
-"""What a pick costs in process, beside Score of the same prompt, and in a very large fleet."""
+"""The time of a pick in process, beside Score of the same prompt, and in a very large fleet."""
 
 import statistics
 import time
@@ -28,20 +28,20 @@ PROMPTS = 200
 HOLDERS = 3
 """Pods that hold a prompt."""
 IN_FLIGHT = 8
-"""Of a pod, picks that are not over."""
+"""Picks of a pod that have not ended."""
 MANY_PODS = 2000
 BOOKED = 3
-"""Of a pod of so many, requests in flight; every third pod has one that waits besides."""
+"""Requests in flight of a pod in the large fleet; every third pod has a waiting one besides."""
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure it for a small fleet and a larger one."""
+    """Measure picks in a small fleet, in a larger one, and in a very large one."""
     figures = [figure for pods in (8, 64) for figure in _cost(pods, quick=quick)]
     return [*figures, _of_many(quick=quick)]
 
 
 def _cost(pods: int, *, quick: bool) -> Iterator[Figure]:
-    """Measure a pick with its reports, and Score of the same prompt, in turn: processor time."""
+    """Measure the processor time of a pick with its reports and of Score of the same prompt, in turn."""
     rounds = 300 if quick else 2000
     asked = _Asked(pods)
     for call in range(PROMPTS + pods * IN_FLIGHT):
@@ -71,9 +71,9 @@ def _cost(pods: int, *, quick: bool) -> Iterator[Figure]:
 
 
 def _of_many(*, quick: bool) -> Figure:
-    """Measure a pick of very many pods from who may take it to its answer: processor time.
+    """Measure the processor time of a pick among very many pods, from the eligible pods to the answer.
 
-    Each pod's engine has told its load.
+    The load of each pod's engine is known.
     """
     asked = _Asked(MANY_PODS, prompts=20)
     asked.load()
@@ -91,7 +91,7 @@ def _of_many(*, quick: bool) -> Figure:
 
 
 class _Asked:
-    """A router's parts as the service has them, and picks in flight; the time is made up."""
+    """A router's parts as in the service, with picks in flight and a made-up clock."""
 
     def __init__(self, pods: int, prompts: int = PROMPTS) -> None:
         ingest, ranks = new_ingest(embedded_index(1 << 28), pods)
@@ -113,7 +113,7 @@ class _Asked:
         self._now = 0.0
 
     def load(self) -> None:
-        """Give each pod requests of several sizes, and what its engine says of them."""
+        """Give each pod requests of several sizes, and its engine's figures of them."""
         for number, pod in enumerate(self._pods):
             for nth in range(BOOKED + 1):
                 cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
@@ -125,7 +125,7 @@ class _Asked:
             self._picking.loads.observe(pod.id, 0, seen)
 
     def answer(self, call: int) -> None:
-        """Pick a pod, and make the messages that say so."""
+        """Pick a pod, and make the answer's messages."""
         self._now += 0.001
         prompt = self._prompts[call % len(self._prompts)]
         ask = Ask(prompt, eligible(self._table, MODEL, (), ""))
@@ -142,13 +142,13 @@ class _Asked:
         assert max(one.matched_tokens for one in scores) == held
 
     def pick(self, call: int) -> None:
-        """Pick a pod for it."""
+        """Pick a pod for a prompt."""
         self._now += 0.01
         ask = Ask(self._prompts[call % len(self._prompts)], self._pods)
         self._flying.append(self._picker.choose(ask, self._now)[0])
 
     def report(self) -> None:
-        """Tell what became of the oldest pick: it started, answered, found what was cached, ended."""
+        """Report the oldest pick: its first token, the tokens found cached, its end."""
         booking, picker = self._flying.pop(0), self._picker
         assert picker.started(booking, self._now, None)
         picker.first_token(booking, self._now)

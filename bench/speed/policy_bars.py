@@ -1,7 +1,7 @@
-"""How long requests wait with our policy and with the published ones, in simulations.
+"""Waiting times with our policy and with published ones, in simulations.
 
-They are those that were the best of some cell of the study, or are well known (`PEERS`): on the trace
-of the study where it lies beside the checkout, else on the slice of it that is here.
+The published policies (`PEERS`) were the best in a cell of the study, or are well known. Traffic is the
+study's trace if it lies beside the checkout, else the slice of it in this repository.
 """
 
 import statistics
@@ -43,7 +43,7 @@ PROCESSES = 2
 QUICK_REQUESTS = 3000
 
 P90 = Mapping[Place, Mapping[str, float]]
-"""Seconds to the first token, of each cell and policy."""
+"""Cell -> policy -> seconds to the first token."""
 
 
 def measure(*, quick: bool) -> list[Figure]:
@@ -64,7 +64,7 @@ def _cells(*, quick: bool) -> Iterator[Cell]:
 
 
 def _run(cells: Sequence[Cell], policies: Sequence[str]) -> tuple[P90, list[float]]:
-    """Return waiting times, and the shares of the ceiling that the default policy found cached."""
+    """Return waiting times, and the default policy's hit ratios as shares of the ceiling."""
     asked = [replace(cell, policy=policy) for cell in cells for policy in policies]
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
         found = by_cell(pool.map(run, asked))

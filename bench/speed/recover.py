@@ -1,4 +1,4 @@
-"""How long a router that has restarted takes until it knows a pod's whole cache again."""
+"""The time until a restarted router knows a pod's whole cache again."""
 
 import asyncio
 import tempfile

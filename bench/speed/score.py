@@ -24,7 +24,7 @@ JSON = ("--h1", "-H", "content-type: application/json")
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure calls with a prompt of 10,000 ids that 8 pods hold."""
+    """Measure calls for a prompt of 10,000 ids that 8 pods hold."""
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
         Fleet(PODS) as fleet,
@@ -46,7 +46,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 class Client:
-    """What asks the router and the peer for one prompt."""
+    """Asks the router and the peer for one prompt."""
 
     def __init__(self, fleet: Fleet, folder: Path, prompt: list[int]) -> None:
         self.fleet = fleet

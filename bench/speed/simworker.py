@@ -1,4 +1,4 @@
-"""How much simulated workers take: a trace on a virtual clock, and completions over HTTP."""
+"""The throughput of simulated workers: a trace on a virtual clock, and completions over HTTP."""
 
 import asyncio
 import json
@@ -18,18 +18,18 @@ from router.commands.local.demo import TRACE
 WORKERS = 8
 REQUESTS = 50_000
 NEEDED_A_SECOND = REQUESTS / 180
-"""What issue and README promise: 50,000 in three minutes."""
+"""The promised rate: 50,000 requests in three minutes."""
 
 PROMPT, ANSWER = 128, 8
-"""Tokens."""
+"""Tokens of the prompt and of the answer."""
 CLIENTS = 64
 NEEDED_OVER_HTTP = 200.0
 SETTINGS = WorkerSettings(blocks=20_000, block_size=16, speed=1000.0, vocab_size=32_000)
-"""So fast a GPU that the worker itself is the limit."""
+"""The GPU is so fast that the worker itself is the limit."""
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure both."""
+    """Measure a trace on a virtual clock, and completions over HTTP."""
     return [
         Figure(
             f"requests of a trace, {WORKERS} workers on a virtual clock",
@@ -53,7 +53,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def _on_a_virtual_clock(requests: int) -> float:
-    """Return requests a second of a process's whole life, but for its start."""
+    """Return requests a second of a whole process, without its start."""
     ran = subprocess.run(  # noqa: S603  our own module
         [
             sys.executable, "-m", "simworker.virtual.simulate", f"--trace={TRACE}",
@@ -67,7 +67,7 @@ def _on_a_virtual_clock(requests: int) -> float:
 
 
 async def _over_http(requests: int) -> float:
-    """Return what one worker serves a second to clients on the same machine."""
+    """Return the requests a second that one worker serves to clients on the same machine."""
     with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
         worker = Worker("w", Process("the worker", Path(folder) / "log"))
         await worker.start(SETTINGS)

@@ -1,7 +1,7 @@
-"""What prefix stores take: `python -m bench.speed.store_memory STORE` fills one and prints the growth.
+"""The memory of prefix stores: `python -m bench.speed.store_memory STORE` fills one and measures it.
 
-The texts are conversations: of each 40 slices, the first 10 are shared with nine others. Tokens are one
-for four bytes, and every entry has four block keys.
+The texts are conversations of 40 slices; ten conversations share their first 10. Four bytes make a
+token, and every entry has four block keys.
 """
 
 import argparse
@@ -21,7 +21,7 @@ KEYS = 4
 
 
 def main() -> None:
-    """Fill a store and print what it takes."""
+    """Fill a store and print its memory."""
     parser = argparse.ArgumentParser(prog="python -m bench.speed.store_memory", description=__doc__)
     parser.add_argument("store", choices=("lru", "trie"))
     store: PrefixStore

@@ -1,7 +1,7 @@
-"""Prompt to tokens and keys: what a known beginning saves, and what the way there costs.
+"""From a prompt to tokens and keys: the time that a known beginning saves, and that a store adds.
 
-The texts are source code and prose of Python's own library, 40 KB each; the tokenizer is DeepSeek's out
-of a package where that is installed (`make bench`), else one that is trained on other parts of the same.
+The texts are source code and prose of Python's own library, 40 KB each. The tokenizer is DeepSeek's from
+a package if that is installed (`make bench`), else one that is trained on other parts of the same texts.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ PODS = 8
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure prompts of 40 KB that are new, known but for 2 KB, and known."""
+    """Measure prompts of 40 KB that are new, known except for 2 KB, and known."""
     with tempfile.TemporaryDirectory(prefix="warmpath-") as name:
         folder = Path(name)
         tokenizer = _tokenizer()
@@ -92,7 +92,7 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
         library[start : start + PROMPT_BYTES]
         for start in range(0, prompts * PROMPT_BYTES, PROMPT_BYTES)
     ]
-    # Both remember words that they have seen: so they have in a process that serves.
+    # Both cache words that they have seen, as they do in a process that serves.
     warm = library[prompts * PROMPT_BYTES :][:400_000]
     theirs.encode(warm)
     ours.encode([warm.encode()], at_start=True)

@@ -1,8 +1,9 @@
-"""Engines that only publish events: as many as are asked for, as fast as they can or at a pace.
+"""Engines that only publish events, as fast as they can or at a pace.
 
-`python -m bench.stand.flood COUNT` binds so many publishers and says where, in a JSON list. It takes
-orders on standard input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events", "each",
-"pace"}. It makes the messages first and says "made"; at the next line it sends them and says "sent".
+`python -m bench.stand.flood COUNT` binds COUNT publishers and prints their endpoints as a JSON list. It
+reads orders from standard input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events",
+"each", "pace"}. It makes the messages first and prints "made"; at the next line it sends them and prints
+"sent".
 """
 
 import json
@@ -16,7 +17,7 @@ from bench.stand.made_up_fleet import batches_of
 
 
 def main(count: int) -> None:
-    """Publish what is asked for."""
+    """Bind `count` publishers and follow orders."""
     context = zmq.Context()
     sockets = []
     for _ in range(count):
@@ -64,7 +65,7 @@ def _send(
     messages: list[tuple[int, bytes, bytes, int]],
     pace: int,
 ) -> None:
-    """Send everything; at most `pace` blocks a second where that is not 0."""
+    """Send all messages, at most `pace` blocks a second unless that is 0."""
     begun = time.perf_counter()
     done = 0
     for pod, sequence, payload, blocks in messages:

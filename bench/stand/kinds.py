@@ -1,7 +1,7 @@
-"""What engines say beside plain integers: names in bytes, hybrid models, EAGLE's pairs, adapters, salts.
+"""Kinds of events beside plain integers: names in bytes, hybrid models, EAGLE's pairs, adapters, salts.
 
-Each is followed in process beside plain blocks, in turns, up to tens of thousands of blocks a rank: what
-it takes the processor, and what a block takes by the index's own count.
+Each kind is followed in process in turns with plain blocks, up to tens of thousands of blocks a rank.
+The figures are processor time, and a block's bytes by the index's own count.
 """
 
 import statistics
@@ -40,12 +40,12 @@ Event = dict[str, object]
 
 @dataclass
 class Followed:
-    """One rank of a kind, in an index of its own."""
+    """One rank with events of a kind, in an index of its own."""
 
     kind: str
     index: Index = field(default_factory=lambda: embedded_index(1 << 30))
     seconds: list[float] = field(default_factory=list)
-    """What each turn took the processor."""
+    """Processor time of each turn."""
 
     def __post_init__(self) -> None:
         ingest = Ingest(
@@ -59,7 +59,7 @@ class Followed:
         self._rng = Random(1)
 
     def turn(self) -> None:
-        """Follow some batches more."""
+        """Follow the batches of one more turn."""
         frames = [("", self.rank.batches + at, self._batch()) for at in range(TURN)]
         begun = time.process_time()
         self.rank.live_many(frames)
@@ -98,7 +98,7 @@ class Followed:
 
 
 def measure_time(*, quick: bool) -> list[Figure]:
-    """Measure what following each kind takes the processor, at the end, beside plain blocks."""
+    """Measure the processor time for following each kind, in the last turns, beside plain blocks."""
     ranks = _followed(quick=quick)
     last = {one.kind: statistics.median(one.seconds[len(one.seconds) // 2 :]) for one in ranks}
     held = f"{ranks[0].index.stats().keys:,} blocks held"
@@ -129,14 +129,14 @@ def measure_time(*, quick: bool) -> list[Figure]:
 
 
 def _growth(seconds: list[float]) -> float:
-    """Return what the last turns took beside those at the end of the first quarter."""
+    """Return the last turns' time, divided by that of turns at the end of the first quarter."""
     some = len(seconds) // 8
     early, late = seconds[some : 2 * some], seconds[-some:]
     return statistics.median(late) / statistics.median(early)
 
 
 def measure_bytes(*, quick: bool) -> list[Figure]:
-    """Measure the bytes that a block takes, by the index's own count."""
+    """Measure a block's bytes, by the index's own count."""
     taken = {}
     for one in _followed(quick=quick):
         stats = one.index.stats()

@@ -12,7 +12,7 @@ from indexer.ingest import Ingest
 from indexer.keys.key import Chain, Keyspace
 
 TOKENS = 10_000
-"""Of the prompt that is looked up, where nothing else is said."""
+"""Tokens of the prompt that is looked up, by default."""
 BLOCKS = TOKENS // BLOCK_SIZE
 HOLDERS = 8
 
@@ -42,13 +42,13 @@ def random_chain(tokens: int, seed: int) -> Chain:
 
 
 def scores(ingest: Ingest, packed: bytes, blocks: int) -> dict[tuple[str, int], int]:
-    """Return how many leading tokens of a prompt each rank holds."""
+    """Return the number of leading tokens of a prompt that each rank holds."""
     found = ingest.match(chain_of(packed, blocks), leading=True)
     return {(place.pod, place.rank): stop * BLOCK_SIZE for place, start, stop in found if not start}
 
 
 def microseconds(ways: dict[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:
-    """Time each way once a call, in turn; return all times in microseconds, sorted."""
+    """Time each way `calls` times, in turn; return all times in microseconds, sorted."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with no_collector():
         for call in range(calls):

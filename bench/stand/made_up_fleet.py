@@ -1,4 +1,4 @@
-"""A made-up fleet for benchmarks: prompts, and event batches that say who holds them."""
+"""A made-up fleet for benchmarks: prompts, and event batches that store them on pods."""
 
 from collections.abc import Iterable, Iterator
 from random import Random
@@ -30,7 +30,7 @@ def new_ingest(index: Index, pods: int) -> tuple[Ingest, list[RankIngest]]:
 
 
 def prompt_of(seed: int, blocks: int) -> list[int]:
-    """Return the made-up prompt with a seed, of so many full blocks and one token."""
+    """Return a made-up prompt of so many full blocks and one token."""
     rng = np.random.default_rng(seed)
     tokens: list[int] = rng.integers(0, VOCAB_SIZE, blocks * BLOCK_SIZE + 1).tolist()
     return tokens
@@ -39,10 +39,10 @@ def prompt_of(seed: int, blocks: int) -> list[int]:
 def batches_of(
     seed: int, blocks: int, *, events: int, each: int, owner: int = 0, removes: bool = False
 ) -> Iterator[bytes]:
-    """Yield vLLM's batches that store a prompt: `events` a batch, of `each` blocks.
+    """Yield vLLM's batches that store a prompt: `events` events a batch, `each` blocks an event.
 
-    Engines with another `owner` give other names. With `removes` each stored event is removed again by
-    the next batch.
+    Engines with another `owner` give blocks other hashes. With `removes` the next batch removes the
+    blocks of each stored event.
     """
     rng = Random(seed * 1_000_003 + owner)
     prompt = prompt_of(seed, blocks)

@@ -1,4 +1,4 @@
-"""The parts of picking with the settings that the service has by itself, for benchmarks."""
+"""The parts of picking with the service's default settings, for benchmarks."""
 
 from itertools import count
 from random import Random
@@ -10,7 +10,7 @@ from router.pick.picking import Picking
 
 
 def new_picking(*witnesses: Witness) -> Picking:
-    """Put them together; ties break the same way in each run."""
+    """Put the parts together; ties break the same way in each run."""
     names = map(str, count())
     return Picking(
         config.Pick(),

@@ -1,4 +1,4 @@
-"""Look-ups while events pour into the index beside them."""
+"""Look-ups while events pour into the index."""
 
 import statistics
 import sys
@@ -18,9 +18,9 @@ from router.event_loop import SWITCH_SECONDS
 
 
 def slowest_beside(paces: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
-    """Return the p99 of scoring prompts that 8 pods hold, in microseconds, for each pace.
+    """Return, for each pace, the p99 of scoring prompts that 8 pods hold, in microseconds.
 
-    A pace is in blocks a second, each stored or removed.
+    A pace is in blocks a second that are stored or removed.
     """
     index = embedded_index(1 << 30)
     ingest, ranks = new_ingest(index, HOLDERS + 1)
@@ -50,7 +50,7 @@ def slowest_beside(paces: Sequence[int], *, rounds: int, seconds: float) -> dict
 
 
 def _messages(pace: int, seconds: float) -> list[bytes]:
-    """Return batches of 8 events of 8 blocks that store prompts, and remove them again."""
+    """Return batches of 8 events of 8 blocks that store prompts and remove them again."""
     prompts = int(pace * seconds) // BLOCKS + 1
     return [
         payload

@@ -27,7 +27,7 @@ WAIT_SECONDS = 120.0
 
 
 def until(holds: Callable[[], bool], what: str, pause: float = 0.01) -> None:
-    """Wait for something. Raises TimeoutError."""
+    """Wait until `holds` returns true; `what` names that in the TimeoutError."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not holds():
         if time.monotonic() > deadline:
@@ -54,7 +54,7 @@ class Python:
         return self
 
     def hear(self) -> str:
-        """Return the next line that it prints."""
+        """Return the next line that the process prints."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -62,7 +62,7 @@ class Python:
         return line
 
     def tell(self, line: str) -> None:
-        """Write a line to it."""
+        """Write a line to the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -78,14 +78,14 @@ class Python:
 
 
 class Fleet:
-    """Publishers of events, a router and the peer that both follow them. A context manager."""
+    """Publishers of events, and a router and the peer that follow them. A context manager."""
 
     def __init__(self, pods: int, *, apart: bool = False, has_words: bool = False) -> None:
         self.pods = pods
         self._has_words = has_words
-        """Whether the router takes texts (`bench.stand.words`)."""
+        """Whether the router accepts texts (`bench.stand.words`)."""
         self._apart = apart
-        """Whether the peer has publishers of its own, so that one can be asked without the other."""
+        """Whether the peer has publishers of its own, so that each can be loaded without the other."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -111,12 +111,12 @@ class Fleet:
             until(self._are_connected, "the router connects to the publishers")
             if peer.is_installed():
                 until(self._peer_answers, "the peer answers")
-                time.sleep(1.0)  # it does not say when its subscriptions are there
+                time.sleep(1.0)  # the peer does not announce that its subscriptions exist
             self._stack = stack.pop_all()
         return self
 
     def _start_flood(self, stack: ExitStack, log: Path) -> tuple[Python, list[str]]:
-        """Start a publisher of all pods; return it, and where each of them publishes."""
+        """Start the publisher of all pods; return it with each pod's endpoint."""
         process = stack.enter_context(Python("bench.stand.flood", str(self.pods), log=log))
         return process, json.loads(process.hear())
 
@@ -131,7 +131,7 @@ class Fleet:
         return True
 
     def stored(self) -> int:
-        """Return how many blocks the router has seen stored."""
+        """Return the number of blocks that the router has counted as stored."""
         pods = self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods
         return sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
 
@@ -151,13 +151,13 @@ class Fleet:
 
 
 def order(flood: Python, **what: int) -> None:
-    """Let a publisher make messages; `release` lets it send them."""
+    """Let a publisher make messages, which `release` lets it send."""
     flood.tell(json.dumps({"pace": 0, "pods": 1, **what}))
     assert flood.hear() == "made\n"
 
 
 def release(flood: Python) -> None:
-    """Let a publisher send what it has made."""
+    """Let a publisher send the messages that it has made."""
     flood.tell("go")
 
 
@@ -177,7 +177,7 @@ def _config(events: Sequence[str], tokenizer: str) -> str:
 
 
 def framed(message: Message) -> bytes:
-    """Return a message as gRPC sends it: not compressed, its length, and its bytes."""
+    """Return a message in gRPC's frame: a flag for no compression, the length, the bytes."""
     raw = message.SerializeToString()
     return b"\0" + len(raw).to_bytes(4, "big") + raw
 
@@ -185,7 +185,7 @@ def framed(message: Message) -> bytes:
 def h2load(url: str, body: Path, *options: str) -> tuple[float, float, float]:
     """Load a server with one C client; return requests a second, and p50 and p99 in microseconds.
 
-    Raises FileNotFoundError where h2load (Debian's nghttp2-client) is missing.
+    Raises FileNotFoundError if h2load (Debian's nghttp2-client) is missing.
     """
     with tempfile.NamedTemporaryFile("r", suffix=".log") as log:
         ended = subprocess.run(  # noqa: S603

@@ -1,4 +1,4 @@
-"""Steps of a call: the stretches in which it holds the loop, with a turn for others after each."""
+"""The steps of a call: times for which it holds the event loop without a turn for other tasks."""
 
 import time
 from collections.abc import Callable, Coroutine, Generator
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Steps:
-    """Awaits a call and keeps what each of its steps took: seconds of this thread's processor time.
+    """Awaits a call and keeps the processor time of each step, seconds of this thread.
 
-    That is the hold of the loop on a machine with nothing else to do.
+    On an idle machine that is the time for which the step holds the loop.
     """
 
     def __init__(self, call: Coroutine[Any, Any, Any]) -> None:
@@ -29,7 +29,7 @@ class Steps:
                 self.seconds.append(time.thread_time() - begun)
             try:
                 yield waited_for
-            except BaseException as error:  # noqa: BLE001  the call is to have it
+            except BaseException as error:  # noqa: BLE001  the call gets it
                 step = partial(steps.throw, error)
             else:
                 step = partial(steps.send, None)

@@ -1,4 +1,4 @@
-"""A tokenizer with a word for every token id, so that made-up ids have a text."""
+"""A tokenizer with a word for every token id, which gives made-up ids a text."""
 
 import string
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ LETTERS = string.ascii_lowercase
 
 
 def text_of(ids: Sequence[int]) -> str:
-    """Return the text that has these tokens: 5 characters each."""
+    """Return the text of these tokens, 5 characters each."""
     return " ".join(map(_word, ids))
 
 
