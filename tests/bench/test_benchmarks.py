@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from bench import command as benchmarks
+from bench import command
 
 pytestmark = pytest.mark.deep
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.deep
 def test_score_and_the_way_from_text_are_measured_over_grpc(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert benchmarks.main(["score", "tokenize", "--quick", "--json"]) == 0
+    assert command.main(["score", "tokenize", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert len(figures) == 16
     assert all(figure["value"] > 0 for figure in figures)
@@ -21,7 +21,7 @@ def test_score_and_the_way_from_text_are_measured_over_grpc(
 def test_every_other_benchmark_runs_with_or_without_the_peer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert benchmarks.main(["index", "memory", "ingest", "recover", "--quick", "--json"]) == 0
+    assert command.main(["index", "memory", "ingest", "recover", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert len(figures) == 35
     assert all(figure["value"] > 0 for figure in figures)
@@ -32,4 +32,4 @@ def test_every_other_benchmark_runs_with_or_without_the_peer(
 
 def test_an_unknown_benchmark_is_refused() -> None:
     with pytest.raises(SystemExit):
-        benchmarks.main(["speed"])
+        command.main(["speed"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import command as benchmarks
+from bench import command
 from bench.speed import policy_bars
 from router.commands.simulate.study import BEST_PUBLISHED, PUBLISHED
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.deep
 
 
 def test_what_a_pick_costs_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks.main(["pick", "--quick", "--json"]) == 0
+    assert command.main(["pick", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert [figure["unit"] for figure in figures] == ["us"] * 4 + ["ms"]
     assert all(figure["ratio"] > 0 for figure in figures)
@@ -22,7 +22,7 @@ def test_how_long_requests_wait_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(policy_bars, "QUICK_REQUESTS", 80)
-    assert benchmarks.main(["policy", "--quick", "--json"]) == 0
+    assert command.main(["policy", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert [figure["unit"] for figure in figures] == ["s"] * 3 + ["%"] * 2 + ["s"]
     assert [figure["goal"] for figure in figures] == [0.8, 0.88, 1.08, 0.92, 0.88, 0.88]

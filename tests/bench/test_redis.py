@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import command as benchmarks
+from bench import command
 from router.commands.local.redis_server import NoServerError, find_server
 
 pytestmark = pytest.mark.deep
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.deep
 def test_the_shared_index_is_measured_against_a_hash_per_block(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert benchmarks.main(["redis", "--quick", "--json"]) == 0
+    assert command.main(["redis", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert all(figure["value"] > 0 for figure in figures)
     assert all(figure["peer"] > 0 for figure in figures)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from publisher.__main__ import main as publish
+from publisher.__main__ import main
 from router.config.read import load
 
 pytestmark = pytest.mark.deep
@@ -146,5 +146,5 @@ def test_the_compose_file_s_publishers_have_known_options(
     assert words[0] == "publish"
     # A last option that is refused, after all the others were taken.
     with pytest.raises(SystemExit):
-        publish([*words[1:], "--redis-lease-seconds=0"])
+        main([*words[1:], "--redis-lease-seconds=0"])
     assert "--redis-lease-seconds" in capsys.readouterr().err

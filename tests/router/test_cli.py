@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from router import cli
-from router.commands import client as ask
+from router.commands import client
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
@@ -64,7 +64,7 @@ async def run(main: object, *args: str) -> int:
 async def test_a_score_is_a_table_that_says_how_warm_and_how_sure(
     router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask.score_main, "--router", router[1], "--model=m", "hello") == 0
+    assert await run(client.score_main, "--router", router[1], "--model=m", "hello") == 0
     printed = capsys.readouterr().out
     for part in ("64 tokens", "pod-a", "32", "50%", "gpu 32", "exact: followed from"):
         assert part in printed
@@ -74,7 +74,7 @@ async def test_a_score_is_a_table_that_says_how_warm_and_how_sure(
 async def test_a_score_in_json_has_the_contracts_own_names(
     router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask.score_main, "--router", router[1], "--json", "hello") == 0
+    assert await run(client.score_main, "--router", router[1], "--json", "hello") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["scores"][0]["matched_tokens"] == 32
     assert answer["scores"][0]["rank"] == 0
@@ -95,7 +95,7 @@ async def test_a_prompt_may_come_from_a_file(
 ) -> None:
     path = tmp_path / "prompt"
     path.write_text(content, encoding="utf-8")
-    assert await run(ask.score_main, "--router", router[1], option, str(path)) == 0
+    assert await run(client.score_main, "--router", router[1], option, str(path)) == 0
     assert getattr(router[0].asked[0].prompt, field) == value
 
 
@@ -105,28 +105,28 @@ async def test_a_prompt_may_come_from_standard_input(
     import io
 
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
-    assert await run(ask.score_main, "--router", router[1], "-") == 0
+    assert await run(client.score_main, "--router", router[1], "-") == 0
     assert router[0].asked[0].prompt.text == "from a pipe"
 
 
 async def test_what_the_router_refuses_is_said_with_status_and_reason(
     router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask.score_main, "--router", router[1], "--strategy=x", "hello") == 1
+    assert await run(client.score_main, "--router", router[1], "--strategy=x", "hello") == 1
     assert capsys.readouterr().err == "warmpath: INVALID_ARGUMENT: strategy: is unknown\n"
 
 
 async def test_a_router_that_is_not_there_is_named(
     held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask.pods_main, "--router", f"127.0.0.1:{held_port}") == 1
+    assert await run(client.pods_main, "--router", f"127.0.0.1:{held_port}") == 1
     assert f"no router answers at 127.0.0.1:{held_port}" in capsys.readouterr().err
 
 
 async def test_pods_are_listed(
     router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask.pods_main, "--router", router[1]) == 0
+    assert await run(client.pods_main, "--router", router[1]) == 0
     printed = capsys.readouterr().out
     assert "pod-a" in printed
     assert "94 / 95" in printed
@@ -137,7 +137,7 @@ async def test_pods_are_listed(
 def test_a_prompt_given_never_or_twice_or_wrongly_is_refused(
     args: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ask.score_main(args) == 2
+    assert client.score_main(args) == 2
     assert capsys.readouterr().err.startswith("warmpath score: ")
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_list_of_token_ids_is_refused_by_option(
 ) -> None:
     path = tmp_path / "ids"
     path.write_text(content, encoding="utf-8")
-    assert ask.score_main(["--token-ids-file", str(path)]) == 2
+    assert client.score_main(["--token-ids-file", str(path)]) == 2
     assert "--token-ids-file" in capsys.readouterr().err
 
 
@@ -158,7 +158,7 @@ def test_a_file_that_is_no_text_is_refused_by_option(
 ) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00")
-    assert ask.score_main(["--file", str(path)]) == 2
+    assert client.score_main(["--file", str(path)]) == 2
     assert "--file" in capsys.readouterr().err
 
 

@@ -14,8 +14,8 @@ import grpc.aio
 import pytest
 
 from router.commands import doctor
-from router.commands import pick as ask_pick
 from router.commands.local.cluster import Process, Worker, WorkerSettings
+from router.commands.pick import decisions_main, explain_main
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
@@ -263,11 +263,11 @@ async def test_the_commands_tell_of_a_running_router(
         path.write_text(" ".join(map(str, ids(1600))))
         at = ["--router", stand.address]
         explain = [*at, "--model", "demo", "--token-ids-file", str(path)]
-        assert await asyncio.to_thread(ask_pick.explain_main, explain) == 0
+        assert await asyncio.to_thread(explain_main, explain) == 0
         shown = capsys.readouterr().out
         assert "1,600 tokens, policy warmpath" in shown
         assert "a has 1,584 of 1,600 tokens cached" in shown
-        assert await asyncio.to_thread(ask_pick.decisions_main, at) == 0
+        assert await asyncio.to_thread(decisions_main, at) == 0
         shown = capsys.readouterr().out
         assert "a is the only candidate; it has none of 1,600 tokens" in shown
         assert "finished" in shown

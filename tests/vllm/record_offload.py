@@ -11,22 +11,16 @@ the worker that copies: it says which jobs end with which step. Lines have besid
     reset_connector      forget all chunks
 """
 
-import argparse
-import gzip
 import json
-import random
 import zlib
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import record_scheduler as base
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
-from vllm.utils.hashing import sha256_cbor
-from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 PAGE = 4096
@@ -258,20 +252,5 @@ def written(event: Any) -> list[Any]:
     ]  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Record vLLM's KV offloading, step by step.")
-    parser.add_argument("--model", required=True, help="a folder with a small model")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    init_none_hash(sha256_cbor)
-    lines: list[dict[str, Any]] = []
-    for scenario in SCENARIOS:
-        rng = random.Random(f"{args.seed} {scenario.name}")
-        Driver(scenario, args.model, rng, lines).run()
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    args.out.write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
 if __name__ == "__main__":
-    main()
+    base.record("Record vLLM's KV offloading, step by step.", Driver, SCENARIOS)

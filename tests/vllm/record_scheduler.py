@@ -25,6 +25,7 @@ import json
 import os
 import random
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -336,20 +337,21 @@ def written(event: Any) -> list[Any]:
     raise TypeError(event)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Record vLLM's scheduler, step by step.")
+def record(description: str, driver: type[Driver], scenarios: Iterable[Scenario]) -> None:
+    """Write what `driver` records of the scenarios, seeded, into the file that `--out` names."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", required=True, help="a folder with a small model")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     init_none_hash(sha256_cbor)
     lines: list[dict[str, Any]] = []
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         rng = random.Random(f"{args.seed} {scenario.name}")
-        Driver(scenario, args.model, rng, lines).run()
+        driver(scenario, args.model, rng, lines).run()
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     args.out.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":
-    main()
+    record("Record vLLM's scheduler, step by step.", Driver, SCENARIOS)

@@ -14,8 +14,7 @@ one process simulates many engines.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simworker.v1.hashing import algorithms as hashing
-from simworker.v1.hashing.algorithms import HashFunction
+from simworker.v1.hashing.algorithms import HashFunction, sha256
 from simworker.v1.hashing.extra_keys import ExtraKeys, Keyed, generate_block_hash_extra_keys
 
 BlockHash = bytes
@@ -32,7 +31,7 @@ DEFAULT_NONE_HASH_SEED = "vllm-none-hash"
 
 
 def none_hash(
-    hash_function: HashFunction = hashing.sha256, seed: str = DEFAULT_NONE_HASH_SEED
+    hash_function: HashFunction = sha256, seed: str = DEFAULT_NONE_HASH_SEED
 ) -> BlockHash:
     """Return the hash that a first block has for a parent; `seed` is PYTHONHASHSEED."""
     return hash_function(seed)

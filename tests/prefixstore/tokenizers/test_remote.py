@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from indexer.keys.token import pack_tokens
-from prefixstore.tokenizers import engine as engine_module
 from prefixstore.tokenizers.engine import Engine
 from prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
 from prefixstore.tokenizers.remote import ChatEncoder, RemoteSource, RemoteTokenizer, chat_text
@@ -143,7 +142,7 @@ def test_an_answer_that_is_none_is_refused_and_not_quoted(
 def test_an_answer_without_end_is_cut_off(
     engine: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("prefixstore.tokenizers.engine.MAX_ANSWER_BYTES", 1000)
     fake.answer = lambda _: listed([1] * 1000)
     with pytest.raises(TokenizerUnavailableError, match="more than 1000 bytes"):
         engine.tokenize(PROMPT, add_special_tokens=False)

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from router.commands import doctor
-from router.commands import pick as ask_pick
+from router.commands.pick import _candidates, _went, decisions_main, explain_main
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
@@ -114,7 +114,7 @@ async def test_an_explanation_shows_each_candidate_and_the_sentence_why_one_won(
 ) -> None:
     servicer, address = router
     args = ["--model=m", "--session=s", "--policy=warmpath", "--pod=pod-a", "--pod=pod-b", "hello"]
-    assert await run(ask_pick.explain_main, address, *args) == 0
+    assert await run(explain_main, address, *args) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for part in ("1,600 tokens, policy warmpath, utilisation 50%", "pod-a", "(session)"):
         assert part in printed
@@ -135,7 +135,7 @@ def test_a_candidates_row_has_all_that_its_cost_is_made_of() -> None:
 
     console = Console(width=300)
     with console.capture() as capture:
-        console.print(ask_pick._candidates("title", [candidate()]))
+        console.print(_candidates("title", [candidate()]))
     line = next(line for line in capture.get().splitlines() if "pod-a" in line)
     cells = [cell.strip() for cell in line.split("│")[1:-1]]
     assert cells == [
@@ -159,7 +159,7 @@ async def test_a_disaggregated_explanation_shows_where_to_decode_and_the_source(
     ids = tmp_path / "ids"
     ids.write_text("1 2 3")
     args = ["--disaggregated", "--token-ids-file", str(ids)]
-    assert await run(ask_pick.explain_main, router[1], *args) == 0
+    assert await run(explain_main, router[1], *args) == 0
     printed = capsys.readouterr().out
     assert "where to decode" in printed
     assert "pod-d" in printed
@@ -169,7 +169,7 @@ async def test_a_disaggregated_explanation_shows_where_to_decode_and_the_source(
 async def test_an_explanation_in_json_has_the_contracts_own_names(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask_pick.explain_main, router[1], "--json", "hello") == 0
+    assert await run(explain_main, router[1], "--json", "hello") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["reason"] == REASON
     assert answer["candidates"][0]["details"]["counted_tokens"] == 959
@@ -178,12 +178,12 @@ async def test_an_explanation_in_json_has_the_contracts_own_names(
 async def test_an_unknown_policy_is_said(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask_pick.explain_main, router[1], "--policy=x", "hello") == 1
+    assert await run(explain_main, router[1], "--policy=x", "hello") == 1
     assert capsys.readouterr().err == "warmpath: INVALID_ARGUMENT: policy: no policy 'x'\n"
 
 
 def test_an_explanation_of_no_prompt_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask_pick.explain_main([]) == 2
+    assert explain_main([]) == 2
     assert capsys.readouterr().err.startswith("warmpath explain: give one of")
 
 
@@ -204,7 +204,7 @@ async def test_decisions_are_listed_with_what_became_of_them(
         pb.Decision(**common, pod="pod-a", state=pb.Decision.FIRST_TOKEN, shadow=True),
     ]
     args = ["--limit=7", "--model=m", "--pod=pod-a"]
-    assert await run(ask_pick.decisions_main, address, *args) == 0
+    assert await run(decisions_main, address, *args) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for part in ("01:01:01.500", "960 / 640", "0.64 s / 0.5 s", "finished", "first token"):
         assert part in printed
@@ -214,16 +214,16 @@ async def test_decisions_are_listed_with_what_became_of_them(
 
 def test_where_a_request_went_is_told_beside_where_it_was_picked_to_go() -> None:
     moved = pb.Decision(pod="pod-b", rank=1)
-    assert ask_pick._went(moved, candidate()) == "pod-a, went to pod-b rank 1"
-    assert ask_pick._went(pb.Decision(pod="pod-a", shadow=True), candidate()) == "pod-a (shadow)"
+    assert _went(moved, candidate()) == "pod-a, went to pod-b rank 1"
+    assert _went(pb.Decision(pod="pod-a", shadow=True), candidate()) == "pod-a (shadow)"
 
 
 async def test_no_decisions_are_said_to_be_none(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(ask_pick.decisions_main, router[1]) == 0
+    assert await run(decisions_main, router[1]) == 0
     assert capsys.readouterr().out == "no such picks are kept\n"
-    assert await run(ask_pick.decisions_main, router[1], "--limit=-1") == 2
+    assert await run(decisions_main, router[1], "--limit=-1") == 2
 
 
 async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(

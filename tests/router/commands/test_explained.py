@@ -11,7 +11,7 @@ import pytest
 from indexer.keys.token import unpack_tokens
 from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from router.assemble import running
-from router.commands import client as ask
+from router.commands import client
 from router.config.read import parse
 
 PROMPT = "You are a patient assistant that explains prefix caching. " * 40
@@ -30,7 +30,7 @@ async def address(model_folder: Path) -> AsyncIterator[str]:
 
 async def asked(address: str, *args: str) -> int:
     return await asyncio.to_thread(
-        ask.score_main, ["--router", address, "--model=m", "--explain", *args]
+        client.score_main, ["--router", address, "--model=m", "--explain", *args]
     )
 
 
@@ -86,5 +86,5 @@ async def test_nothing_is_explained_unasked(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["--router", address, "--model=m", "--json", PROMPT]
-    assert await asyncio.to_thread(ask.score_main, args) == 0
+    assert await asyncio.to_thread(client.score_main, args) == 0
     assert "explanation" not in json.loads(capsys.readouterr().out)

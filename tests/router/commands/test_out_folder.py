@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.local import demo
-from router.commands.local import fleet as shared_fleet
+from router.commands.local import demo, fleet
 from router.commands.out_folder import LIST, claim
-from router.commands.simulate import command as simulate
+from router.commands.simulate.command import main as simulate
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
     "demo": (demo.main, ["--out"], "results.json"),
-    "simulate": (simulate.main, ["--traffic", "agent", "--report"], "results.jsonl"),
-    "fleet": (shared_fleet.main, ["--once", "--out"], "router-1.toml"),
+    "simulate": (simulate, ["--traffic", "agent", "--report"], "results.jsonl"),
+    "fleet": (fleet.main, ["--once", "--out"], "router-1.toml"),
 }
 
 

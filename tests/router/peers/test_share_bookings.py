@@ -20,7 +20,6 @@ from router.load.bookings import Bookings, Work
 from router.load.table import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.peers import booking_id
-from router.peers import run as share_bookings
 from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
 from scorer.policies.warmpath import Warmpath
@@ -88,7 +87,7 @@ async def test_three_routers_tell_each_other_and_hand_reports_on(
     url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A server that is late on a busy machine is no failure here.
-    monkeypatch.setattr(share_bookings, "TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("router.peers.run.TIMEOUT_SECONDS", 60.0)
     routers = [Sharer(prefix) for _ in range(3)]
     async with AsyncExitStack() as stack:
         for router in routers:

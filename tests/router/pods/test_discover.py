@@ -12,13 +12,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.config import read as read_config
-from router.config.read import ConfigError, parse
+from router.config.read import ConfigError, parse, parse_pods
 from router.config.schema import Model, Pod, PodSet
-from router.pods import file as discover_file
 from router.pods.discover import Found, Reconciler
 from router.pods.dns import DnsSource
-from router.pods.file import FileSource
+from router.pods.file import MOST_BYTES, FileSource
 from router.pods.kubernetes import KubernetesSource
 
 
@@ -147,7 +145,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
         await asyncio.sleep(0.005)
     assert f"{path}:2: pods[0]" in caplog.text
     with path.open("wb") as file:
-        file.truncate(discover_file.MOST_BYTES + 1)
+        file.truncate(MOST_BYTES + 1)
     while "has more than 16777216 bytes; the pods stay as they were" not in caplog.text:
         await asyncio.sleep(0.005)
     path.unlink()
@@ -166,7 +164,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
 )
 def test_a_pods_file_is_checked_like_the_configuration(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        read_config.parse_pods(text.encode(), "x", [Model("m")])
+        parse_pods(text.encode(), "x", [Model("m")])
 
 
 async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:
@@ -285,9 +283,7 @@ async def test_pods_are_listed_by_label_and_watched(cluster: tuple[Cluster, Any]
 async def test_a_watch_that_ends_begins_with_a_new_list(
     cluster: tuple[Cluster, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from router.pods import kubernetes as discover_kubernetes
-
-    monkeypatch.setattr(discover_kubernetes, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
     server, api = cluster
     server.pods = [pod("a", "1")]
     pods = PodSet(name="k", model="m", namespace="ns", selector="app=vllm")
@@ -371,9 +367,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
 ) -> None:
     from kubernetes_asyncio.config import kube_config
 
-    from router.pods import kubernetes as discover_kubernetes
-
-    monkeypatch.setattr(discover_kubernetes, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     pods = PodSet(name="k", model="m", namespace="ns", selector="a=b")
     waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))

@@ -24,7 +24,6 @@ from indexer.compiled.array_index import ArrayIndex
 from indexer.ingest import Ingest
 from indexer.shared.layout.names import Names
 from indexer.shared.replica import pod_copy, scan
-from indexer.shared.replica import run as replica
 from indexer.shared.replica.pod_copy import State
 from indexer.shared.replica.run import Replica
 from indexer.shared.writer.steps import State as WriterState
@@ -258,7 +257,7 @@ def test_what_is_exact_is_true_whatever_is_lost(
     monkeypatch.setattr(pod_copy, "PAGE", 2)
     monkeypatch.setattr(scan, "FIELDS", 1)
     monkeypatch.setattr(scan, "AT_ONCE", 1)
-    monkeypatch.setattr(replica, "SCAN_PAUSE", 0.1)
+    monkeypatch.setattr("indexer.shared.replica.run.SCAN_PAUSE", 0.1)
     Copying.server = AskedServer(server)
     run: Any = run_state_machine_as_test
     run(Copying, settings=settings(max_examples=EXAMPLES, stateful_step_count=40))

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.sweep import one_pass as module
-from indexer.shared.sweep.one_pass import Swept, sweep
+from indexer.shared.sweep.one_pass import REMEMBERED_MS, Swept, sweep
 from tests.examples import examples
 from tests.indexer.shared.index_model import Does, Model, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
@@ -334,7 +333,7 @@ def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_au
 def test_a_pod_is_forgotten_a_day_after_its_record_was_last_there(prefix: str) -> None:
     does, names = Model(), Names(prefix, buckets=2)
     writer = published(does, names)
-    day = module.REMEMBERED_MS
+    day = REMEMBERED_MS
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
     does.now += 2 * day
     assert OnePass(does, names).finish().forgotten == 0
@@ -352,7 +351,7 @@ def test_a_pod_claimed_while_it_is_being_forgotten_stays(prefix: str) -> None:
     does, names = Model(), Names(prefix, buckets=2)
     published(does, names).record_ends()
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
-    does.now += 2 * module.REMEMBERED_MS
+    does.now += 2 * REMEMBERED_MS
     one = OnePass(does, names)
     for _ in range(4):
         one.step()

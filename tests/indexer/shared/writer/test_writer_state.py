@@ -37,7 +37,6 @@ from indexer.resolve.resolver import Resolver
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
-from indexer.shared.writer import changes as changes_module
 from indexer.shared.writer import tenure
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Ask, Cause, Rest, State
@@ -467,7 +466,7 @@ class Writing(RuleBasedStateMachine):
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a small cache reaches."""
     monkeypatch.setattr(segment, "SEGMENT", 2)
-    monkeypatch.setattr(changes_module, "PORTION_KEYS", 3)
+    monkeypatch.setattr("indexer.shared.writer.changes.PORTION_KEYS", 3)
     monkeypatch.setattr(tenure, "BATCH_DELTAS", 3)
     monkeypatch.setattr(tenure, "MOST_PLACES", 6)
 

@@ -8,9 +8,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from router.commands.local import report
-from router.commands.simulate import report as simulate_report
 from router.commands.simulate import summary
 from router.commands.simulate.cell import Figures
+from router.commands.simulate.report import _standing_plot, write_report
 from router.commands.simulate.study import BEST_PUBLISHED
 from scorer.policy import DEFAULT
 
@@ -28,7 +28,7 @@ ROW = Figures(
 
 
 def page(tmp_path: Path, *rows: Figures) -> str:
-    return simulate_report.write_report(tmp_path / "report.html", rows).read_text()
+    return write_report(tmp_path / "report.html", rows).read_text()
 
 
 def many(count: int) -> list[Figures]:
@@ -121,7 +121,7 @@ def test_a_title_beside_long_names_is_not_cut_off(monkeypatch: pytest.MonkeyPatc
     rows = [replace(one, policy=f"{one.policy}@a-long-option=1@another=1") for one in rows]
     rows += [replace(ROW, policy=BEST_PUBLISHED, pods=pods) for pods in (4, 8)]
     cells = summary.by_cell(rows)
-    simulate_report._standing_plot(summary.standings(cells), cells)
+    _standing_plot(summary.standings(cells), cells)
     [figure] = drawn
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
