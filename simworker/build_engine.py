@@ -11,6 +11,7 @@ from simworker.engine import Engine
 from simworker.events.from_v1 import LoraId, from_v1
 from simworker.events.wire_event import WireEvent
 from simworker.presets import PRESETS
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
 from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.events.event_manager import KVCacheEventManager
@@ -130,10 +131,9 @@ def _vllm_v0(settings: EngineSettings) -> V0Engine:
 def _trtllm(settings: EngineSettings) -> TrtllmEngine:
     manager = TrtllmKVCacheManager(
         {settings.max_model_len: (settings.blocks, settings.cpu_blocks)},
-        tokens_per_block=settings.block_size,
+        CacheOptions(settings.block_size, event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER)),
         max_sequence_length=settings.max_model_len,
         enable_block_reuse=settings.enable_prefix_caching,
-        event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER),
     )
     return TrtllmEngine(
         manager,

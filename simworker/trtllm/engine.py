@@ -14,6 +14,7 @@ from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.trtllm.blocks.cache_salt import get_cache_salt_id
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
+from simworker.trtllm.events.kv_cache_event import KVCacheEvent
 from simworker.trtllm.events.serialise import serialise
 from simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
 from simworker.trtllm.requests.active_request import ActiveRequest, State
@@ -21,7 +22,7 @@ from simworker.trtllm.requests.llm_request import LlmRequest
 
 
 class TrtllmEngine:
-    """An `Engine` whose events are the JSON objects of `/kv_cache_events`.
+    """An `Engine` whose events are fetched: `latest_events` returns them as `/kv_cache_events` does.
 
     Adapters get ids in the order in which requests first name them. `Generation.priority` and
     `skip_reading_prefix_cache` have no effect: this engine has neither.
@@ -50,7 +51,7 @@ class TrtllmEngine:
         self._generating: list[ActiveRequest] = []
         self._adapters: dict[str, int] = {}
         self._next_id = 0
-        self._announced: list[dict[str, Any]] = []
+        self._announced: list[KVCacheEvent] = []
         self._queries = 0
         self._hits = 0
         self._preemptions = 0
@@ -159,8 +160,8 @@ class TrtllmEngine:
         request.context_chunk_size = end - found
         llm.num_computed_tokens = found
 
-    def end_step(self) -> list[dict[str, Any]]:
-        """End the step begun: hand out its tokens; return what happened to the cache."""
+    def end_step(self) -> list[KVCacheEvent]:
+        """End the step begun: hand out its tokens; return the cache's events."""
         contexts, generating = self._contexts, self._generating
         self._contexts, self._generating = [], []
         for request in contexts:
@@ -201,7 +202,7 @@ class TrtllmEngine:
         generation.on_tokens([token], finished)
 
     def _flush(self) -> None:
-        self._announced += [serialise(event) for event in self.manager.flush_iteration_events()]
+        self._announced += self.manager.flush_iteration_events()
 
     def latest_events(self) -> list[dict[str, Any]]:
         """Return the events since the last call, as `/kv_cache_events` does, and forget them."""

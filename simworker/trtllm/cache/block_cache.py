@@ -5,7 +5,7 @@ b35ac1b6) that knows no sequences: a block is free or held. When a cached primar
 the secondary pool has room, its content moves there; it comes back when a request needs it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from simworker.engine import BrokenInvariantError
 from simworker.trtllm.blocks.block import KVCacheBlock
@@ -14,45 +14,27 @@ from simworker.trtllm.blocks.eviction_policy import LRUEvictionPolicy
 from simworker.trtllm.blocks.pools import PRIMARY_LEVEL, SECONDARY_LEVEL, BlockPools
 from simworker.trtllm.blocks.retention import DEFAULT_PRIORITY, BlockRetention
 from simworker.trtllm.blocks.reuse_tree import ReuseTree
-from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.cache.cache_options import CacheOptions
 
 
 class BlockCache:
-    """The pools, the tree and the free queues of one window. `clock` returns seconds.
-
-    A request may take a cached leaf over and go on writing in it, because it shares some of its tokens
-    or because the leaf is a tail with room. With `announces_detached` the leaf is then announced as
-    removed. TensorRT-LLM up to now announces nothing (its pull request 16335 would), so that a reader of
-    its events counts on blocks that are gone.
-    """
+    """The pools, the tree and the free queues of one window."""
 
     def __init__(
         self,
         window_size: int,
         num_primary_blocks: int,
         num_secondary_blocks: int,
-        *,
-        tokens_per_block: int,
-        onboard_blocks: bool,
-        enable_partial_reuse: bool,
-        copy_on_partial_reuse: bool,
-        secondary_offload_min_priority: int | None,
-        announces_detached: bool,
-        event_manager: KVCacheEventManager | None,
-        clock: Callable[[], float],
+        options: CacheOptions,
     ) -> None:
-        self.tokens_per_block = tokens_per_block
         self.pools = BlockPools(num_primary_blocks, num_secondary_blocks)
-        self.tree = ReuseTree(tokens_per_block)
+        self.tree = ReuseTree(options.tokens_per_block)
         self.eviction_policy = LRUEvictionPolicy(
-            self.pools.blocks, clock, secondary_offload_min_priority
+            self.pools.blocks, options.clock, options.secondary_offload_min_priority
         )
         self._window_size = window_size
-        self._onboard_blocks = onboard_blocks
-        self._enable_partial_reuse = enable_partial_reuse
-        self._copy_on_partial_reuse = copy_on_partial_reuse
-        self._announces_detached = announces_detached
-        self._events = event_manager
+        self._options = options
+        self._events = options.event_manager
         self._slid_out: dict[int, set[int]] = {}
         """Block id -> requests that list the block and no longer hold it."""
         self._unstorable: set[int] = set()
@@ -62,8 +44,8 @@ class BlockCache:
         self.alloc_new_blocks = 0
         self.reused_blocks = 0
         self.missed_blocks = 0
-        if event_manager is not None:
-            event_manager.enqueue_created_event(
+        if self._events is not None:
+            self._events.enqueue_created_event(
                 (num_primary_blocks, num_secondary_blocks), window_size
             )
 
@@ -103,14 +85,14 @@ class BlockCache:
             if parent is not None and key is not None:
                 partial, matched, found = parent.find_matching_block(
                     key,
-                    enable_partial_reuse=self._enable_partial_reuse,
-                    copy_on_partial_reuse=self._copy_on_partial_reuse,
+                    enable_partial_reuse=self._options.enable_partial_reuse,
+                    copy_on_partial_reuse=self._options.copy_on_partial_reuse,
                 )
             if key is None or found is None:
                 priority = DEFAULT_PRIORITY if retention.priority is None else retention.priority
                 block = self.take(priority, retention.duration_ms)
                 if key is not None:
-                    block.set_key(key, self.tokens_per_block)
+                    block.set_key(key, self._options.tokens_per_block)
                 parent = None
                 self.missed_blocks += 1
             else:
@@ -139,9 +121,9 @@ class BlockCache:
         if found.ref_count or not found.is_leaf:
             block = self._take_beside(found)
             self.pools.copy_part(found, block, matched)
-            block.set_key(key, self.tokens_per_block)
+            block.set_key(key, self._options.tokens_per_block)
             return block
-        if self._events and self._announces_detached:
+        if self._events and self._options.announces_detached:
             self._events.enqueue_removed_event(found, self._window_size)
         self.tree.detach_leaf(found)
         self.eviction_policy.claim_block(found, retention.priority, retention.duration_ms)
@@ -179,7 +161,7 @@ class BlockCache:
         if (
             block.key.tokens
             and worth_offloading
-            and self._onboard_blocks
+            and self._options.onboard_blocks
             and self.eviction_policy.get_num_free_blocks(SECONDARY_LEVEL)
         ):
             block = self._offload(block)
@@ -208,7 +190,7 @@ class BlockCache:
         target = self.take(DEFAULT_PRIORITY, None)
         self.pools.onboard(block, target)
         # The source announces this also for a leaf that it has just taken out of the tree unannounced.
-        if self._events and (block.in_tree or not self._announces_detached):
+        if self._events and (block.in_tree or not self._options.announces_detached):
             self._events.enqueue_level_event(
                 block, SECONDARY_LEVEL, PRIMARY_LEVEL, self._window_size
             )

@@ -7,8 +7,8 @@ each window; each window evicts on its own. Block ids count from 0 in each windo
 from collections.abc import Callable, Iterable, Mapping
 
 from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.window_block_manager import WindowBlockManager
-from simworker.trtllm.events.event_manager import KVCacheEventManager
 from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 BlocksPerWindow = Mapping[int, tuple[int, int]]
@@ -21,37 +21,25 @@ class BlockManager:
     def __init__(
         self,
         blocks_per_window: BlocksPerWindow,
+        options: CacheOptions,
         *,
-        tokens_per_block: int,
         max_sequence_length: int,
-        onboard_blocks: bool = True,
-        enable_partial_reuse: bool = True,
-        copy_on_partial_reuse: bool = True,
-        secondary_offload_min_priority: int | None = None,
-        announces_detached: bool = False,
-        event_manager: KVCacheEventManager | None = None,
-        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         if not blocks_per_window:
             raise ValueError("blocks_per_window: at least one window is needed")
-        if tokens_per_block < 1:
-            raise ValueError(f"tokens_per_block is {tokens_per_block}; at least 1 is needed")
+        if options.tokens_per_block < 1:
+            raise ValueError(
+                f"tokens_per_block is {options.tokens_per_block}; at least 1 is needed"
+            )
         if min(blocks_per_window) < 1:
             raise ValueError(f"blocks_per_window: a window of {min(blocks_per_window)} tokens")
-        self.tokens_per_block = tokens_per_block
+        self.tokens_per_block = options.tokens_per_block
         self.windows = {
             window: WindowBlockManager(
                 window,
                 *blocks_per_window[window],
-                tokens_per_block=tokens_per_block,
+                options,
                 is_swa=window < max_sequence_length,
-                onboard_blocks=onboard_blocks,
-                enable_partial_reuse=enable_partial_reuse,
-                copy_on_partial_reuse=copy_on_partial_reuse,
-                secondary_offload_min_priority=secondary_offload_min_priority,
-                announces_detached=announces_detached,
-                event_manager=event_manager,
-                clock=clock,
             )
             for window in sorted(blocks_per_window)
         }

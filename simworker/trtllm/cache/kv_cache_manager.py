@@ -4,15 +4,14 @@ Source: `KVCacheManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with its met
 for self-attention with one beam and without sink tokens.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from simworker.engine import BrokenInvariantError
 from simworker.trtllm.blocks.block_key import BlockKey
 from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from simworker.trtllm.cache.block_manager import BlockManager, BlocksPerWindow
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.window_block_manager import WindowBlockManager
-from simworker.trtllm.events.event_manager import KVCacheEventManager
 from simworker.trtllm.events.kv_cache_event import KVCacheEvent
 from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
@@ -42,43 +41,26 @@ class KvCacheStats:
 
 
 class KVCacheManager:
-    """Sequences by request id. `clock` returns seconds.
+    """Sequences by request id.
 
     `max_sequence_length` is the most tokens that a sequence may have; windows below it slide.
-    `announces_detached`: see `BlockCache`.
     """
 
     def __init__(
         self,
         blocks_per_window: BlocksPerWindow,
+        options: CacheOptions,
         *,
-        tokens_per_block: int,
         max_sequence_length: int,
         enable_block_reuse: bool = True,
-        onboard_blocks: bool = True,
-        enable_partial_reuse: bool = True,
-        copy_on_partial_reuse: bool = True,
-        secondary_offload_min_priority: int | None = None,
-        announces_detached: bool = False,
-        event_manager: KVCacheEventManager | None = None,
-        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.block_manager = BlockManager(
-            blocks_per_window,
-            tokens_per_block=tokens_per_block,
-            max_sequence_length=max_sequence_length,
-            onboard_blocks=onboard_blocks,
-            enable_partial_reuse=enable_partial_reuse,
-            copy_on_partial_reuse=copy_on_partial_reuse,
-            secondary_offload_min_priority=secondary_offload_min_priority,
-            announces_detached=announces_detached,
-            event_manager=event_manager,
-            clock=clock,
+            blocks_per_window, options, max_sequence_length=max_sequence_length
         )
-        self.tokens_per_block = tokens_per_block
+        self.tokens_per_block = options.tokens_per_block
         self.max_sequence_length = max_sequence_length
         self.enable_block_reuse = enable_block_reuse
-        self._event_manager = event_manager
+        self._event_manager = options.event_manager
         self._sequences: dict[int, GenerationRequest] = {}
 
     def add_sequence(

@@ -14,7 +14,6 @@ The source corrupts its own tree in four cases, in which this module does as the
 """
 
 from collections import Counter
-from collections.abc import Callable
 
 from simworker.engine import BrokenInvariantError
 from simworker.trtllm.blocks.block import KVCacheBlock
@@ -22,45 +21,26 @@ from simworker.trtllm.blocks.block_key import BlockKey
 from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from simworker.trtllm.cache.block_cache import BlockCache
-from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 
 class WindowBlockManager:
-    """Blocks of one window; with `is_swa` sequences may grow longer than it. `clock` returns seconds."""
+    """Blocks of one window; with `is_swa` sequences may grow longer than it."""
 
     def __init__(
         self,
         window_size: int,
         num_primary_blocks: int,
-        num_secondary_blocks: int = 0,
+        num_secondary_blocks: int,
+        options: CacheOptions,
         *,
-        tokens_per_block: int,
         is_swa: bool = False,
-        onboard_blocks: bool = True,
-        enable_partial_reuse: bool = True,
-        copy_on_partial_reuse: bool = True,
-        secondary_offload_min_priority: int | None = None,
-        announces_detached: bool = False,
-        event_manager: KVCacheEventManager | None = None,
-        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.window_size = window_size
-        self.tokens_per_block = tokens_per_block
+        self.tokens_per_block = options.tokens_per_block
         self.is_swa = is_swa
-        self.cache = BlockCache(
-            window_size,
-            num_primary_blocks,
-            num_secondary_blocks,
-            tokens_per_block=tokens_per_block,
-            onboard_blocks=onboard_blocks,
-            enable_partial_reuse=enable_partial_reuse,
-            copy_on_partial_reuse=copy_on_partial_reuse,
-            secondary_offload_min_priority=secondary_offload_min_priority,
-            announces_detached=announces_detached,
-            event_manager=event_manager,
-            clock=clock,
-        )
+        self.cache = BlockCache(window_size, num_primary_blocks, num_secondary_blocks, options)
         self._sequences: dict[int, GenerationRequest] = {}
         self._scheduling_num_free = 0
 

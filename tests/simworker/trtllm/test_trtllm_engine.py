@@ -10,10 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simworker.engine import Engine, Generation, RefusedError
 from simworker.latency import LatencyModel
 from simworker.sampler import next_token
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy
 from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.events.serialise import serialise
 from tests.simworker.state_machines import LONG
 from tests.simworker.trtllm.event_follower import EventFollower, truth
 from tests.simworker.trtllm.token_texts import texts
@@ -38,10 +40,10 @@ class Bench:
     ) -> None:
         self.manager = KVCacheManager(
             windows or {FULL: (16, 0)},
-            tokens_per_block=size,
+            CacheOptions(
+                size, announces_detached=announces, event_manager=KVCacheEventManager(buffer)
+            ),
             max_sequence_length=FULL,
-            announces_detached=announces,
-            event_manager=KVCacheEventManager(buffer),
         )
         self.engine = TrtllmEngine(
             self.manager, LatencyModel(), vocab_size=500, capacity_policy=policy, **options
@@ -69,7 +71,7 @@ class Bench:
         self.seconds += self.engine.begin_step()
         self.engine.check()
         work = self.engine.work
-        self.events += self.engine.end_step()
+        self.events += map(serialise, self.engine.end_step())
         return sum(new for new, _ in work.prefills) + work.decoding
 
     def run(self) -> None:
@@ -344,7 +346,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.bench.engine.begin_step()
         self.bench.engine.abort(name)
         if within:
-            self.bench.events += self.bench.engine.end_step()
+            self.bench.events += map(serialise, self.bench.engine.end_step())
         self.aborted.add(name)
 
     @rule()

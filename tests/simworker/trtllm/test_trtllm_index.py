@@ -21,10 +21,12 @@ from indexer.trust import Level
 from simworker.engine import Generation
 from simworker.latency import LatencyModel
 from simworker.trtllm.blocks.block import KVCacheBlock
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy
 from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.events.event_manager import KVCacheEventManager
+from simworker.trtllm.events.serialise import serialise
 from tests.examples import examples
 from tests.simworker.local_worker import LocalWorker
 
@@ -45,10 +47,8 @@ def new_engine(
 ) -> TrtllmEngine:
     manager = KVCacheManager(
         windows,
-        tokens_per_block=SIZE,
+        CacheOptions(SIZE, announces_detached=announces, event_manager=KVCacheEventManager(buffer)),
         max_sequence_length=FULL,
-        announces_detached=announces,
-        event_manager=KVCacheEventManager(buffer),
     )
     return TrtllmEngine(manager, LatencyModel(), vocab_size=500, capacity_policy=policy)
 
@@ -147,7 +147,7 @@ def test_all_kinds_of_movement_reach_the_index() -> None:
         serve(engine, str(number), [token] * 17, 6)
         while engine.busy:
             engine.begin_step()
-            for event in engine.end_step():
+            for event in map(serialise, engine.end_step()):
                 kinds.add(event["data"]["type"])
                 level = event["data"].get("cache_level")
                 if level:

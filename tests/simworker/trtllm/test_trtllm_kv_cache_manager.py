@@ -1,5 +1,7 @@
 """The whole manager: its interface, and that its events tell all there is to tell."""
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -7,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.events.event_manager import KVCacheEventManager
 from simworker.trtllm.events.kv_cache_event import (
@@ -24,14 +27,17 @@ FULL = 64
 
 
 def new_manager(
-    windows: dict[int, tuple[int, int]] | None = None, size: int = 4, **options: object
+    windows: dict[int, tuple[int, int]] | None = None,
+    size: int = 4,
+    *,
+    enable_block_reuse: bool = True,
+    **options: Any,
 ) -> KVCacheManager:
     return KVCacheManager(
         windows or {FULL: (8, 2)},
-        tokens_per_block=size,
+        CacheOptions(size, event_manager=KVCacheEventManager(1000), **options),
         max_sequence_length=FULL,
-        event_manager=KVCacheEventManager(1000),
-        **options,  # type: ignore[arg-type]
+        enable_block_reuse=enable_block_reuse,
     )
 
 
@@ -341,7 +347,7 @@ def test_sizes_that_make_no_sense_are_refused(
     windows: dict[int, tuple[int, int]], size: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        KVCacheManager(windows, tokens_per_block=size, max_sequence_length=FULL)
+        KVCacheManager(windows, CacheOptions(size), max_sequence_length=FULL)
 
 
 def test_calls_that_make_no_sense_are_refused() -> None:

@@ -1,5 +1,7 @@
 """One window: whatever happens, every cached block and every sequence reads back what it should."""
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -7,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
+from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 from tests.simworker.state_machines import LONG
@@ -20,16 +23,21 @@ class Bench:
     """A window whose pools hold something, and the requests in it."""
 
     def __init__(
-        self, window: int = 64, primary: int = 6, secondary: int = 0, **options: object
+        self,
+        window: int = 64,
+        primary: int = 6,
+        secondary: int = 0,
+        *,
+        is_swa: bool = False,
+        **options: Any,
     ) -> None:
         self.now = 0.0
         self.manager = WindowBlockManager(
             window,
             primary,
             secondary,
-            tokens_per_block=SIZE,
-            clock=lambda: self.now,
-            **options,  # type: ignore[arg-type]
+            CacheOptions(SIZE, clock=lambda: self.now, **options),
+            is_swa=is_swa,
         )
         self.contents = SlotContents.of(self.manager.cache.pools)
         self.manager.cache.pools = self.contents
