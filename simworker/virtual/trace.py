@@ -5,12 +5,13 @@ each block of 512 tokens of the prompt, the last one partial; an id stands for a
 block's end (`shared/traces/README.md`). Requests of one stamp are spread evenly up to the next stamp.
 """
 
-import gzip
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from simworker.gzipped import open_text
 
 TRACE_BLOCK_SIZE = 512
 """Tokens a block."""
@@ -33,9 +34,8 @@ class TraceLine:
 
 def read_trace(path: Path) -> list[TraceLine]:
     """Return a trace's requests. Raises ValueError, naming the line, if the file is no trace."""
-    opened = gzip.open if path.suffix == ".gz" else open
     lines = []
-    with opened(path, "rt", encoding="utf-8") as file:
+    with open_text(path) as file:
         for number, text in enumerate(file, 1):
             try:
                 line = json.loads(text)

@@ -12,7 +12,6 @@ addition:
 - `allocate_slots` takes `num_draft_tokens`; `in_flight` sets a request's `num_in_flight_tokens`.
 """
 
-import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,13 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simworker.gzipped import open_text
 from simworker.v1.replay.trace_args import BadTraceError, TraceArgs
 from simworker.v1.replay.trace_operations import TraceOperations
 
 __all__ = ["BadTraceError", "Difference", "ReplayResult", "read_trace", "replay_trace"]
-
-
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +58,8 @@ def verify(path: Path) -> dict[str, Any]:
 
 def read_trace(path: Path) -> Iterator[str]:
     """Yield the lines of a file, gzip or not. Raises BadTraceError or OSError."""
-    with path.open("rb") as file:
-        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     try:
-        with gzip.open(path, "rt") if packed else path.open() as lines:
+        with open_text(path) as lines:
             yield from lines
     except (EOFError, zlib.error, UnicodeDecodeError) as error:
         raise BadTraceError(f"the file is cut off or damaged: {error}") from error

@@ -118,6 +118,6 @@ def test_the_command_needs_a_trace_that_takes_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = write(tmp_path / "trace.jsonl", recorded(0, 600, 1, 2))
-    for path, why in ((trace, "come all at once"), (tmp_path / "none", "No such file")):
+    for path, why in ((trace, "come at once"), (tmp_path / "none", "No such file")):
         assert main(["--trace", str(path)]) == 1
         assert why in capsys.readouterr().err
