@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from simworker.v1.cache.coordinator import replay_boundaries
 from simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
@@ -16,6 +16,7 @@ from simworker.v1.hashing.block_hash import make_block_hash_with_group_id
 from simworker.v1.requests.request import Request, RequestStatus
 from simworker.v1.specs.kv_cache_spec import SlidingWindowSpec, UniformTypeKVCacheSpecs
 from tests.simworker.state_machines import LONG
+from tests.simworker.v1.cache.cache_machine import CacheMachine
 from tests.simworker.v1.small_cache import admit, config, full, manager, request, table, window
 
 
@@ -265,7 +266,7 @@ MODELS: list[tuple[int, Sequence[object], int]] = [
 """Blocks, groups, and the tokens that hits are a multiple of."""
 
 
-class AnyHistory(RuleBasedStateMachine):
+class AnyHistory(CacheMachine):
     """As with one group; a hit is compared with what looking at every length finds."""
 
     @initialize(model=st.sampled_from(range(len(MODELS))))
@@ -273,9 +274,6 @@ class AnyHistory(RuleBasedStateMachine):
         blocks, specs, self.alignment = MODELS[model]
         self.cache = manager(blocks, *specs, max_model_len=30)  # type: ignore[arg-type]
         self.hash_size = self.cache.block_pool.hash_block_size
-        self.running: list[Request] = []
-        self.waiting: list[Request] = []
-        self.number = 0
 
     def holds(self, one: Request, group: int, length: int) -> bool:
         """Say whether a group has all that it would read of a prefix."""
@@ -325,11 +323,6 @@ class AnyHistory(RuleBasedStateMachine):
         self.number += 1
         self.start(request(str(self.number), tokens, self.hash_size), chunk, whole=whole)
 
-    @precondition(lambda self: self.waiting)
-    @rule(chunk=st.integers(1, 18))
-    def come_again(self, chunk: int) -> None:
-        self.start(self.waiting.pop(0), chunk)
-
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 9), count=st.integers(1, 6), in_flight=st.integers(0, 4))
     def step(self, which: int, count: int, in_flight: int) -> None:
@@ -346,28 +339,6 @@ class AnyHistory(RuleBasedStateMachine):
             self.preempt(which)
             return
         one.num_computed_tokens += new
-
-    @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 9))
-    def preempt(self, which: int) -> None:
-        one = self.running.pop(which % len(self.running))
-        self.cache.free(one)
-        one.num_computed_tokens = one.num_in_flight_tokens = 0
-        one.status = RequestStatus.PREEMPTED
-        self.waiting.append(one)
-
-    @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 9))
-    def end(self, which: int) -> None:
-        self.cache.free(self.running.pop(which % len(self.running)))
-
-    @rule(block=st.integers(1, 17))
-    def evict(self, block: int) -> None:
-        self.cache.evict_blocks([block])
-
-    @rule()
-    def reset(self) -> None:
-        assert self.cache.reset_prefix_cache() == (not self.running)
 
     @invariant()
     def nothing_is_leaked(self) -> None:

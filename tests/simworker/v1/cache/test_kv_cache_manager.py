@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from simworker.engine import BrokenInvariantError
 from simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
@@ -20,6 +20,7 @@ from simworker.v1.requests.request import Request, RequestStatus
 from simworker.v1.requests.sampling_params import SamplingParams
 from simworker.v1.specs.kv_cache_spec import KVCacheConfig, KVCacheSpec
 from tests.simworker.state_machines import LONG
+from tests.simworker.v1.cache.cache_machine import CacheMachine
 from tests.simworker.v1.small_cache import admit, config, free_ids, full, manager, request, table
 
 
@@ -469,15 +470,12 @@ def test_a_manager_that_contradicts_itself_is_found_out(what: str) -> None:
         cache.check()
 
 
-class AnyHistory(RuleBasedStateMachine):
+class AnyHistory(CacheMachine):
     """Requests come, grow, are preempted, found again and go, over a pool that is too small."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cache = manager(9, max_model_len=40, enable_kv_cache_events=True)
-        self.running: list[Request] = []
-        self.waiting: list[Request] = []
-        self.number = 0
         self.announced: Counter[object] = Counter()
 
     def longest_hit(self, one: Request) -> int:
@@ -516,11 +514,6 @@ class AnyHistory(RuleBasedStateMachine):
         one = request(str(self.number), tokens)
         self.start(one, chunk, num_lookahead_tokens=lookahead, full_sequence_must_fit=whole)
 
-    @precondition(lambda self: self.waiting)
-    @rule(chunk=st.integers(1, 20))
-    def come_again(self, chunk: int) -> None:
-        self.start(self.waiting.pop(0), chunk)
-
     @precondition(lambda self: self.running)
     @rule(which=st.integers(0, 9), count=st.integers(1, 5), drafts=st.integers(0, 3))
     def step(self, which: int, count: int, drafts: int) -> None:
@@ -537,28 +530,6 @@ class AnyHistory(RuleBasedStateMachine):
             self.preempt(which)
             return
         one.num_computed_tokens += new
-
-    @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 9))
-    def preempt(self, which: int) -> None:
-        one = self.running.pop(which % len(self.running))
-        self.cache.free(one)
-        one.num_computed_tokens = 0
-        one.status = RequestStatus.PREEMPTED
-        self.waiting.append(one)
-
-    @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 9))
-    def end(self, which: int) -> None:
-        self.cache.free(self.running.pop(which % len(self.running)))
-
-    @rule(block_id=st.integers(1, 8))
-    def evict(self, block_id: int) -> None:
-        self.cache.evict_blocks([block_id])
-
-    @rule()
-    def reset(self) -> None:
-        assert self.cache.reset_prefix_cache() == (not self.running)
 
     @invariant()
     def nothing_is_leaked(self) -> None:
