@@ -16,8 +16,8 @@ from bench.stand.made_up_fleet import BLOCK_SIZE, batches_of, feed, new_ingest, 
 from indexer.embedded import embedded_index
 from indexer.engines.event import Tier
 from indexer.index.slot import SlotTable
+from indexer.resolve.change import Added
 from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.resolver import Added
 
 PROMPT = 625
 SHAPES = (

@@ -13,24 +13,26 @@ from numpy.typing import NDArray
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.names import follow as following
-from indexer.compiled.names.names import COUNTS, FASTEST, OTHERS, UNKNOWN, UNPLACED
-from indexer.compiled.names.names import REMOVED as REMOVED_BLOCKS
-from indexer.compiled.names.names import STORED as STORED_BLOCKS
+from indexer.compiled.names.hold import OTHER_NAMES, STRANGE
 from indexer.compiled.names.odd import OddNames
 from indexer.compiled.names.restore import TIERS
+from indexer.compiled.names.saving import claim_slots, hold_saved
+from indexer.compiled.names.saving import save as save_plain
 from indexer.compiled.names.telling import NEVER, Bounds
-from indexer.compiled.scan import scan as scanning
 from indexer.compiled.scan.dialect import DIALECTS
-from indexer.engines.cache_groups import WINDOW_KINDS
+from indexer.compiled.scan.scan import scan
+from indexer.compiled.scan.scanned import room
+from indexer.engines.cache_groups import WINDOW_KINDS, Layout
 from indexer.engines.event import Batch, Event, Removed, Stored, Tier
 from indexer.invariant import BrokenInvariantError
 from indexer.keys.token import TOKEN_BYTES
+from indexer.resolve import hits
+from indexer.resolve.change import Spot
 from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.resolver import Change, Spot
 from indexer.resolve.saved import SavedResolver
 
 
-class ArrayState(OddNames):
+class ArrayState:
     """What one rank holds. `dialect` names how its engine writes, `decode` is its pure codec."""
 
     def __init__(
@@ -44,12 +46,23 @@ class ArrayState(OddNames):
         dialect: str,
         decode: Callable[[bytes], Batch],
     ) -> None:
-        super().__init__(model, hash_seed, orphan_bytes=orphan_bytes, index=index, slots=slots)
+        self._odd = OddNames(model, hash_seed, orphan_bytes=orphan_bytes, index=index, slots=slots)
+        self.resolver = self._odd.resolver
+        self.counts = self.resolver.counts
+        self.orphans = self.resolver.orphans
+        self._plain = self._odd.plain
+        self._index = index
+        self._slots = slots
         self._dialect = DIALECTS[dialect]
         self._decode = decode
         self._payloads: Sequence[bytes] = ()
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
         self._position: NDArray[np.int64] = np.zeros(5, np.int64)
+
+    @property
+    def layout(self) -> Layout:
+        """How the rank's cache is divided."""
+        return self.resolver.groups.layout
 
     # Whole batches
 
@@ -59,11 +72,11 @@ class ArrayState(OddNames):
             return 0
         data = np.frombuffer(b"".join(payloads), np.uint8)
         if data.size > len(self._index.scratch.names):
-            self._index.scratch = scanning.room(2 * data.size)
+            self._index.scratch = room(2 * data.size)
         ends = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
         self._ends = np.empty(len(payloads), np.int64)
         self._index.scratch = self._index.scratch._replace(data=data)
-        count = scanning.scan(ends, self._dialect, self._index.scratch, self._ends)
+        count = scan(ends, self._dialect, self._index.scratch, self._ends)
         self._ends = self._ends[:count]
         self._payloads = payloads[:count]
         self._position = np.array([0, 0, 0, -1, 0])
@@ -74,25 +87,25 @@ class ArrayState(OddNames):
 
         Return whether any are left. `capacity` and `heals` are as in `RankState`.
         """
-        self._let_go()
+        self._odd.let_go()
         position, carried = self._position, np.zeros(1, np.uint64)
         bounds = self._bounds(capacity, heals=heals)
-        evicted = self._index.evicted
+        evicted = self._index.arrays.evicted
         while True:
             self._plain.reserve()
-            if self._index.evicted != evicted:
+            if self._index.arrays.evicted != evicted:
                 # The blocks that the last step came to may be among those that were given up.
-                evicted = self._index.evicted
-                position[2] = self._number_under(int(carried[0])) or -1 if position[1] else 0
+                evicted = self._index.arrays.evicted
+                position[2] = self._odd.number_under(int(carried[0])) or -1 if position[1] else 0
             why = self._plain.follow(self._ends, position, carried, bounds)
-            if why == following.OTHER_NAMES:
-                self._keep_own_names()
-            elif why == following.STRANGE:
-                self._note_counts()
+            if why == OTHER_NAMES:
+                self._odd.keep_own_names()
+            elif why == STRANGE:
+                self._odd.count()
                 self._apply_rest(position)
-            if why in (following.DONE, following.STRANGE, following.TELLING):
+            if why in (following.DONE, STRANGE, following.TELLING):
                 break
-        self._note_counts()
+        self._odd.count()
         return int(position[4]) < len(self._ends)
 
     def _apply_rest(self, position: NDArray[np.int64]) -> None:
@@ -114,7 +127,7 @@ class ArrayState(OddNames):
             for (tier, group), slot in of.items():
                 if tier is not Tier.GPU:
                     slower.append(slot)
-                elif of is self._slots.certain and group not in self._parted:
+                elif of is self._slots.certain and group not in self.resolver.groups.parted:
                     pool.append(slot)
         copies = self.copies() if capacity else None
         # Copies and names beside the first change with what is odd only.
@@ -124,128 +137,104 @@ class ArrayState(OddNames):
             pool=np.array(pool, np.int64),
             most=NEVER if copies is None else capacity - beside,
             slower=np.array(slower, np.int64),
-            enough=capacity - self.stored_since_doubt if settles else NEVER,
+            enough=capacity - self.resolver.stored_since_doubt if settles else NEVER,
         )
-
-    def _note_counts(self) -> None:
-        state = self._plain.own.state
-        self.counts.stored_blocks += int(state[STORED_BLOCKS])
-        self.counts.removed_blocks += int(state[REMOVED_BLOCKS])
-        self.counts.unplaced += int(state[UNPLACED])
-        self.counts.unknown_removals += int(state[UNKNOWN])
-        self.counts.other_groups += int(state[OTHERS])
-        self.stored_since_doubt += int(state[FASTEST])
-        state[COUNTS] = 0
 
     def apply(self, events: Sequence[Event]) -> None:
         """Follow the events of one batch, decoded."""
-        self._let_go()
-        with self._following():
-            self._pass_on(self.apply_all(events))
-            self._settle_touched()
-
-    def _lost_orphans(self) -> None:
-        self._note_counts()
-        super()._lost_orphans()
+        self._odd.let_go()
+        with self._odd.following():
+            self._odd.apply(events)
+            self._odd.settle_touched()
 
     # Doubt, and the end of it
 
     def doubt(self) -> None:
         """Take note that something was missed: no name known now is certain any more."""
-        self._let_go()
-        with self._following():
-            self._doubt()
-
-    def _doubt(self) -> None:
-        super().doubt()
-        index = self._index
-        for spot, slot in list(self._slots.certain.items()):
-            if spot not in self._slots.doubted:
-                self._slots.doubt(spot)
-            else:
-                self._plain.join(slot, self._slots.doubted[spot])
-            # What is odd has its doubt beside it, and lies with what is certain.
-            odd = list(self._holdings[spot].names) if spot in self._holdings else []
-            index.add(self._slots.slot(spot), odd)
-            index.remove(self._slots.doubted[spot], odd)
-        self._adapt()
+        self._odd.let_go()
+        with self._odd.following():
+            self.resolver.doubt()
+            for spot, slot in list(self._slots.certain.items()):
+                if spot not in self._slots.doubted:
+                    self._slots.doubt(spot)
+                else:
+                    self._plain.join(slot, self._slots.doubted[spot])
+                # What is odd has its doubt beside it, and lies with what is certain.
+                odd = self._odd.keys_in(spot)
+                self._index.add(self._slots.slot(spot), odd)
+                self._index.remove(self._slots.doubted[spot], odd)
+            self._odd.adapt()
 
     def can_settle(self, capacity: int) -> bool:
         """Whether everything that was cached at the last doubt must be gone or proven by now."""
         slots = (self._slots.certain, self._slots.doubted)
-        return super().can_settle(capacity) and not any(
+        return self.resolver.can_settle(capacity) and not any(
             tier is not Tier.GPU and self._index.count(slot)
             for of in slots
             for (tier, _), slot in of.items()
         )
 
-    def settle(self) -> list[Change]:
+    def settle(self) -> None:
         """Drop what is still in doubt."""
-        with self._following():
-            self._pass_on(super().settle())
+        with self._odd.following():
+            self._odd.pass_on(self.resolver.settle())
             self._slots.drop_doubted()
-            self._adapt()
+            self._odd.adapt()
             self._plain.purge()
-            self._mark_odd()
-        return []
+            self._odd.mark_odd()
 
     def lost_room(self) -> None:
         """Take note that keys were given up for want of room."""
-        self.stored_since_doubt = 0
-        self._let_go()
+        self.resolver.stored_since_doubt = 0
+        self._odd.let_go()
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
-        copies = super().copies()
+        copies = hits.copies(self.resolver.groups, self.resolver.names)
         if copies is None:
             return None
-        for (tier, group), slot in list(self._slots.certain.items()):
-            if tier is Tier.GPU and group not in self._parted:
-                holding = self._holdings.get((tier, group))
+        for spot, slot in list(self._slots.certain.items()):
+            if spot[0] is Tier.GPU and spot[1] not in self.resolver.groups.parted:
                 # A plain name has one copy; what is odd is in that slot too.
+                holding = self.resolver.names.holdings.get(spot)
                 copies += self._index.count(slot) - (len(holding.names) if holding else 0)
         return copies
 
-    def give_up_excess(self) -> list[Change]:
+    def may_show_hits(self) -> bool:
+        """Whether something may be shown only because a hit was announced as a store."""
+        return hits.may_show_hits(self.resolver.groups, self.resolver.names)
+
+    def give_up_excess(self) -> None:
         """Let the fastest tier hold only what must be there although hits were announced too."""
-        with self._following():
-            for holding in self._holdings.values():
-                self._touched.update(dict.fromkeys(holding.copies))
-            self._pass_on(super().give_up_excess())
+        with self._odd.following():
+            for holding in self.resolver.names.holdings.values():
+                self._odd.touch(*holding.copies)
+            self._odd.pass_on(self.resolver.give_up_excess())
             for group, known in self.layout.groups.items():
                 if known.kind in WINDOW_KINDS and (Tier.GPU, group) in self._slots.certain:
                     self._give_up_plain((Tier.GPU, group))
-            self._adapt()
+            self._odd.adapt()
             self._plain.purge()
-            self._settle_touched()
-        return []
+            self._odd.settle_touched()
 
     def _give_up_plain(self, spot: Spot) -> None:
         """Let a place hold nothing that is certain by a plain name."""
-        odd = list(self._holdings[spot].names) if spot in self._holdings else []
-        self.stored_since_doubt -= self._index.count(self._slots.slot(spot)) - len(odd)
+        odd = self._odd.keys_in(spot)
+        self.resolver.stored_since_doubt -= self._index.count(self._slots.slot(spot)) - len(odd)
         self._slots.drop(spot)
         self._index.add(self._slots.slot(spot), odd)
 
     # Ends and beginnings
 
-    def empty(self) -> list[Change]:
-        """Forget every name; the groups stay what they are."""
-        self._note_counts()
-        changes = super().empty()
-        self._standing.clear()
-        self._touched.clear()
-        self._left.clear()
-        self._lost = 0
-        self._pass_on(changes)
-        self._plain.clear()
-        self._adapt()
-        return []
+    def forget(self) -> None:
+        """Forget the rank's whole life."""
+        self._odd.count()
+        self._odd.pass_on(self.resolver.forget())
 
     def close(self) -> None:
         """Let the rank hold nothing, for good."""
-        self.empty()
-        del self._index.outside[self], self._index.purges[self]
+        self._odd.empty()
+        self._odd.close()
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
@@ -253,43 +242,44 @@ class ArrayState(OddNames):
 
     def held(self) -> dict[Spot, set[int]]:
         """Return the keys that each place holds."""
-        held = super().held()
-        for spot, left in self._left.items():
+        held = self.resolver.names.held()
+        for spot, left in self._odd.left.items():
             held.setdefault(spot, set()).update(left)
         _, numbers = self._plain.all()
-        keys = self._index.blocks.records[numbers, 0]
+        keys = self._index.arrays.blocks.records[numbers, 0]
         for spot, there in self._plain.holders(numbers):
             held.setdefault(spot, set()).update(keys[there].tolist())
         return held
 
     def save(self) -> SavedResolver:
         """Return what a later process needs to go on from here."""
-        return replace(super().save(), plain=self._plain.save())
+        return replace(
+            self.resolver.save(), plain=save_plain(self._index, self._slots, self._plain)
+        )
 
-    def restore(self, saved: SavedResolver) -> list[Change]:
+    def restore(self, saved: SavedResolver) -> None:
         """Go on from what another process saved."""
         plain = saved.plain
         if plain is None or plain.tiers != TIERS:
             plain = None
         else:
-            self._plain.claim_slots(plain)
+            claim_slots(self._slots, plain)
             saved = replace(saved, plain=None)
-        with self._following():
-            self._pass_on(super().restore(saved))
-            for name in list(self._keys):
-                self._note(name)
-            self._settle_touched()
+        with self._odd.following():
+            self._odd.pass_on(self.resolver.restore(saved))
+            self._odd.learned(list(self.resolver.names.keys))
+            self._odd.settle_touched()
         if plain is not None:
-            for _ in self._plain.restore(plain):
-                self._keep_own_names()
-        return []
+            for _ in hold_saved(self._index, self._plain, plain):
+                self._odd.keep_own_names()
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
-        super().check()
-        self._standing.check({name: self._keys_of(name) for name in self._keys})
+        self.resolver.check()
+        odd = self.resolver.names
+        self._odd.standing.check({name: odd.keys_of(name) for name in odd.keys})
         names, numbers = self._plain.all()
-        if not self._keys.keys().isdisjoint(names.tolist()):
+        if not odd.keys.keys().isdisjoint(names.tolist()):
             raise BrokenInvariantError("a name is plain and odd")
         if (self._plain.find_all(names) != numbers).any():
             raise BrokenInvariantError("a plain name is not found")

@@ -37,8 +37,8 @@ def warm_up(index: ArrayIndex) -> None:
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))
     _follow(index)
-    blocks_of.wake(index.blocks)
-    leave.age(index.blocks, 1)
+    blocks_of.wake(index.arrays.blocks)
+    leave.age(index.arrays.blocks, 1)
 
 
 def _follow(index: ArrayIndex) -> None:

@@ -9,7 +9,7 @@ from indexer.engines.event import Tier
 from indexer.index.contract import Index
 from indexer.index.slot import Place, SlotTable
 from indexer.invariant import BrokenInvariantError
-from indexer.resolve.resolver import Added, Change, Gone, Spot
+from indexer.resolve.change import Added, Change, Gone, Spot
 
 
 class RankSlots:

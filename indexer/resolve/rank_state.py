@@ -6,7 +6,10 @@ from typing import Protocol
 from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Event, Tier
 from indexer.index.orphans import Orphans
-from indexer.resolve.resolver import Change, Resolver, ResolverCounts, Spot
+from indexer.resolve import hits
+from indexer.resolve.change import Change, Spot
+from indexer.resolve.counts import ResolverCounts
+from indexer.resolve.resolver import Resolver
 from indexer.resolve.saved import SavedResolver
 
 
@@ -104,22 +107,14 @@ class PureState:
 
     def __init__(self, resolver: Resolver, sink: Sink) -> None:
         self.resolver = resolver
+        self.counts = resolver.counts
+        self.orphans = resolver.orphans
         self._sink = sink
 
     @property
     def layout(self) -> Layout:
         """How the rank's cache is divided."""
-        return self.resolver.layout
-
-    @property
-    def counts(self) -> ResolverCounts:
-        """What happened so far."""
-        return self.resolver.counts
-
-    @property
-    def orphans(self) -> Orphans:
-        """The stores that wait for their parent."""
-        return self.resolver.orphans
+        return self.resolver.groups.layout
 
     def apply(self, events: Sequence[Event]) -> None:
         """Follow the events of one batch."""
@@ -155,11 +150,11 @@ class PureState:
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
-        return self.resolver.copies()
+        return hits.copies(self.resolver.groups, self.resolver.names)
 
     def may_show_hits(self) -> bool:
         """Whether something may be shown only because a hit was announced as a store."""
-        return self.resolver.may_show_hits()
+        return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
         """Let the fastest tier hold only what must be there although hits were announced too."""
@@ -181,7 +176,7 @@ class PureState:
 
     def held(self) -> Mapping[Spot, set[int]]:
         """Return the keys that each place holds."""
-        return self.resolver.held()
+        return self.resolver.names.held()
 
     def save(self) -> SavedResolver:
         """Return what a later process needs to go on from here."""

@@ -17,7 +17,8 @@ from indexer.follow.rank_ingest import RankIngest
 from indexer.invariant import BrokenInvariantError
 from indexer.keys.word import WORD_BYTES, pack_words, words_of
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.resolver import Added, Change, Emptied, Resolver, Spot
+from indexer.resolve.change import Added, Change, Emptied, Spot
+from indexer.resolve.resolver import Resolver
 from indexer.trust import Trust
 from indexer.watch.journal import Journal
 
@@ -115,7 +116,7 @@ class PodCache:
         packed = [
             (rank.number, spot, pack_words(keys), links)
             for rank, resolver, _ in self._ranks
-            for spot, (keys, links) in resolver.chains().items()
+            for spot, (keys, links) in resolver.names.chains().items()
         ]
         for number, (tier, group), keys, links in packed:
             first = 0
@@ -148,7 +149,7 @@ class PodCache:
         for rank, resolver, _ in self._ranks:
             if resolver.segments is None:
                 raise ValueError(f"the segments of rank {rank.number} are not kept")
-            for spot, keys in resolver.places().items():
+            for spot, keys in resolver.names.places().items():
                 of_all = resolver.segments.of_all(keys)
                 found.append(Contents(rank.number, spot, array("Q", keys), of_all))
         return found

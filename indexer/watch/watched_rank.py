@@ -15,8 +15,8 @@ from indexer.keys.word import unpack_words
 from indexer.limits import Limits
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
+from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.resolver import Added, Change, Emptied, Gone, Spot
 from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust
 
 log = logging.getLogger(__name__)

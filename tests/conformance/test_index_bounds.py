@@ -101,7 +101,7 @@ def test_names_that_take_more_room_than_there_is_cost_everything() -> None:
     keys = index.stats().keys
     index.take_losers()
     evicted = index.stats().evicted
-    index.keep_names()
+    index.arrays.keep_names()
     assert index.stats().bytes <= BYTES["arrays"]
     assert index.stats().evicted == evicted + keys
     assert index.take_losers() == {0, 1, 2}
@@ -174,7 +174,7 @@ class LongHistory(RuleBasedStateMachine):
 
     @rule()
     def keep_names(self) -> None:
-        self.index.keep_names()
+        self.index.arrays.keep_names()
 
     @rule(budget=st.integers(1, 5000))
     def sweep(self, budget: int) -> None:

@@ -167,7 +167,7 @@ class Publisher:
     def hear(self, message: tuple[int, bytes], truth: Held) -> None:
         """Take one batch of the engine's, after which it held `truth`."""
         self._rank.live("", *message)
-        held = {tier: set(keys) for (tier, _), keys in self._resolver.held().items() if keys}
+        held = {tier: set(keys) for (tier, _), keys in self._resolver.names.held().items() if keys}
         assert held == {tier: keys for tier, keys in truth.items() if keys}
         self.cache.collect()
         self.truths[self.sequence] = truth

@@ -17,7 +17,7 @@ from indexer.engines.event import EngineHash, Tier
 from indexer.follow.rank_ingest import SavedRank
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
-from indexer.resolve.resolver import Spot
+from indexer.resolve.change import Spot
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 
@@ -142,7 +142,7 @@ class EvictionInDoubt(RuleBasedStateMachine):
         """Do as an index does once many blocks were freed: links to blocks that are gone are lost."""
         index = self.sides[0].index
         assert isinstance(index, ArrayIndex)
-        index._wake()
+        index.arrays.wake()
         self.are_links_lost = True
 
     @invariant()
@@ -153,7 +153,7 @@ class EvictionInDoubt(RuleBasedStateMachine):
     def every_parent_is_the_blocks_own(self) -> None:
         index = self.sides[0].index
         assert isinstance(index, ArrayIndex)
-        blocks = index.blocks
+        blocks = index.arrays.blocks
         free = set()
         number = int(blocks.state[FREE])
         while number:

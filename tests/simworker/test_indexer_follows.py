@@ -82,7 +82,7 @@ async def agree(worker: LocalWorker, rank: RankIngest, engine: str) -> None:
     while rank.trust.level is not Level.EXACT or rank.stream.sequence != journal.next_sequence - 1:
         await asyncio.sleep(0.002)
     state: Any = rank.state
-    assert state.resolver._holdings[Tier.GPU, 0].copies.keys() == true_names(worker, engine)
+    assert state.resolver.names.holdings[Tier.GPU, 0].copies.keys() == true_names(worker, engine)
     # Keys tell the tokens too: they are those of one who heard every batch in order.
     told = new_rank(CODECS[engine])
     asked = told.connected()
@@ -154,4 +154,4 @@ async def test_blocks_are_followed_to_host_memory_and_back(dialect: str) -> None
         stored = named((key.block_hash for key in connector.manager.chunk_ids()), engine)
         assert len(stored) == 45
         state: Any = rank.state
-        assert state.resolver._holdings[Tier.CPU, 0].copies.keys() == stored
+        assert state.resolver.names.holdings[Tier.CPU, 0].copies.keys() == stored

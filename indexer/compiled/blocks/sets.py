@@ -219,3 +219,9 @@ def compact(old: Sets, new: Sets, numbers: NDArray[np.uint32]) -> None:
                 new.words[fresh, word] = old.words[number, word]
             new.hashes[fresh] = _hash(new.words[fresh])
             _enter(new.table, new.hashes[fresh], fresh)
+
+
+def slots_of(words: NDArray[np.uint64]) -> list[int]:
+    """Return the slots of a set."""
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return [int(slot) for slot in np.flatnonzero(bits)]

@@ -7,25 +7,13 @@ plain (`indexer.compiled.names.names`) it stops and says where, and the pure res
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.blocks import sets as of
 from indexer.compiled.blocks import table
-from indexer.compiled.blocks.blocks import (
-    DEPTH,
-    FREED,
-    SET,
-    UNUSED,
-    Blocks,
-    create,
-    hold,
-    present,
-    release,
-    sought,
-)
+from indexer.compiled.blocks.blocks import UNUSED, Blocks
 from indexer.compiled.blocks.sets import Sets
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.names import roots as root_of
+from indexer.compiled.names.hold import STRANGE, hold_known, hold_plain, prove, release_plain
 from indexer.compiled.names.names import (
-    ARE_WAITING,
     BY_NAME,
     CERTAIN,
     DOUBTED,
@@ -36,28 +24,21 @@ from indexer.compiled.names.names import (
     LEFT_OUT,
     ODD,
     OTHERS,
-    OWNS,
     REMOVED,
     SIZE,
     SPOTS,
     STORED,
-    UNKNOWN,
     UNPLACED,
     WAY,
     Own,
-    disown,
     find,
-    is_awaited,
-    is_named,
     is_odd,
-    is_odd_key,
-    place_of,
     row_of,
 )
 from indexer.compiled.names.roots import Roots
 from indexer.compiled.names.telling import Bounds, is_telling
 from indexer.compiled.scan.dialect import STORED as IS_STORE
-from indexer.compiled.scan.scan import (
+from indexer.compiled.scan.scanned import (
     ANOTHER,
     GROUP,
     HAS_PAIRS,
@@ -74,131 +55,12 @@ from indexer.compiled.scan.scan import (
     TOKENS_AT,
     Scanned,
 )
-from indexer.compiled.scan.scan import SIZE as EVENT_SIZE
+from indexer.compiled.scan.scanned import SIZE as EVENT_SIZE
 from indexer.compiled.xxh64 import block_key, lookahead_key
 
-DONE, PAUSED, STRANGE, OTHER_NAMES, TELLING = range(5)
-"""Why `follow` returned: everything is applied; as many blocks as were allowed; something is not plain;
-the rank gives other names than the index has and needs a table of its own; or the last batch tells how
-far the rank may be believed."""
-
-
-@inlined
-def _certain(blocks: Blocks, sets: Sets, number: int, fresh: int, doubted: int) -> None:
-    """Let the slot of what is certain hold a block that was in doubt."""
-    hold(blocks, sets, number, fresh)
-    release(blocks, sets, number, doubted, True)
-
-
-@compiled
-def prove(
-    blocks: Blocks, sets: Sets, mine: Own, spot: int, number: int, allowed: int
-) -> tuple[int, int]:
-    """Make a block and those before it certain in a place, as far as they are in doubt.
-
-    At most `allowed`. Return where it ended and what is left of `allowed`; where nothing is, it may have
-    to go on.
-    """
-    fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
-    while allowed and doubted >= 0:
-        number = present(blocks, number)
-        if not number or not of.has(sets, np.int64(blocks.halves[number, SET]), doubted):
-            break
-        if is_odd_key(mine, blocks.records[number, 0]):
-            break
-        _certain(blocks, sets, number, fresh, doubted)
-        number = np.int64(blocks.parents[number])
-        allowed -= 1
-    return number, allowed
-
-
-@inlined
-def hold_plain(
-    blocks: Blocks,
-    sets: Sets,
-    mine: Own,
-    word: np.uint64,
-    key: np.uint64,
-    spot: int,
-    above: int,
-    now: int,
-) -> int:
-    """Let a place hold a block by a plain name; return its number, or -STRANGE or -OTHER_NAMES.
-
-    `above` is the number of its parent, as `create` takes it.
-    """
-    fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
-    if is_odd(mine, word) or is_odd_key(mine, key) or is_awaited(mine, word):
-        return -STRANGE
-    number = find(blocks, sets, mine, word)
-    if number:
-        held = np.int64(blocks.halves[number, SET])
-        if of.has(sets, held, fresh) or blocks.records[number, 0] != key:
-            return -STRANGE
-        if doubted >= 0 and of.has(sets, held, doubted):
-            _certain(blocks, sets, number, fresh, doubted)
-        else:
-            hold(blocks, sets, number, fresh)
-        return number
-    number, at = sought(blocks, key)
-    if number:
-        if place_of(mine, sets, np.int64(blocks.halves[number, SET])):
-            return -STRANGE
-        if not is_named(blocks, sets, mine, number, word):
-            return -OTHER_NAMES
-        if above > 0:
-            blocks.parents[number] = above
-    else:
-        number = create(blocks, key, above, now, at)
-        blocks.parents[number] = max(above, 0)
-        is_named(blocks, sets, mine, number, word)
-    hold(blocks, sets, number, fresh)
-    return number
-
-
-@inlined
-def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
-    """Let a place hold a block by a plain name, if that is known; return its number, or -STRANGE."""
-    if is_odd(mine, word):
-        return -STRANGE
-    number = find(blocks, sets, mine, word)
-    if number:
-        fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
-        held = np.int64(blocks.halves[number, SET])
-        if of.has(sets, held, fresh):
-            return -STRANGE
-        if doubted >= 0 and of.has(sets, held, doubted):
-            _certain(blocks, sets, number, fresh, doubted)
-        else:
-            hold(blocks, sets, number, fresh)
-    return number
-
-
-@inlined
-def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
-    """Let a place hold a block no longer, by its plain name; return 0, or -STRANGE."""
-    if is_odd(mine, word):
-        return -STRANGE
-    number = find(blocks, sets, mine, word)
-    slot = -1
-    if number:
-        held = np.int64(blocks.halves[number, SET])
-        slot = mine.slots[spot, CERTAIN]
-        if slot < 0 or not of.has(sets, held, slot):
-            slot = mine.slots[spot, DOUBTED]
-            if slot >= 0 and not of.has(sets, held, slot):
-                slot = -1
-    if slot < 0:
-        if mine.state[ARE_WAITING]:
-            return -STRANGE  # one of those, perhaps
-        mine.state[UNKNOWN] += 1
-        return 0
-    release(blocks, sets, number, slot, True)
-    if mine.state[OWNS]:
-        is_gone = blocks.quarters[number, DEPTH] == FREED
-        if is_gone or not place_of(mine, sets, np.int64(blocks.halves[number, SET])):
-            disown(mine, word)
-    return 0
+DONE, PAUSED, TELLING = 0, 3, 4
+"""Why `follow` returned, beside `STRANGE` and `OTHER_NAMES`: everything is applied; as many blocks are
+applied as were allowed; or the last batch tells how far the rank may be believed."""
 
 
 @compiled
@@ -375,15 +237,3 @@ def follow(
         if is_telling(blocks, mine, bounds):
             return TELLING
     return DONE
-
-
-@compiled
-def doubt_all(
-    blocks: Blocks, sets: Sets, certain: int, doubted: int, start: int, stop: int
-) -> None:
-    """Let one slot hold what another one holds among some records."""
-    for number in range(start, stop):
-        held = np.int64(blocks.halves[number, SET])
-        if blocks.quarters[number, DEPTH] != FREED and of.has(sets, held, certain):
-            hold(blocks, sets, number, doubted)
-            release(blocks, sets, number, certain, True)

@@ -13,20 +13,24 @@ import numpy as np
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.blocks import table
+from indexer.compiled.names.names import COUNTS, FASTEST, OTHERS, REMOVED, STORED, UNKNOWN, UNPLACED
 from indexer.compiled.names.plain import PlainNames
 from indexer.compiled.names.restore import TIERS
 from indexer.compiled.names.standing import Standing
 from indexer.engines.event import EngineHash, Event, Moved, Removed, Stored
-from indexer.resolve.holding import Holding
+from indexer.resolve.change import Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.resolver import Change, Gone, Resolver, Spot
+from indexer.resolve.resolver import Resolver
 
 ODD_BYTES = 600
 """What an odd name takes, reckoned."""
 
 
-class OddNames(Resolver):
-    """The names of one rank that are no plain ones, and the way there and back."""
+class OddNames:
+    """A resolver of the names of one rank that are not plain, and the way of names there and back.
+
+    It is the resolver's `Elsewhere`: the rank's plain names are kept in arrays.
+    """
 
     def __init__(
         self,
@@ -37,33 +41,44 @@ class OddNames(Resolver):
         index: ArrayIndex,
         slots: RankSlots,
     ) -> None:
-        super().__init__(model, hash_seed, orphan_bytes=orphan_bytes, waiting=index.waiting)
+        self.resolver = Resolver(
+            model,
+            hash_seed,
+            orphan_bytes=orphan_bytes,
+            waiting=index.waiting,
+            elsewhere=self,
+        )
+        self.names = self.resolver.names
+        self.plain = PlainNames(index, slots)
+        self.standing = Standing()
         self._index = index
         self._slots = slots
-        self._plain = PlainNames(index, slots)
-        self._standing = Standing()
         self._touched: dict[EngineHash, None] = {}
         """Names that the resolver was given, or made."""
         self._is_busy = False
         """Whether names are being followed, so that none may be forgotten meanwhile."""
         self._lost = 0
         """Odd names, about, whose blocks the index has given up and that are to be forgotten."""
-        self._left: dict[Spot, list[int]] = {}
+        self.left: dict[Spot, list[int]] = {}
         """Keys for which else forgotten names stood, and that are to be let go."""
-        index.keep_names()
-        index.outside[self] = self._bytes
-        index.purges[self] = self._purge
+        index.arrays.keep_names()
+        index.arrays.outside[self] = self._bytes
+        index.arrays.purges[self] = self._purge
+
+    def close(self) -> None:
+        """Let the index know nothing of the rank."""
+        del self._index.arrays.outside[self], self._index.arrays.purges[self]
 
     @contextmanager
-    def _following(self) -> Iterator[None]:
+    def following(self) -> Iterator[None]:
         """Forget no name meanwhile, whatever the index gives up."""
         self._is_busy = True
-        before = len(self._keys)
+        before = len(self.names.keys)
         try:
             yield
             self._forget_all_lost()
-            if len(self._keys) > before:
-                self._index.spend(ODD_BYTES * (len(self._keys) - before))
+            if len(self.names.keys) > before:
+                self._index.arrays.spend(ODD_BYTES * (len(self.names.keys) - before))
                 self._forget_all_lost()
         finally:
             self._is_busy = False
@@ -71,46 +86,89 @@ class OddNames(Resolver):
     def _forget_all_lost(self) -> None:
         while self._lost:
             self._forget_lost()
-            self._let_go()
+            self.let_go()
 
-    def _pass_on(self, changes: Iterable[Change]) -> None:
+    def pass_on(self, changes: Iterable[Change]) -> None:
+        """Apply what the resolver found to the index."""
         for change in changes:
             self._slots.apply(change)
+            if isinstance(change, Emptied):
+                self.standing.clear()
+                self._touched.clear()
+                self.left.clear()
+                self._lost = 0
+                self.plain.clear()
+                self.adapt()
+
+    def empty(self) -> None:
+        """Forget every name; the groups stay what they are."""
+        self.count()
+        self.pass_on(self.resolver.empty())
 
     # What the resolver is given
 
-    def _apply(self, event: Event) -> list[Change]:
-        if isinstance(event, Stored | Removed):
-            self._pull(event.hashes)
-            if isinstance(event, Stored) and event.parent is not None:
-                self._pull((event.parent,))
-        elif isinstance(event, Moved):
-            self._pull((event.hash,))
-        changes = super()._apply(event)
-        # At once, so that the next event's names are looked for in a true index.
-        self._pass_on(changes)
-        return []
+    def apply(self, events: Sequence[Event]) -> None:
+        """Follow the events of one batch."""
+        self.pass_on(self.resolver.learn(events))
+        for event in events:
+            if isinstance(event, Stored | Removed):
+                self._pull(event.hashes)
+                if isinstance(event, Stored) and event.parent is not None:
+                    self._pull((event.parent,))
+            elif isinstance(event, Moved):
+                self._pull((event.hash,))
+            # Each at once, so that the next one's names are looked for in a true index.
+            self.pass_on(self.resolver.apply(event))
+            if isinstance(event, Stored):
+                self._tell_beginning(event)
 
-    def _hold_chain(
-        self, event: Stored, above: int, keys: list[int], ratio: int, gone: frozenset[int]
-    ) -> list[Change]:
-        self._pull(event.hashes)
+    def _tell_beginning(self, event: Stored) -> None:
+        """Let the arrays know the parent that a store waits for, or the root where it begins."""
+        if event.parent is not None:
+            orphans = self.resolver.orphans
+            if orphans.are_waiting_for(event.parent):
+                self.plain.wait_for(event.parent, orphans.awaited)
+        elif event.lora or event.cache_salt:
+            size = self.plain.block_size
+            root = self.resolver.roots.known(event.lora, event.cache_salt, size)
+            if root is not None:
+                self.plain.learn_root(event.lora, event.cache_salt, root)
+
+    def fetch(self, names: Iterable[EngineHash], keys: Iterable[int]) -> None:
+        """Take names, and the names that stand for keys, out of the arrays."""
+        self._pull(names)
         self._pull_keys(keys)
-        changes = super()._hold_chain(event, above, keys, ratio, gone)
-        for name in event.hashes:
-            self._note(name)
-        return changes
 
-    def _note(self, name: EngineHash) -> None:
-        self._touched[name] = None
-        if name in self._keys:
-            self._standing.add(name, self._keys_of(name))
+    def learned(self, names: Iterable[EngineHash]) -> None:
+        """Mark names as odd, as far as the resolver keeps them."""
+        for name in names:
+            self.touch(name)
+            if name in self.names.keys:
+                self.standing.add(name, self.names.keys_of(name))
 
-    def _forget_unheld(self, name: EngineHash) -> None:
-        keys = self._keys_of(name)
-        super()._forget_unheld(name)
-        if name not in self._keys:
-            self._standing.discard(name, keys)
+    def forgotten(self, name: EngineHash, keys: Iterable[int]) -> None:
+        """Let a name stand for its keys no longer."""
+        self.standing.discard(name, keys)
+
+    def touch(self, *names: EngineHash) -> None:
+        """Look at names in `settle_touched`: they may be plain again."""
+        self._touched.update(dict.fromkeys(names))
+
+    def keys_in(self, spot: Spot) -> list[int]:
+        """Return the keys that a place holds by odd names."""
+        holding = self.names.holdings.get(spot)
+        return list(holding.names) if holding else []
+
+    def count(self) -> None:
+        """Add to the resolver's counts what was followed in the arrays."""
+        state, counts = self.plain.own.state, self.resolver.counts
+        counts.stored_blocks += int(state[STORED])
+        counts.removed_blocks += int(state[REMOVED])
+        counts.unplaced += int(state[UNPLACED])
+        counts.unknown_removals += int(state[UNKNOWN])
+        counts.other_groups += int(state[OTHERS])
+        self.resolver.stored_since_doubt += int(state[FASTEST])
+        state[COUNTS] = 0
 
     def _pull(self, names: Iterable[EngineHash]) -> None:
         """Take names out of the arrays."""
@@ -119,133 +177,121 @@ class OddNames(Resolver):
             [
                 name
                 for name in dict.fromkeys(names)  # an event may name a block twice
-                if name not in self._keys
+                if name not in self.names.keys
             ],
             np.uint64,
         )
         # Another engine's name of a block that this rank holds by an odd one is not the rank's.
-        self._mark_odd()
-        for name in wanted[self._plain.find_all(wanted) != 0].tolist():
+        self.mark_odd()
+        for name in wanted[self.plain.find_all(wanted) != 0].tolist():
             self._take_out(name)
 
     def _pull_keys(self, keys: Iterable[int]) -> None:
         """Take out the names that stand for keys, where any do."""
-        wanted = np.array([key for key in keys if key not in self._standing], np.uint64)
-        for name in self._plain.held_under(wanted):
-            if name not in self._keys:
+        wanted = np.array([key for key in keys if key not in self.standing], np.uint64)
+        for name in self.plain.held_under(wanted):
+            if name not in self.names.keys:
                 self._touched[name] = None
                 self._take_out(name)
 
     def _take_out(self, name: int) -> None:
-        key, above, spots = self._plain.take_out(name)
+        key, above, spots = self.plain.take_out(name)
         if not spots:
             return
-        self._keys[name] = key
+        self.names.keys[name] = key
         if above:
-            self._above[name] = above
-        self._standing.add(name, (key,))
+            self.names.above[name] = above
+        self.standing.add(name, (key,))
         for spot, in_doubt in spots:
-            holding = self._holdings.setdefault(spot, Holding())
-            holding.take(name, key, in_doubt=in_doubt)
-
-    def _store_orphan(self, event: Stored, spot: Spot) -> list[Change]:
-        changes = super()._store_orphan(event, spot)
-        if event.parent is not None and self.orphans.are_waiting_for(event.parent):
-            self._plain.wait_for(event.parent, self.orphans.awaited)
-        return changes
+            self.names.holdings[spot].take(name, key, in_doubt=in_doubt)
 
     # What is plain again
 
-    def _settle_touched(self) -> None:
+    def settle_touched(self) -> None:
         """Put back what is plain, and mark what is odd."""
-        self._adapt()
-        self._mark_odd()
+        self.adapt()
+        self.mark_odd()
         self._put([name for name in self._touched if self._is_plain(name)])
         self._touched.clear()
-        self._mark_odd()
-        if not self.orphans:
-            self._plain.wait_for_none()
+        self.mark_odd()
+        if not self.resolver.orphans:
+            self.plain.wait_for_none()
 
     def _is_plain(self, name: EngineHash) -> bool:
-        if not name or name not in self._keys:
+        if not name or name not in self.names.keys:
             return False
-        if name in self._earlier or not self._plain.block_size:
+        if name in self.names.earlier or not self.plain.block_size:
             return False
-        return len(self._standing.of(self._keys[name])) == 1 and all(
+        return len(self.standing.of(self.names.keys[name])) == 1 and all(
             name not in holding.copies
             or (
-                group in self._plain.groups
+                group in self.plain.groups
                 and holding.copies[name] == 1
                 and name not in holding.doubted
                 and name not in holding.thinned
             )
-            for (_, group), holding in self._holdings.items()
+            for (_, group), holding in self.names.holdings.items()
         )
 
     def _put(self, names: Sequence[EngineHash]) -> None:
-        above = [self._above.pop(name, 0) for name in names]
+        above = [self.names.above.pop(name, 0) for name in names]
         keys = []
         for name in names:
-            key = self._keys.pop(name)
+            key = self.names.keys.pop(name)
             keys.append(key)
-            self._standing.discard(name, (key,))
-            for holding in self._holdings.values():
+            self.standing.discard(name, (key,))
+            for holding in self.names.holdings.values():
                 if name in holding.copies:
                     holding.drop(name, (key,))
         words = [np.array(column, np.uint64) for column in (names, keys, above)]
-        if not self._plain.put(*words) and self._keep_own_names():
-            self._plain.put(*words)
+        if not self.plain.put(*words) and self.keep_own_names():
+            self.plain.put(*words)
 
-    def _mark_odd(self) -> None:
+    def mark_odd(self) -> None:
         """Let the arrays know which words are odd."""
-        self._plain.mark(*self._standing.take_changed(self._keys))
+        self.plain.mark(*self.standing.take_changed(self.names.keys))
 
-    def _adapt(self) -> None:
+    def adapt(self) -> None:
         """Let the arrays know the layout and the slots."""
-        self._plain.adapt(
-            self.layout,
-            self._firm,
-            lambda size: self._root("", "", size),
-            waits=bool(self.orphans),
+        resolver = self.resolver
+        self.plain.adapt(
+            resolver.groups.layout,
+            resolver.groups.firm,
+            lambda size: resolver.roots.root("", "", size),
+            waits=bool(resolver.orphans),
         )
 
-    def _root(self, lora: str, cache_salt: str, size: int) -> int:
-        root = super()._root(lora, cache_salt, size)
-        if (lora or cache_salt) and size == self._plain.block_size:
-            self._plain.learn_root(lora, cache_salt, root)
-        return root
-
-    def _keep_own_names(self) -> bool:
+    def keep_own_names(self) -> bool:
         """Go over to a table of the rank's own; False where it lost all that it held to have room."""
-        has_room = self._plain.has_room()
+        has_room = self.plain.has_room()
         if not has_room:
-            held = self._plain.held()
+            held = self.plain.held()
             self.empty()
-            self._index.lose(self._slots.slot((TIERS[0], 0)), held)
-            self._adapt()
-        self._plain.keep_own()
+            self._index.arrays.lose(self._slots.slot((TIERS[0], 0)), held)
+            self.adapt()
+        self.plain.keep_own()
         return has_room
 
     def _bytes(self) -> int:
-        return self._plain.nbytes() + ODD_BYTES * (len(self._keys) - self._lost)
+        return self.plain.nbytes() + ODD_BYTES * (len(self.names.keys) - self._lost)
 
     # What the index gives up
 
     def _purge(self) -> None:
         """Forget the names of blocks that the index has given up, or take note that it is to be done."""
-        self._plain.purge()
+        self.plain.purge()
         self._lost = sum(
-            len(self._standing.of(key))
+            len(self.standing.of(key))
             for key in set(chain_of.from_iterable(self._lost_keys().values()))
         )
-        if not self._is_busy and (self._lost or self._left):
+        if not self._is_busy and (self._lost or self.left):
             self._forget_lost()
 
     def _lost_keys(self) -> dict[Spot, list[int]]:
         """Return the keys of odd names that places do not hold any more."""
         return {
             spot: self._split(spot, list(holding.names))[1]
-            for spot, holding in self._holdings.items()
+            for spot, holding in self.names.holdings.items()
         }
 
     def _split(self, spot: Spot, keys: list[int]) -> tuple[list[int], list[int]]:
@@ -260,40 +306,37 @@ class OddNames(Resolver):
     def _forget_lost(self) -> None:
         self._lost = 0
         for spot, keys in self._lost_keys().items():
-            holding = self._holdings[spot]
-            names = dict.fromkeys(chain_of.from_iterable(map(self._standing.of, keys)))
+            holding = self.names.holdings[spot]
+            names = dict.fromkeys(chain_of.from_iterable(map(self.standing.of, keys)))
             left: list[int] = []
             for name in names:
                 if name in holding.copies:
-                    left += holding.drop(name, self._keys_of(name))
-                    self._forget_unheld(name)
+                    left += holding.drop(name, self.names.keys_of(name))
+                    self.names.forget_unheld(name)
             # A chunk's blocks are not all given up at once.
-            self._left.setdefault(spot, []).extend(left)
-            self._left[spot] = self._split(spot, self._left[spot])[0]
-        self._mark_odd()
+            self.left.setdefault(spot, []).extend(left)
+            self.left[spot] = self._split(spot, self.left[spot])[0]
+        self.mark_odd()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Let go of what forgotten names stood for besides."""
-        while self._left:
-            spot, keys = self._left.popitem()
+        while self.left:
+            spot, keys = self.left.popitem()
             if keys:
-                self._pass_on([Gone(spot, keys)])
+                self.pass_on([Gone(spot, keys)])
 
     # Doubt
 
-    def _prove_prefix(self, spot: Spot, name: EngineHash) -> None:
-        holding = self._holdings.get(spot)
-        current: EngineHash | None = name
-        while holding and current is not None and holding.prove(current):
-            self._touched[current] = None
-            above = self._above.get(current, 0)
-            if above not in self._standing:
-                # A plain name is a key's only one.
-                number = self._plain.prove(spot, self._number_under(above))
-                above = int(self._index.blocks.records[number, 0])
-            current = holding.sole(above)
+    def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
+        """Prove plain names from a key on; return the key of the odd one that is next, 0 for none."""
+        self.touch(name)
+        if above in self.standing:
+            return above
+        # A plain name is a key's only one.
+        number = self.plain.prove(spot, self.number_under(above))
+        return int(self._index.arrays.blocks.records[number, 0])
 
-    def _number_under(self, key: int) -> int:
+    def number_under(self, key: int) -> int:
         """Return the number of a key's block; 0 for none."""
-        blocks = self._index.blocks
+        blocks = self._index.arrays.blocks
         return int(table.find(blocks.by_key, blocks.records, np.uint64(key))) if key else 0

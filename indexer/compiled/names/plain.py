@@ -9,13 +9,14 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.array_index import STEP, ArrayIndex
+from indexer.compiled.array_index import ArrayIndex
+from indexer.compiled.arrays import STEP
 from indexer.compiled.blocks.blocks import SET, TOP
 from indexer.compiled.memory import zeros
 from indexer.compiled.names import follow as following
+from indexer.compiled.names import hold, words
 from indexer.compiled.names import names as names_of
 from indexer.compiled.names import roots as roots_of
-from indexer.compiled.names import words
 from indexer.compiled.names.names import (
     ARE_WAITING,
     AWAITED,
@@ -29,15 +30,13 @@ from indexer.compiled.names.names import (
     SPOTS,
     Own,
 )
-from indexer.compiled.names.restore import TIERS, pack, restore
+from indexer.compiled.names.restore import TIERS
 from indexer.compiled.names.roots import Roots
 from indexer.compiled.names.standing import Marks
 from indexer.compiled.names.telling import Bounds
 from indexer.engines.cache_groups import WINDOW_KINDS, Layout
-from indexer.keys.word import WORD_BYTES
+from indexer.resolve.change import Spot
 from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.resolver import Spot
-from indexer.resolve.saved import DOUBT_BITS, SavedPlain
 
 OWN_LOAD = 0.9
 OWN_GROWTH = 1.12
@@ -56,6 +55,7 @@ class PlainNames:
 
     def __init__(self, index: ArrayIndex, slots: RankSlots) -> None:
         self._index = index
+        self._arrays = index.arrays
         self._slots = slots
         self.own: Own
         self.roots: Roots
@@ -145,23 +145,23 @@ class PlainNames:
 
     def find(self, name: int) -> int:
         """Return the number of a name's block; 0 for none."""
-        return int(names_of.find(self._index.blocks, self._index.sets, self.own, np.uint64(name)))
+        return int(names_of.find(self._arrays.blocks, self._arrays.sets, self.own, np.uint64(name)))
 
     def find_all(self, names: Words) -> Numbers:
         """Return the numbers of names' blocks; 0 for none."""
         numbers = np.zeros(len(names), np.uint32)
-        names_of.find_all(self._index.blocks, self._index.sets, self.own, names, numbers)
+        names_of.find_all(self._arrays.blocks, self._arrays.sets, self.own, names, numbers)
         return numbers
 
     def held_under(self, keys: Words) -> list[int]:
         """Return the plain names that stand for any of `keys`."""
         numbers = np.zeros(len(keys), np.uint32)
-        names_of.held_all(self._index.blocks, self._index.sets, self.own, keys, numbers)
+        names_of.held_all(self._arrays.blocks, self._arrays.sets, self.own, keys, numbers)
         numbers = numbers[numbers != 0]
         if not len(numbers):
             return []
         if not self.own.state[OWNS]:
-            names: list[int] = self._index.blocks.names[numbers, 0].tolist()
+            names: list[int] = self._arrays.blocks.names[numbers, 0].tolist()
         else:
             # All of them in one look at the whole table.
             names = self.own.names[np.isin(self.own.numbers, numbers)].tolist()
@@ -169,17 +169,17 @@ class PlainNames:
 
     def all(self) -> tuple[Words, Numbers]:
         """Return every plain name and the number of its block."""
-        most = int(self.own.state[OWNED]) or int(self._index.blocks.state[TOP])
+        most = int(self.own.state[OWNED]) or int(self._arrays.blocks.state[TOP])
         names, numbers = np.empty(most, np.uint64), np.empty(most, np.uint32)
-        count = names_of.plain(self._index.blocks, self._index.sets, self.own, names, numbers)
+        count = names_of.plain(self._arrays.blocks, self._arrays.sets, self.own, names, numbers)
         return names[:count], numbers[:count]
 
     def holders(self, numbers: Numbers) -> Iterator[tuple[Spot, NDArray[np.bool_]]]:
         """Yield each place of the rank, and which of some blocks it has; a place may come twice."""
-        held = self._index.blocks.halves[numbers, SET]
+        held = self._arrays.blocks.halves[numbers, SET]
         for of in (self._slots.certain, self._slots.doubted):
             for spot, slot in of.items():
-                words = self._index.sets.words[held, slot >> 6]
+                words = self._arrays.sets.words[held, slot >> 6]
                 yield spot, (words >> np.uint64(slot & 63)) & np.uint64(1) != 0
 
     # Following
@@ -192,11 +192,11 @@ class PlainNames:
         bounds: Bounds,
     ) -> int:
         """Apply some of what was scanned (`follow.follow`); what it takes is reserved."""
-        index = self._index
-        with index.turn():
+        index, arrays = self._index, self._arrays
+        with arrays.turn():
             return following.follow(
-                index.blocks,
-                index.sets,
+                arrays.blocks,
+                arrays.sets,
                 self.own,
                 self.roots,
                 index.scratch,
@@ -204,37 +204,35 @@ class PlainNames:
                 position,
                 STEP,
                 carried,
-                index.keys,
+                arrays.keys,
                 index.now(),
                 bounds,
             )
 
     def prove(self, spot: Spot, number: int) -> int:
         """Prove in a place from a block on; return the number of the odd one that is next, or 0."""
-        index = self._index
+        arrays = self._arrays
         tier, group = spot
         if group not in self.groups:
             return number
         row = self.groups[group] * SPOTS + TIERS.index(tier)
         left = 0
         while number and not left:
-            if not index.reserve(STEP, 0):
+            if not arrays.reserve(STEP, 0):
                 return 0
-            with index.turn():
-                number, left = following.prove(
-                    index.blocks, index.sets, self.own, row, number, STEP
-                )
+            with arrays.turn():
+                number, left = hold.prove(arrays.blocks, arrays.sets, self.own, row, number, STEP)
         return number
 
     def join(self, certain: int, doubted: int) -> None:
         """Let one slot hold what another one holds too, and that one nothing."""
-        index = self._index
-        end = int(index.blocks.state[TOP])
+        arrays = self._arrays
+        end = int(arrays.blocks.state[TOP])
         for start in range(1, end, STEP):
-            index.reserve(STEP, 0)
-            with index.turn():
-                following.doubt_all(
-                    index.blocks, index.sets, certain, doubted, start, min(start + STEP, end)
+            arrays.reserve(STEP, 0)
+            with arrays.turn():
+                hold.doubt_all(
+                    arrays.blocks, arrays.sets, certain, doubted, start, min(start + STEP, end)
                 )
 
     def take_out(self, name: int) -> tuple[int, int, list[tuple[Spot, bool]]]:
@@ -242,17 +240,17 @@ class PlainNames:
 
         Return its key, the key above, the places that hold it, and whether they do so in doubt.
         """
-        index = self._index
+        arrays = self._arrays
         there = np.zeros(len(self.own.slots), np.uint8)
-        index.reserve(len(there), 0)
+        arrays.reserve(len(there), 0)
         number = self.find(name)
         if not number:
             return 0, 0, []  # given up for want of room, just now
-        key = int(index.blocks.records[number, 0])
-        parent = int(index.blocks.parents[number])
-        above = int(index.blocks.records[parent, 0]) if parent else 0
-        with index.turn():
-            names_of.take_out(index.blocks, index.sets, self.own, np.uint64(name), number, there)
+        key = int(arrays.blocks.records[number, 0])
+        parent = int(arrays.blocks.parents[number])
+        above = int(arrays.blocks.records[parent, 0]) if parent else 0
+        with arrays.turn():
+            names_of.take_out(arrays.blocks, arrays.sets, self.own, np.uint64(name), number, there)
         groups = list(self.groups)
         return (
             key,
@@ -268,12 +266,12 @@ class PlainNames:
 
         False where the rank needs a table of its own first; nothing is lost then.
         """
-        index = self._index
+        arrays = self._arrays
         for start in range(0, len(names), STEP):
             self.reserve()
             part = slice(start, start + STEP)
             if not names_of.put(
-                index.blocks, index.sets, self.own, names[part], keys[part], parents[part]
+                arrays.blocks, arrays.sets, self.own, names[part], keys[part], parents[part]
             ):
                 return False
         return True
@@ -282,12 +280,12 @@ class PlainNames:
 
     def has_room(self) -> bool:
         """Whether there is room for a table of the rank's own, when others have given way."""
-        return self._index.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
+        return self._arrays.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
 
     def keep_own(self) -> None:
         """Go over to a table of the rank's own."""
         fresh = self._with_room(self.held() + STEP)
-        names_of.gather(self._index.blocks, self._index.sets, self.own, fresh)
+        names_of.gather(self._arrays.blocks, self._arrays.sets, self.own, fresh)
         fresh.state[OWNS] = 1
         self.own = fresh
 
@@ -298,10 +296,10 @@ class PlainNames:
 
     def reserve(self) -> None:
         """Make room for `STEP` blocks, and as many names in the rank's own table where it has one."""
-        self._index.reserve(STEP, 0)
+        self._arrays.reserve(STEP, 0)
         if self._lacks():
             places = _places(int(self.own.state[OWNED]) + STEP)
-            self._index.make_room(places * PLACE_BYTES, STEP)
+            self._arrays.make_room(places * PLACE_BYTES, STEP)
             if self._lacks():  # where others had to give way, this rank has too
                 self._copy(self._with_room(int(self.own.state[OWNED]) + STEP))
 
@@ -321,7 +319,7 @@ class PlainNames:
         return fresh
 
     def _copy(self, fresh: Own) -> None:
-        names_of.copy(self._index.blocks, self._index.sets, self.own, fresh)
+        names_of.copy(self._arrays.blocks, self._arrays.sets, self.own, fresh)
         self.own = fresh
 
     def nbytes(self) -> int:
@@ -330,70 +328,6 @@ class PlainNames:
         # `awaited` counts with the stores that wait (`indexer.index.orphans`).
         odd = own.odd.nbytes + own.odd_keys.nbytes
         return own.names.nbytes + own.numbers.nbytes + odd + roots_of.nbytes(self.roots)
-
-    # From one process to the next
-
-    def save(self) -> SavedPlain:
-        """Return all of them, and who holds what."""
-        slots = self._slots
-        return pack(
-            self._index.blocks,
-            self._index.sets,
-            *self.all(),
-            list(self.groups),
-            slots.certain,
-            slots.doubted,
-        )
-
-    def claim_slots(self, saved: SavedPlain) -> None:
-        """Have a slot for each place that was in use."""
-        places = _rows(saved)
-        for group, held in zip(saved.groups, places, strict=True):
-            used = int(np.bitwise_or.reduce(held, initial=0))
-            for bit, tier in enumerate(TIERS):
-                if used >> bit & (1 | 1 << DOUBT_BITS):
-                    self._slots.slot((tier, group))
-                if used >> bit & 1 << DOUBT_BITS:
-                    self._slots.doubt((tier, group))
-
-    def restore(self, saved: SavedPlain) -> Iterator[None]:
-        """Hold what was saved; yield whenever the rank needs a table of its own first."""
-        index = self._index
-        names, keys, parents = (
-            np.frombuffer(packed, "<u8").astype(np.uint64)
-            for packed in (saved.names, saved.keys, saved.parents)
-        )
-        places = _rows(saved)
-        rows = np.array([self.groups.get(group, -1) for group in saved.groups], np.int64)
-        # Each bit changes a block's set, and a parent that is gone takes a number.
-        bits = np.unpackbits(places[:, :, np.newaxis], axis=2).sum(axis=(0, 2))
-        most = 1 + int(bits.max(initial=1))
-        done = 0
-        while done < len(names):
-            stop = min(done + STEP // most, len(names))
-            self.reserve()
-            with index.turn():
-                done = restore(
-                    index.blocks,
-                    index.sets,
-                    self.own,
-                    names,
-                    keys,
-                    parents,
-                    places,
-                    rows,
-                    done,
-                    stop,
-                    index.now(),
-                )
-            if done < stop:
-                yield
-
-
-def _rows(saved: SavedPlain) -> NDArray[np.uint8]:
-    """Return `SavedPlain.places` as one row a group."""
-    names = len(saved.names) // WORD_BYTES
-    return np.frombuffer(saved.places, np.uint8).reshape(len(saved.groups), names)
 
 
 def _marked(known: Words, used: int, odd: list[int], plain: list[int]) -> tuple[Words, int]:

@@ -19,7 +19,7 @@ from indexer.compiled.blocks.sets import Sets
 from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.names.names import SPOTS, Own, is_named, is_odd, is_odd_key, place_of
 from indexer.engines.event import Tier
-from indexer.resolve.resolver import Spot
+from indexer.resolve.change import Spot
 from indexer.resolve.saved import DOUBT_BITS, SavedPlain
 
 TIERS = list(Tier)

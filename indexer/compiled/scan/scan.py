@@ -8,16 +8,13 @@ scanned must be what the codec would decode, and what is doubtful is not plain: 
 
 Nothing here trusts the bytes. Every read is tested against the batch's end, and the arrays that are
 written have as many elements as the batch has bytes, since each name and each token takes one at least,
-and an event `LEAST_EVENT`.
+and an event `scanned.LEAST_EVENT`.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from indexer.compiled.jit import compiled
-from indexer.compiled.memory import zeros
 from indexer.compiled.scan.dialect import (
     IS_ANY,
     IS_EXTRAS,
@@ -51,64 +48,26 @@ from indexer.compiled.scan.event_lists import (
     tokens_at,
 )
 from indexer.compiled.scan.msgpack import integer_at, list_at, map_at, skip, text_at
-from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER
-
-COLUMNS = 15
-(
-    KIND,
-    TIER,
-    GROUP,
-    NAMES_AT,
-    NAMES,
-    HAS_PARENT,
-    TOKENS_AT,
-    TOKENS,
-    HAS_PAIRS,
-    SIZE,
-    LORA_AT,
-    LORA,
-    SALT_AT,
-    SALT,
+from indexer.compiled.scan.scanned import (
+    ANOTHER,
     EXTRAS_AT,
-) = range(COLUMNS)
-"""Columns of `Scanned.events`."""
-
-ANOTHER = -1
-"""In column `LORA`: an adapter that has a number only."""
-LEAST_EVENT = 8
-"""Bytes that any event takes, at the least."""
-
-
-class Scanned(NamedTuple):
-    """What was scanned. Shapes: b bytes, e events, n names and t tokens."""
-
-    data: NDArray[np.uint8]
-    """(b): what it was read from; adapters and salts still lie there."""
-    events: NDArray[np.int64]
-    """(e, 15): kind, tier, group; first name, names, whether there is a parent; first token, tokens
-    (-1: not those of the blocks), whether they are the first of pairs, block size; where adapter and
-    salt begin and how long they are; where the extra keys begin (-1: there are none)."""
-    parents: NDArray[np.uint64]
-    """(e)"""
-    names: NDArray[np.uint64]
-    """(n)"""
-    tokens: NDArray[np.uint32]
-    """(t)"""
-    seconds: NDArray[np.uint32]
-    """(t): the second tokens of pairs."""
-
-
-def room(size: int) -> Scanned:
-    """Return room for what `size` bytes can hold."""
-    events = size // LEAST_EVENT + 1
-    return Scanned(
-        np.frombuffer(b"", np.uint8),
-        zeros((events, COLUMNS), np.int64),
-        zeros(events, np.uint64),
-        zeros(size, np.uint64),
-        zeros(size, np.uint32),
-        zeros(size, np.uint32),
-    )
+    GROUP,
+    HAS_PAIRS,
+    HAS_PARENT,
+    KIND,
+    LORA,
+    LORA_AT,
+    NAMES,
+    NAMES_AT,
+    SALT,
+    SALT_AT,
+    SIZE,
+    TIER,
+    TOKENS,
+    TOKENS_AT,
+    Scanned,
+)
+from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER
 
 
 @compiled

@@ -22,7 +22,7 @@ from enum import StrEnum
 from indexer.invariant import BrokenInvariantError
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.resolver import Spot
+from indexer.resolve.change import Spot
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import Claim, Record
 from indexer.shared.records.registry import UNWRITTEN, nobody, refusal

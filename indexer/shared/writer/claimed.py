@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from indexer.engines.event import Tier
 from indexer.invariant import BrokenInvariantError
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.resolver import Spot
+from indexer.resolve.change import Spot
 from indexer.shared.layout.record import Claim, SpotOf
 from indexer.watch.watched_rank import layout_of
 

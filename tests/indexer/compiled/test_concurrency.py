@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bench.stand.made_up_fleet import batches_of, prompt_of
-from indexer.compiled.array_index import STEP, ArrayIndex
+from indexer.compiled.array_index import ArrayIndex
+from indexer.compiled.arrays import STEP
 from indexer.engines import vllm
 from indexer.follow.rank_source import RankSource
 from indexer.index.contract import Index

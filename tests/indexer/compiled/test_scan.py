@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.compiled.scan.dialect import DIALECTS, REMOVED, STORED
-from indexer.compiled.scan.scan import (
+from indexer.compiled.scan.scan import scan
+from indexer.compiled.scan.scanned import (
     ANOTHER,
     GROUP,
     HAS_PAIRS,
@@ -29,7 +30,6 @@ from indexer.compiled.scan.scan import (
     TOKENS,
     TOKENS_AT,
     room,
-    scan,
 )
 from indexer.engines import sglang, vllm
 from indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier

@@ -20,7 +20,8 @@ from indexer.keys import segment
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.segment import SEGMENT, Segments
 from indexer.keys.token import pack_tokens
-from indexer.resolve.resolver import Added, Change, Emptied, Gone, Resolver
+from indexer.resolve.change import Added, Change, Emptied, Gone
+from indexer.resolve.resolver import Resolver
 from indexer.resolve.saved import SavedResolver
 from tests.examples import examples
 
@@ -169,7 +170,7 @@ class Follow(RuleBasedStateMachine):
         self.resolver.check()
         segments = self.resolver.segments
         assert segments is not None
-        held = self.resolver.held()
+        held = self.resolver.names.held()
         for keys in held.values():
             for key in keys:
                 assert segments.of(key) == TRUE_SEGMENT[key]

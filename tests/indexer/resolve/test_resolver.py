@@ -31,7 +31,7 @@ def stored(
 def held(resolver: Resolver, tier: Tier = Tier.GPU) -> list[int]:
     """Return the positions of the held keys."""
     resolver.check()
-    return sorted(KEYS.index(key) for key in resolver.held().get((tier, 0), ()))
+    return sorted(KEYS.index(key) for key in resolver.names.held().get((tier, 0), ()))
 
 
 def test_a_child_waits_for_its_parent_and_is_adopted_with_all_below_it() -> None:
@@ -165,7 +165,7 @@ def test_the_tail_of_a_prompt_neither_counts_nor_changes_the_block_size() -> Non
     tail = Stored((b"t",), b"unknown", pack_tokens([9]), 1)
     resolver.apply_all([stored(0, 1), tail, Removed((b"t",))])
     assert held(resolver) == [0, 1]
-    assert resolver.layout.block_size == 2
+    assert resolver.groups.layout.block_size == 2
     assert resolver.counts.parentless == 0
 
 
@@ -173,7 +173,7 @@ def test_a_tail_that_is_seen_first_gives_way_to_the_real_block_size() -> None:
     resolver = new()
     resolver.apply_all([Stored((b"t",), None, pack_tokens(TOKENS[:1]), 1)])
     resolver.apply_all([stored(0, 5)])
-    assert resolver.layout.block_size == 2
+    assert resolver.groups.layout.block_size == 2
     assert held(resolver) == [0, 1, 2, 3, 4, 5]
 
 
@@ -214,7 +214,7 @@ def test_an_unknown_capacity_never_settles() -> None:
 def test_check_finds_a_name_without_a_key() -> None:
     resolver = new()
     resolver.apply_all([stored(0, 0)])
-    resolver._keys.clear()
+    resolver.names.keys.clear()
     try:
         resolver.check()
     except BrokenInvariantError:

@@ -99,7 +99,7 @@ class PublisherModel:
         sequence = self.cache.journal.sequence
         if sequence not in self.truths:
             self.truths[sequence] = [
-                {spot: set(keys) for spot, keys in resolver.held().items() if keys}
+                {spot: set(keys) for spot, keys in resolver.names.held().items() if keys}
                 for resolver in self._resolvers
             ]
 

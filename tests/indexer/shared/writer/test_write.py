@@ -73,7 +73,7 @@ class Pod:
 
     @property
     def truth(self) -> dict[Tier, set[int]]:
-        return {tier: set(keys) for (tier, _), keys in self.resolver.held().items() if keys}
+        return {tier: set(keys) for (tier, _), keys in self.resolver.names.held().items() if keys}
 
 
 class Writing:

@@ -1,0 +1,308 @@
+"""The arrays of the embedded index: how they grow within a bound of bytes, and who may write to them.
+
+One lock makes each step of writing and each look-up atomic. Larger tables are built beside the old ones
+without the lock, and put in their place under it.
+
+`max_bytes` bounds all arrays together with the memory that ranks have outside of them (`outside`). At
+the bound blocks are given up (`give_up`), so that nothing is ever refused.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.blocks import blocks as blocks_of
+from indexer.compiled.blocks import give_up as leave
+from indexer.compiled.blocks import look_up, table
+from indexer.compiled.blocks import sets as sets_of
+from indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
+from indexer.compiled.blocks.sets import Sets
+from indexer.compiled.memory import zeros
+from indexer.index.orphans import Waiting
+
+STEP = 256
+"""Blocks changed, at most, before the writer lets readers in."""
+LOOKS = 16 * STEP
+"""Records looked at, at most, the same way."""
+FEW = STEP // 16
+"""Blocks with which more than blocks goes, so that a few at a time are enough."""
+MOST_LOAD = 0.75
+GROWTH = 1.5
+LEAST_PLACES = 1 << 10
+SETS_LOAD = 0.6
+RECORD_BYTES = 16
+NAME_BYTES = 12
+"""A name and a parent, where they are used."""
+SHARE = 32
+"""At the bound one block of so many is given up at once."""
+KEPT_BACK = 16
+"""One byte of so many is kept back."""
+LEAST_WORDS = 4
+"""Words of a set at first: 256 slots."""
+
+
+class Arrays:
+    """Blocks and their sets in arrays of at most `max_bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.evicted = 0
+        """Blocks given up for want of room."""
+        self.losers: set[int] = set()
+        """Slots that lost some of them."""
+        self.outside: dict[object, Callable[[], int]] = {}
+        """Bytes of what hangs on the index, by whose it is."""
+        self.purges: dict[object, Callable[[], None]] = {}
+        """Called before the numbers of blocks that were given up are used again."""
+        self.waiting = Waiting(self._has_room)
+        """Stores of all ranks that wait for their parent."""
+        self.has_names = False
+        """Whether names and parents are written; they then count."""
+        least = RECORD_BYTES + 4 / MOST_LOAD
+        capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
+        self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES)
+        self.sets = self._new_sets(0, LEAST_WORDS)
+        self.view = look_up.view_of(self.blocks, self.sets)
+        """What a look-up reads."""
+        self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
+        """Where the writer makes a step's keys."""
+        self.lock = threading.Lock()
+        self.readers = 0
+        """Readers that wait; a hint, so that it need not be exact."""
+        self._has_given_up = False
+        self._left = 0
+        """For how many blocks there is room, as far as was looked."""
+
+    def turn(self) -> threading.Lock:
+        """Let waiting readers go first; return the lock, for a step of writing."""
+        for _ in range(8):
+            if not self.readers:
+                break
+            time.sleep(0)
+        return self.lock
+
+    # Room
+
+    def reserve(self, more: int, slot: int) -> bool:
+        """Make room for `more` blocks, all with different new sets, and for a slot's bit.
+
+        At most `STEP` blocks at once, so that one larger table is large enough. False where blocks were
+        given up for it: what was known of numbers is void then.
+        """
+        if slot < len(self.blocks.counts) and more <= self._left:
+            self._left -= more
+            return True
+        before = self.evicted
+        if slot >= len(self.blocks.counts):
+            self._widen(slot)
+        state = self.blocks.state
+        if self.has_names and int(state[RESTED]) * 16 > int(state[TOP]) + LOOKS:
+            self.wake()
+        wanted = self._cost(more)
+        if wanted:
+            self.make_room(wanted, more)
+        while int(self.sets.state[sets_of.TOP]) + self._set_rows(more) > len(self.sets.uses):
+            self._give_up(more)  # and with the blocks go sets that nobody has any more
+        if places := _places(self.blocks.by_key, int(state[LIVE]) + more):
+            by_key = self._larger(self.blocks.by_key, self.blocks.records, places)
+            with self.turn():
+                self._replace(self.blocks._replace(by_key=by_key), self.sets)
+        if self.has_names and (places := _places(self.blocks.by_name, int(state[NAMED]) + more)):
+            by_name = self._larger(self.blocks.by_name, self.blocks.names, places)
+            with self.turn():
+                self._replace(self.blocks._replace(by_name=by_name), self.sets)
+        if places := self._set_places(more):
+            larger = zeros(places, np.uint32)
+            sets_of.refill(self.sets, larger)
+            self.sets = self.sets._replace(table=larger)
+        self._left = max(0, self._room_left() - more)
+        return self.evicted == before
+
+    def _room_left(self) -> int:
+        """Return for how many blocks there is room without looking again."""
+        state = self.blocks.state
+        free = self.max_bytes - self.max_bytes // KEPT_BACK - self.nbytes()
+        left = min(
+            LOOKS,
+            free // self._block_bytes(),
+            int(SETS_LOAD * len(self.sets.table)) - int(self.sets.state[sets_of.USED]) - 1,
+            int(MOST_LOAD * len(self.blocks.by_key)) - int(state[LIVE]),
+        )
+        if self.has_names:
+            left = min(left, int(MOST_LOAD * len(self.blocks.by_name)) - int(state[NAMED]))
+        return left
+
+    def _block_bytes(self) -> int:
+        return RECORD_BYTES + NAME_BYTES + sets_of.row_bytes(self.sets.live.size)
+
+    def spend(self, taken: int) -> None:
+        """Take note of bytes that something outside takes by now, and make room where there is none."""
+        blocks = -(-taken // self._block_bytes())
+        if blocks <= self._left:
+            self._left -= blocks
+            return
+        while not self.make_room(0, FEW) and self.blocks.state[LIVE]:
+            pass
+
+    def keep_names(self) -> None:
+        """Let blocks have names and parents from now on.
+
+        Each takes more room then. An index that has grown too large for that loses everything.
+        """
+        if self.has_names:
+            return
+        self.has_names = True
+        self._left = 0
+        if not self._fits(0):
+            self._start_over()
+
+    def _start_over(self) -> None:
+        self.evicted += int(self.blocks.state[LIVE])
+        self.losers.update(np.flatnonzero(self.blocks.counts).tolist())
+        capacity = len(self.blocks.parents) - 1
+        blocks = blocks_of.new_blocks(capacity, len(self.blocks.counts), LEAST_PLACES)
+        sets = self._new_sets(0, self.sets.live.size)
+        sets.live[:] = self.sets.live
+        with self.turn():
+            self._replace(blocks, sets)
+
+    def make_room(self, wanted: int, more: int) -> bool:
+        """Give up blocks where `wanted` bytes, for `more` blocks, would be more than may be.
+
+        Return whether they fit then.
+        """
+        self._left = 0
+        if self._fits(wanted):
+            return True
+        self.waiting.let_go()
+        if self._fits(wanted):
+            return True
+        self._give_up(more)
+        return self._fits(wanted)
+
+    def _has_room(self, wanted: int) -> bool:
+        self._left = 0  # what was reckoned knows nothing of what is wanted now
+        return self._fits(wanted + self._cost(STEP))
+
+    def lose(self, slot: int, count: int) -> None:
+        """Take note that so many of a slot's blocks were let go for want of room."""
+        self.evicted += count
+        self.losers.add(slot)
+
+    def _fits(self, wanted: int) -> bool:
+        # Some is kept back for what cannot wait: more slots, and tables while they are replaced.
+        return self.nbytes() + wanted <= self.max_bytes - self.max_bytes // KEPT_BACK
+
+    def _new_sets(self, used: int, words: int) -> Sets:
+        capacity = self.max_bytes // sets_of.row_bytes(words) + 2 * STEP
+        return sets_of.new_sets(capacity, words, max(LEAST_PLACES, _roomy(used, SETS_LOAD)))
+
+    def _set_places(self, more: int) -> int:
+        """Return the places of a larger table of sets, where one is needed."""
+        return _places(self.sets.table, int(self.sets.state[sets_of.USED]) + more + 1, SETS_LOAD)
+
+    def _set_rows(self, more: int) -> int:
+        """Return how many sets beyond the present ones may be needed."""
+        state = self.sets.state
+        # While a block changes slots there is one set more than there are changes.
+        return max(0, int(state[sets_of.USED]) + more + 2 - int(state[sets_of.TOP]))
+
+    def _cost(self, more: int) -> int:
+        """Return the bytes that `more` blocks take beyond what is taken already."""
+        state = self.blocks.state
+        fresh = max(0, int(state[LIVE]) + int(state[RESTED]) + more - int(state[TOP]) + 1)
+        cost = fresh * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
+        cost += 4 * _places(self.blocks.by_key, int(state[LIVE]) + more)
+        cost += self._set_rows(more) * sets_of.row_bytes(
+            self.sets.live.size
+        ) + 4 * self._set_places(more)
+        if self.has_names:
+            cost += 4 * _places(self.blocks.by_name, int(state[NAMED]) + more)
+        return cost
+
+    def _larger(
+        self, old: NDArray[np.uint32], words: NDArray[np.uint64], places: int
+    ) -> NDArray[np.uint32]:
+        fresh: NDArray[np.uint32] = zeros(places, np.uint32)
+        table.refill(fresh, words, old, self.keys)
+        return fresh
+
+    def _replace(self, blocks: Blocks, sets: Sets) -> None:
+        """Go over to other arrays. The lock is held."""
+        self.blocks, self.sets = blocks, sets
+        self.view = look_up.view_of(blocks, sets)
+
+    def _widen(self, slot: int) -> None:
+        words = max(slot // 64 + 1, self.sets.live.size + self.sets.live.size // 4)
+        state = self.sets.state
+        while int(self.blocks.state[LIVE]):
+            wanted = int(state[sets_of.USED]) + 2 * STEP
+            if self._fits(wanted * sets_of.row_bytes(words) + 4 * _roomy(wanted, SETS_LOAD)):
+                break
+            self._give_up(STEP)  # and with the blocks go sets that nobody has any more
+        fresh = self._new_sets(int(state[sets_of.USED]), words)
+        numbers = np.zeros(int(state[sets_of.TOP]), np.uint32)
+        counts = np.zeros(words * 64, np.int64)
+        counts[: len(self.blocks.counts)] = self.blocks.counts
+        with self.turn():
+            sets_of.compact(self.sets, fresh, numbers)
+            blocks_of.renumber(self.blocks, numbers)
+            self._replace(self.blocks._replace(counts=counts), fresh)
+
+    def wake(self) -> None:
+        """Let the numbers of blocks that are gone be given out again."""
+        if self._has_given_up:
+            self._has_given_up = False
+            for purge in self.purges.values():
+                purge()
+        blocks_of.wake(self.blocks)
+
+    def _give_up(self, more: int) -> None:
+        """Give up blocks, so that there is room for `more`."""
+        state = self.blocks.state
+        wanted = max(4 * more, int(state[LIVE]) // SHARE)
+        when, depth = leave.choose(self.blocks, wanted)
+        losers = np.zeros_like(self.sets.live)
+        end = int(state[TOP])
+        for start in range(1, end, LOOKS):
+            with self.turn():
+                self.evicted += leave.give_up(
+                    self.blocks,
+                    self.sets,
+                    when,
+                    depth,
+                    start,
+                    min(start + LOOKS, end),
+                    self.has_names,
+                    losers,
+                )
+        self.losers.update(sets_of.slots_of(losers))
+        self._has_given_up = True
+        if self.has_names:
+            self.wake()
+
+    def nbytes(self) -> int:
+        """Return the bytes that count against the bound."""
+        blocks = self.blocks
+        used = int(blocks.state[TOP]) * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
+        tables = blocks.by_key.nbytes + blocks.by_name.nbytes + blocks.counts.nbytes
+        return (
+            used
+            + tables
+            + sets_of.nbytes(self.sets)
+            + self.waiting.bytes
+            + sum(bytes_of() for bytes_of in self.outside.values())
+        )
+
+
+def _roomy(entries: int, load: float) -> int:
+    """Return the places of a table that so many entries do not fill for a while."""
+    return int(entries / load * GROWTH)
+
+
+def _places(table: NDArray[np.uint32], entries: int, load: float = MOST_LOAD) -> int:
+    """Return the places of a larger table, where one is needed for so many entries; else 0."""
+    return _roomy(entries, load) if entries > load * len(table) else 0

@@ -1,0 +1,65 @@
+"""The rows and arrays that scanned batches become."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from indexer.compiled.memory import zeros
+
+COLUMNS = 15
+(
+    KIND,
+    TIER,
+    GROUP,
+    NAMES_AT,
+    NAMES,
+    HAS_PARENT,
+    TOKENS_AT,
+    TOKENS,
+    HAS_PAIRS,
+    SIZE,
+    LORA_AT,
+    LORA,
+    SALT_AT,
+    SALT,
+    EXTRAS_AT,
+) = range(COLUMNS)
+"""Columns of `Scanned.events`."""
+
+ANOTHER = -1
+"""In column `LORA`: an adapter that has a number only."""
+LEAST_EVENT = 8
+"""Bytes that any event takes, at the least."""
+
+
+class Scanned(NamedTuple):
+    """What was scanned. Shapes: b bytes, e events, n names and t tokens."""
+
+    data: NDArray[np.uint8]
+    """(b): what it was read from; adapters and salts still lie there."""
+    events: NDArray[np.int64]
+    """(e, 15): kind, tier, group; first name, names, whether there is a parent; first token, tokens
+    (-1: not those of the blocks), whether they are the first of pairs, block size; where adapter and
+    salt begin and how long they are; where the extra keys begin (-1: there are none)."""
+    parents: NDArray[np.uint64]
+    """(e)"""
+    names: NDArray[np.uint64]
+    """(n)"""
+    tokens: NDArray[np.uint32]
+    """(t)"""
+    seconds: NDArray[np.uint32]
+    """(t): the second tokens of pairs."""
+
+
+def room(size: int) -> Scanned:
+    """Return room for what `size` bytes can hold."""
+    events = size // LEAST_EVENT + 1
+    return Scanned(
+        np.frombuffer(b"", np.uint8),
+        zeros((events, COLUMNS), np.int64),
+        zeros(events, np.uint64),
+        zeros(size, np.uint64),
+        zeros(size, np.uint32),
+        zeros(size, np.uint32),
+    )

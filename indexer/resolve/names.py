@@ -1,0 +1,182 @@
+"""The names that a rank's resolver keeps: the keys of each, and the places that hold it."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+from indexer.engines.event import EngineHash
+from indexer.invariant import BrokenInvariantError
+from indexer.resolve.change import Spot
+from indexer.resolve.elsewhere import Elsewhere
+from indexer.resolve.holding import Holding
+from indexer.resolve.saved import SavedHolding, SavedResolver
+
+
+class Names:
+    """Knows a key for every name that any place holds. `elsewhere` keeps the rank's other names."""
+
+    def __init__(self, elsewhere: Elsewhere | None) -> None:
+        self.keys: dict[EngineHash, int] = {}
+        """The last key of every name."""
+        self.earlier: dict[EngineHash, tuple[int, ...]] = {}
+        """The keys before it, of names that stand for several blocks (an offload tier's chunks)."""
+        self.above: dict[EngineHash, int] = {}
+        """The key of the block before each name's first, except at the beginning of a prompt."""
+        self.holdings: defaultdict[Spot, Holding] = defaultdict(Holding)
+        self._elsewhere = elsewhere
+
+    def clear(self) -> None:
+        """Forget every name."""
+        self.keys.clear()
+        self.earlier.clear()
+        self.above.clear()
+        self.holdings.clear()
+
+    def keys_of(self, name: EngineHash) -> tuple[int, ...]:
+        """Return the keys that a name stands for."""
+        return (*self.earlier.get(name, ()), self.keys[name])
+
+    def key_above(self, name: EngineHash) -> int:
+        """Return the key before a name's first; 0 where there is none, or none that is held."""
+        above = self.above.get(name, 0)
+        return above if above and self.is_held(above) else 0
+
+    def is_held(self, key: int) -> bool:
+        """Whether any place holds a key."""
+        return any(key in holding.names for holding in self.holdings.values())
+
+    def copies(self, spot: Spot) -> dict[EngineHash, int]:
+        """Return how often a place holds each name."""
+        holding = self.holdings.get(spot)
+        return holding.copies if holding else {}
+
+    def certain(self, spot: Spot, names: Sequence[EngineHash]) -> int:
+        """Return how many names are certainly held in a place."""
+        holding = self.holdings.get(spot)
+        if holding is None:
+            return 0
+        return sum(name in holding.copies and name not in holding.doubted for name in names)
+
+    def chain(
+        self,
+        names: Sequence[EngineHash],
+        above: int | None,
+        keys: Sequence[int],
+        ratio: int,
+        gone: Collection[int],
+    ) -> list[EngineHash]:
+        """Let each name stand for `ratio` of the keys; return the names without those at `gone`.
+
+        A name that is known keeps its keys. `above` is the key before them, None where a prompt begins.
+        """
+        kept = []
+        for position, (name, last) in enumerate(zip(names, keys[ratio - 1 :: ratio], strict=True)):
+            if position not in gone:
+                kept.append(name)
+                if name not in self.keys:
+                    self.keys[name] = last
+                    if ratio > 1:
+                        begin = position * ratio
+                        self.earlier[name] = tuple(keys[begin : begin + ratio - 1])
+                    if above is not None:
+                        self.above[name] = above
+            above = last
+        return kept
+
+    def drop(self, spot: Spot, names: Iterable[EngineHash]) -> list[int]:
+        """Let a place hold no copy of these names, which it holds; return the keys that it loses."""
+        holding = self.holdings[spot]
+        gone: list[int] = []
+        for name in names:
+            gone += holding.drop(name, self.keys_of(name))
+            self.forget_unheld(name)
+        return gone
+
+    def forget_unheld(self, name: EngineHash) -> None:
+        """Forget a name that no place holds."""
+        if any(name in holding.copies for holding in self.holdings.values()):
+            return
+        if self._elsewhere is not None:
+            self._elsewhere.forgotten(name, self.keys_of(name))
+        del self.keys[name]
+        self.earlier.pop(name, None)
+        self.above.pop(name, None)
+
+    def doubt(self) -> None:
+        """Take note that any name may be gone."""
+        for holding in self.holdings.values():
+            holding.doubt()
+
+    def prove_prefix(self, spot: Spot, name: EngineHash) -> None:
+        """Take note that a request holds a block, and so the whole prefix up to there.
+
+        The content of that prefix is certain, its names are not: where several of the place stand for
+        one content, any of them may be gone.
+        """
+        holding = self.holdings.get(spot)
+        current: EngineHash | None = name
+        while holding and current is not None and holding.prove(current):
+            above = self.above.get(current, 0)
+            if self._elsewhere is not None:
+                above = self._elsewhere.prove(spot, current, above)
+            current = holding.sole(above)
+
+    def places(self) -> dict[Spot, Collection[int]]:
+        """Return the keys that each place holds, as views that change with them."""
+        return {spot: holding.names.keys() for spot, holding in self.holdings.items()}
+
+    def held(self) -> dict[Spot, set[int]]:
+        """Return the keys that each place holds, as they are now."""
+        return {spot: set(keys) for spot, keys in self.places().items()}
+
+    def chains(self) -> dict[Spot, tuple[list[int], list[tuple[int, int]]]]:
+        """Return the keys that each place holds, and where one does not follow the one before it."""
+        known, aboves = self.keys, self.above
+        found: dict[Spot, tuple[list[int], list[tuple[int, int]]]] = {}
+        for spot, holding in self.holdings.items():
+            links: list[tuple[int, int]] = []
+            if len(holding.names) != len(holding.copies):
+                # Chunks of several blocks, or several names for a key: about in order.
+                found[spot] = list(holding.names), links
+                continue
+            keys = [known[name] for name in holding.copies]
+            before = 0
+            for at, (name, key) in enumerate(zip(holding.copies, keys, strict=True)):
+                if aboves.get(name, 0) != before:
+                    above = self.key_above(name)
+                    if at or above:
+                        links.append((at, above))
+                before = key
+            found[spot] = keys, links
+        return found
+
+    def save(self) -> list[SavedHolding]:
+        """Return what each place holds, for a later process."""
+        return [
+            SavedHolding(
+                tier,
+                group,
+                holding.copies,
+                list(holding.doubted),
+                list(holding.thinned),
+                list(holding.repeated),
+            )
+            for (tier, group), holding in self.holdings.items()
+        ]
+
+    def restore(self, saved: SavedResolver) -> None:
+        """Know the names that another process saved one by one."""
+        self.keys, self.earlier, self.above = saved.keys, saved.earlier, saved.above
+        for one in saved.holdings:
+            holding = self.holdings[one.tier, one.group] = Holding()
+            holding.restore(one, self.keys, self.earlier)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where names, copies and keys disagree."""
+        live = {name for holding in self.holdings.values() for name in holding.copies}
+        if live != self.keys.keys():
+            raise BrokenInvariantError("the names with a key are not the live ones")
+        if not self.above.keys() | self.earlier.keys() <= live:
+            raise BrokenInvariantError("something is kept of a name that is not live")
+        keys = {name: self.keys_of(name) for name in live}
+        for holding in self.holdings.values():
+            holding.check(keys)
