@@ -1,10 +1,11 @@
 """The fast form of the index: flat arrays, and functions compiled by Numba that work on them.
 
-Nothing here is needed: where Numba cannot be had, `indexer.index.memory` and `indexer.resolve.resolver`
-do the same in pure Python, with the same keys. The design began with
+The router also runs without this folder. Where Numba cannot be had, `indexer.index.memory` and
+`indexer.resolve.resolver` do the same in pure Python, with the same keys. The design began with
 `shared/bench/prototype-findings.md`.
 
-Compiled functions hold no interpreter lock and check no bounds. Therefore everything that they are
-given is made here: sizes are reserved before a call, and bytes that came from a socket are only ever
-read by `scan`, which tests each read against the end; of those `roots` compares what `scan` found.
+Compiled functions hold no interpreter lock and check no bounds. Therefore Python makes every array
+that it passes to them and reserves its room before the call. Only the folder `scan` reads bytes that
+came from a socket, and tests each read against their end; `names.roots` compares texts that `scan`
+found there.
 """

@@ -3,8 +3,8 @@
 Concurrency. One thread writes; any number may read (`match`, `stretches`, `count`, `stats`). One lock
 makes each step of at most `STEP` blocks and each look-up atomic, so a reader sees the index as it was
 between two steps: of a long `add` a beginning, of a long `remove` an end, never half a block. The
-writer gives way between steps while a reader waits, because Python's locks are not fair. What
-is written, and where there is room for it, `arrays` says.
+writer gives way between steps while a reader waits, because Python's locks are not fair. The arrays
+themselves, and their bound of bytes, are in `indexer.compiled.arrays`.
 """
 
 import time
@@ -27,17 +27,17 @@ from indexer.keys.key import Chain
 
 DEFAULT_BYTES = 1 << 30
 LEAST_BYTES = 512 << 10
-"""The least that holds the tables and a few steps of writing."""
+"""The smallest bound: it holds the tables and a few steps of writing."""
 LATEST = 0xFFFF
 """The highest time of a match that fits a record."""
 
 
 _stretch = partial(tuple.__new__, Stretch)
-"""Makes a stretch of a list, in a third of the time that its class takes."""
+"""Makes a `Stretch` of a list in a third of the time that calling the class takes."""
 
 
 class ArrayIndex:
-    """Holds blocks in arrays. `clock` tells seconds; matches a second apart can be told apart."""
+    """Answers from blocks in arrays. `clock` returns seconds, the resolution of a block's last match."""
 
     def __init__(
         self, max_bytes: int = DEFAULT_BYTES, clock: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class ArrayIndex:
         self._sweeping: set[int] = set()
         self._cursor = 0
         self.scratch = room(0)
-        """Where the writer scans batches into (`compiled.scan`), whichever rank's they are."""
+        """The arrays into which the writer scans batches (`compiled.scan`), shared by all ranks."""
 
     # Reading
 
@@ -113,7 +113,7 @@ class ArrayIndex:
         )
 
     def now(self) -> int:
-        """Return the time as records keep it."""
+        """Return the time in the unit of records: seconds since the index began, at most `LATEST`."""
         return min(LATEST, int(self._clock() - self._epoch))
 
     # Writing
@@ -129,7 +129,7 @@ class ArrayIndex:
         for start in range(0, len(array), STEP):
             stop = min(start + STEP, len(array))
             if not self.arrays.reserve(stop - start, slot) and start:
-                # It may be one that was given up.
+                # The block before may have been given up for the room.
                 blocks = self.arrays.blocks
                 previous = int(table.find(blocks.by_key, blocks.records, array[start - 1])) or -1
             with self.arrays.turn():
@@ -213,7 +213,7 @@ class ArrayIndex:
         return swept
 
     def take_losers(self) -> set[int]:
-        """Return the slots that lost blocks for want of room since this was last asked."""
+        """Return the slots that lost blocks for want of room since the last call."""
         losers, self.arrays.losers = self.arrays.losers, set()
         return losers - self._dropped - self._sweeping
 

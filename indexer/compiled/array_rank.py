@@ -1,7 +1,7 @@
-"""One rank over the compiled index: plain names in arrays, and the pure resolver for what is odd.
+"""One rank over the compiled index: plain names in arrays, and the pure resolver for odd names.
 
-Batches are scanned and followed in the arrays, event by event, up to what is not plain; the rest of that
-batch is decoded and goes to the resolver (`indexer.compiled.names.odd`).
+Batches are scanned and followed in the arrays, event by event, up to the first name that is not plain;
+the rest of that batch is decoded and goes to the resolver (`indexer.compiled.names.odd`).
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class ArrayState:
     # Whole batches
 
     def scan(self, payloads: Sequence[bytes]) -> int:
-        """Return how many batches, from the first one on, are plain."""
+        """Scan batches; return how many, from the first one on, are plain."""
         if not self._plain.block_size:
             return 0
         data = np.frombuffer(b"".join(payloads), np.uint8)
@@ -109,7 +109,7 @@ class ArrayState:
         return int(position[4]) < len(self._ends)
 
     def _apply_rest(self, position: NDArray[np.int64]) -> None:
-        """Follow what is left of a batch whose next event, or block in it, is not plain."""
+        """Follow the rest of a batch whose next event, or the next block in it, is not plain."""
         event, done, _, _, number = position.tolist()
         first = int(self._ends[number - 1]) if number else 0
         events = self._decode(self._payloads[number]).events[event - first :]
@@ -130,7 +130,7 @@ class ArrayState:
                 elif of is self._slots.certain and group not in self.resolver.groups.parted:
                     pool.append(slot)
         copies = self.copies() if capacity else None
-        # Copies and names beside the first change with what is odd only.
+        # Copies of odd names beyond a block's first, which plain batches do not change.
         beside = 0 if copies is None else copies - sum(map(self._index.count, pool))
         settles = heals and capacity and not self.orphans
         return Bounds(
@@ -159,7 +159,7 @@ class ArrayState:
                     self._slots.doubt(spot)
                 else:
                     self._plain.join(slot, self._slots.doubted[spot])
-                # What is odd has its doubt beside it, and lies with what is certain.
+                # Odd names keep their doubt in the resolver, and their keys in the certain slot.
                 odd = self._odd.keys_in(spot)
                 self._index.add(self._slots.slot(spot), odd)
                 self._index.remove(self._slots.doubted[spot], odd)
@@ -195,7 +195,7 @@ class ArrayState:
             return None
         for spot, slot in list(self._slots.certain.items()):
             if spot[0] is Tier.GPU and spot[1] not in self.resolver.groups.parted:
-                # A plain name has one copy; what is odd is in that slot too.
+                # The slot holds plain names, of one copy each, and the odd names' keys.
                 holding = self.resolver.names.holdings.get(spot)
                 copies += self._index.count(slot) - (len(holding.names) if holding else 0)
         return copies
@@ -292,7 +292,7 @@ class ArrayState:
 
 
 def _rest(event: Event, done: int) -> Event:
-    """Return what is left of an event when some of its blocks are done."""
+    """Return an event without its first `done` blocks."""
     if not done:
         return event
     if isinstance(event, Removed):

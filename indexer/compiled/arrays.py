@@ -1,4 +1,4 @@
-"""The arrays of the embedded index: how they grow within a bound of bytes, and who may write to them.
+"""The arrays of the embedded index, which grow within a bound of bytes.
 
 One lock makes each step of writing and each look-up atomic. Larger tables are built beside the old ones
 without the lock, and put in their place under it.
@@ -28,20 +28,20 @@ STEP = 256
 LOOKS = 16 * STEP
 """Records looked at, at most, the same way."""
 FEW = STEP // 16
-"""Blocks with which more than blocks goes, so that a few at a time are enough."""
+"""Blocks to give up at a time where memory outside the arrays goes with them, so that few are enough."""
 MOST_LOAD = 0.75
 GROWTH = 1.5
 LEAST_PLACES = 1 << 10
 SETS_LOAD = 0.6
 RECORD_BYTES = 16
 NAME_BYTES = 12
-"""A name and a parent, where they are used."""
+"""A block's name and parent, where the index keeps them."""
 SHARE = 32
-"""At the bound one block of so many is given up at once."""
+"""At the bound, one block in this many is given up at once."""
 KEPT_BACK = 16
-"""One byte of so many is kept back."""
+"""One byte in this many stays free for writes that cannot wait."""
 LEAST_WORDS = 4
-"""Words of a set at first: 256 slots."""
+"""Words of a set in a new index: 256 slots."""
 
 
 class Arrays:
@@ -54,13 +54,13 @@ class Arrays:
         self.losers: set[int] = set()
         """Slots that lost some of them."""
         self.outside: dict[object, Callable[[], int]] = {}
-        """Bytes of what hangs on the index, by whose it is."""
+        """Functions that return a rank's bytes outside the arrays, by their owner."""
         self.purges: dict[object, Callable[[], None]] = {}
-        """Called before the numbers of blocks that were given up are used again."""
+        """Functions to call before numbers of given-up blocks are used again, by their owner."""
         self.waiting = Waiting(self._has_room)
         """Stores of all ranks that wait for their parent."""
         self.has_names = False
-        """Whether names and parents are written; they then count."""
+        """Whether blocks have names and parents, whose bytes then count."""
         least = RECORD_BYTES + 4 / MOST_LOAD
         capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
         self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES)
@@ -68,13 +68,13 @@ class Arrays:
         self.view = look_up.view_of(self.blocks, self.sets)
         """What a look-up reads."""
         self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
-        """Where the writer makes a step's keys."""
+        """Scratch memory for the keys of one step."""
         self.lock = threading.Lock()
         self.readers = 0
-        """Readers that wait; a hint, so that it need not be exact."""
+        """How many readers wait for the lock. A hint to the writer: it need not be exact."""
         self._has_given_up = False
         self._left = 0
-        """For how many blocks there is room, as far as was looked."""
+        """How many blocks surely have room; `reserve` computes it anew where it does not suffice."""
 
     def turn(self) -> threading.Lock:
         """Let waiting readers go first; return the lock, for a step of writing."""
@@ -87,10 +87,10 @@ class Arrays:
     # Room
 
     def reserve(self, more: int, slot: int) -> bool:
-        """Make room for `more` blocks, all with different new sets, and for a slot's bit.
+        """Make room for `more` blocks, each with a new set, and for a slot's bit.
 
-        At most `STEP` blocks at once, so that one larger table is large enough. False where blocks were
-        given up for it: what was known of numbers is void then.
+        `more` is at most `STEP`, so that growing each table once is enough. Return False where blocks
+        were given up for the room: any number of a block that the caller remembers is void then.
         """
         if slot < len(self.blocks.counts) and more <= self._left:
             self._left -= more
@@ -122,7 +122,7 @@ class Arrays:
         return self.evicted == before
 
     def _room_left(self) -> int:
-        """Return for how many blocks there is room without looking again."""
+        """Return how many blocks have room without another table or another look at the bytes."""
         state = self.blocks.state
         free = self.max_bytes - self.max_bytes // KEPT_BACK - self.nbytes()
         left = min(
@@ -139,7 +139,7 @@ class Arrays:
         return RECORD_BYTES + NAME_BYTES + sets_of.row_bytes(self.sets.live.size)
 
     def spend(self, taken: int) -> None:
-        """Take note of bytes that something outside takes by now, and make room where there is none."""
+        """Account for bytes taken outside the arrays just now; give up blocks where they do not fit."""
         blocks = -(-taken // self._block_bytes())
         if blocks <= self._left:
             self._left -= blocks
@@ -148,9 +148,9 @@ class Arrays:
             pass
 
     def keep_names(self) -> None:
-        """Let blocks have names and parents from now on.
+        """Keep names and parents of blocks from now on.
 
-        Each takes more room then. An index that has grown too large for that loses everything.
+        Each block takes more bytes then. An index that has grown too large for that loses everything.
         """
         if self.has_names:
             return
@@ -170,9 +170,9 @@ class Arrays:
             self._replace(blocks, sets)
 
     def make_room(self, wanted: int, more: int) -> bool:
-        """Give up blocks where `wanted` bytes, for `more` blocks, would be more than may be.
+        """Give up blocks where `wanted` more bytes, for `more` blocks, would exceed the bound.
 
-        Return whether they fit then.
+        Return whether the bytes fit now.
         """
         self._left = 0
         if self._fits(wanted):
@@ -184,16 +184,16 @@ class Arrays:
         return self._fits(wanted)
 
     def _has_room(self, wanted: int) -> bool:
-        self._left = 0  # what was reckoned knows nothing of what is wanted now
+        self._left = 0  # it was computed before these bytes were wanted
         return self._fits(wanted + self._cost(STEP))
 
     def lose(self, slot: int, count: int) -> None:
-        """Take note that so many of a slot's blocks were let go for want of room."""
+        """Count `count` blocks of a slot as given up for want of room."""
         self.evicted += count
         self.losers.add(slot)
 
     def _fits(self, wanted: int) -> bool:
-        # Some is kept back for what cannot wait: more slots, and tables while they are replaced.
+        # The bytes kept back are for more slots, and for tables while they are replaced.
         return self.nbytes() + wanted <= self.max_bytes - self.max_bytes // KEPT_BACK
 
     def _new_sets(self, used: int, words: int) -> Sets:
@@ -201,17 +201,17 @@ class Arrays:
         return sets_of.new_sets(capacity, words, max(LEAST_PLACES, _roomy(used, SETS_LOAD)))
 
     def _set_places(self, more: int) -> int:
-        """Return the places of a larger table of sets, where one is needed."""
+        """Return the size of the larger table of sets that `more` blocks need; 0 where this one does."""
         return _places(self.sets.table, int(self.sets.state[sets_of.USED]) + more + 1, SETS_LOAD)
 
     def _set_rows(self, more: int) -> int:
         """Return how many sets beyond the present ones may be needed."""
         state = self.sets.state
-        # While a block changes slots there is one set more than there are changes.
+        # While a block changes slots, its old set and its new one are both in use.
         return max(0, int(state[sets_of.USED]) + more + 2 - int(state[sets_of.TOP]))
 
     def _cost(self, more: int) -> int:
-        """Return the bytes that `more` blocks take beyond what is taken already."""
+        """Return the bytes by which `more` blocks would let the arrays grow."""
         state = self.blocks.state
         fresh = max(0, int(state[LIVE]) + int(state[RESTED]) + more - int(state[TOP]) + 1)
         cost = fresh * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
@@ -231,7 +231,7 @@ class Arrays:
         return fresh
 
     def _replace(self, blocks: Blocks, sets: Sets) -> None:
-        """Go over to other arrays. The lock is held."""
+        """Put other arrays in the place of the present ones. The caller holds the lock."""
         self.blocks, self.sets = blocks, sets
         self.view = look_up.view_of(blocks, sets)
 
@@ -299,10 +299,10 @@ class Arrays:
 
 
 def _roomy(entries: int, load: float) -> int:
-    """Return the places of a table that so many entries do not fill for a while."""
+    """Return the places of a table that has room for so many entries, and for some growth."""
     return int(entries / load * GROWTH)
 
 
 def _places(table: NDArray[np.uint32], entries: int, load: float = MOST_LOAD) -> int:
-    """Return the places of a larger table, where one is needed for so many entries; else 0."""
+    """Return the size of the larger table that so many entries need; 0 where this one is enough."""
     return _roomy(entries, load) if entries > load * len(table) else 0

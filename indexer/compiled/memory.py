@@ -1,6 +1,6 @@
-"""Arrays of zeros in memory of their own: taken page by page as it is written to, and given back whole.
+"""Arrays of zeros in memory of their own, taken page by page as it is written, and freed as a whole.
 
-What Python's allocator is given back it mostly keeps, so that tables which grow leave holes behind.
+Python's allocator mostly keeps freed memory, so that growing tables would leave holes behind.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 HUGE = 8 << 20
-"""Bytes from which on huge pages are asked for: look-ups at random places then miss one cache less."""
+"""From so many bytes on the kernel is asked for huge pages: random look-ups then miss one cache less."""
 
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike, *, sparse: bool = False) -> NDArray[Any]:
-    """Return an array of zeros; of a `sparse` one mostly just a beginning is written to."""
+    """Return an array of zeros. Of a `sparse` one, mostly only a beginning will ever be written."""
     count = shape if isinstance(shape, int) else math.prod(shape)
     size = max(1, count * np.dtype(dtype).itemsize)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,8 +1,8 @@
 """Blocks by key, and the slots that hold each.
 
 A block is a record of 16 bytes: its key, the number of its set of slots, when it was last matched, and
-its depth in its chain. What follows engines directly also keeps the name that the first engine gave
-it and its parent's number; those arrays are memory only once they are written to.
+its depth in its chain. A router that follows engines directly also keeps the name that the first engine
+gave the block, and its parent's number; those arrays take memory only once they are written to.
 
 A block was matched no later than its parent, and is one deeper. So giving up blocks in order of match,
 the deepest first, never makes a hole.
@@ -20,24 +20,28 @@ from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.memory import zeros
 
 TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
-"""Fields of `state`: numbers given out, first free one, blocks, blocks with a name; and freed blocks
-that may still be somebody's parent: the first, and how many; and one that means nothing."""
+"""Fields of `state`: the lowest number never given out; the first free number; how many blocks there
+are, and how many with a name; the first resting number, and how many rest; and a field without a
+meaning.
+
+A number *rests* after its block was freed: it is not given out again, since another block may still name
+it as its parent (`wake`)."""
 
 SET = 2
-"""Column of `halves`; in a free record, the number of the next one."""
+"""Column of `halves`: a block's set; in a freed record, the number of the next free or resting one."""
 MATCHED, DEPTH = 6, 7
 """Columns of `quarters`."""
 
 DEEPEST = 0xFFFE
 FREED = 0xFFFF
-"""The depth of a record that is no block."""
+"""The depth of a record that is not a block now."""
 
 
 class Blocks(NamedTuple):
     """Blocks. Shapes: n records, k and m places of the tables, s slots."""
 
     records: NDArray[np.uint64]
-    """(n, 2): the key; the other columns' memory."""
+    """(n, 2): the key; the second column is memory that `halves` and `quarters` divide."""
     halves: NDArray[np.uint32]
     """(n, 4): the same memory; the set in column `SET`."""
     quarters: NDArray[np.uint16]
@@ -54,7 +58,7 @@ class Blocks(NamedTuple):
 
 
 def new_blocks(capacity: int, slots: int, places: int) -> Blocks:
-    """Return no blocks, with room for `capacity` of them: memory that is not used is not taken.
+    """Return empty arrays with room for `capacity` blocks; they take memory as blocks come.
 
     `places` is the size of the table by key.
     """
@@ -98,10 +102,10 @@ def _next_number(blocks: Blocks) -> int:
 
 @inlined
 def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
-    """Return a new block that nobody holds.
+    """Return the number of a new block that no slot holds yet.
 
-    Its parent's number is 0 where it begins a chain, and less where the parent is gone: it cannot be
-    used then, and is given up first. `at` is where the search for it ended.
+    `parent` is 0 for the first block of a chain, and negative where the parent is gone: no prompt can
+    reuse the block then, and it is given up first. `at` is the place where the search for `key` ended.
     """
     number = _next_number(blocks)
     blocks.state[LIVE] += 1
@@ -120,7 +124,7 @@ def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> in
 
 @inlined
 def free(blocks: Blocks, number: int, rests: bool) -> None:
-    """Forget a block that nobody holds; with `rests` its number is not given out again yet."""
+    """Forget a block that no slot holds; with `rests` its number rests (`TOP`)."""
     state = blocks.state
     unname(blocks, number)
     delete(blocks.by_key, blocks.records, number)
@@ -135,18 +139,18 @@ def free(blocks: Blocks, number: int, rests: bool) -> None:
 
 @inlined
 def _let_rest(blocks: Blocks, number: int) -> None:
-    """Keep the number of a block that is gone, since it may be somebody's parent."""
+    """Let a block's number rest, since other blocks may name it as their parent."""
     state = blocks.state
     blocks.quarters[number, DEPTH] = FREED
     blocks.halves[number, SET] = np.uint32(state[RESTING])
-    blocks.parents[number] = 0  # the next block of this number has another one
+    blocks.parents[number] = 0  # the next block with this number has another parent
     state[RESTING] = number
     state[RESTED] += 1
 
 
 @inlined
 def parent_of(blocks: Blocks, key: np.uint64) -> int:
-    """Return the number of a parent, given its key, which may be 0; one rests where it is gone."""
+    """Return a parent's number, given its key: 0 for key 0, a resting number where it is gone."""
     if key == 0:
         return 0
     number = find(blocks.by_key, blocks.records, key)
@@ -159,9 +163,10 @@ def parent_of(blocks: Blocks, key: np.uint64) -> int:
 
 @inlined
 def present(blocks: Blocks, number: int) -> int:
-    """Return the number of a block that had some number; 0 where it is gone.
+    """Return the present number of the block that once had this number; 0 where it is gone.
 
-    It is another one where the block was freed, which a parent may be before its child, and stored anew.
+    The number is another one where the block was freed and stored anew. That happens to parents, which
+    may be freed before their children.
     """
     if number and blocks.quarters[number, DEPTH] == FREED:
         return find(blocks.by_key, blocks.records, blocks.records[number, 0])
@@ -170,7 +175,7 @@ def present(blocks: Blocks, number: int) -> int:
 
 @inlined
 def behind(blocks: Blocks, key: np.uint64) -> int:
-    """Return what `create` takes for the parent of a block behind a key; 0 is no key."""
+    """Return `create`'s `parent` for a block whose parent has this key; key 0 begins a chain."""
     if key == 0:
         return 0
     number = find(blocks.by_key, blocks.records, key)
@@ -179,7 +184,7 @@ def behind(blocks: Blocks, key: np.uint64) -> int:
 
 @inlined
 def unname(blocks: Blocks, number: int) -> None:
-    """Take a block's name from it, where it has one."""
+    """Remove a block's name, where it has one."""
     if blocks.state[NAMED] and blocks.names[number, 0]:
         delete(blocks.by_name, blocks.names, number)
         blocks.names[number, 0] = 0
@@ -196,7 +201,7 @@ def name(blocks: Blocks, number: int, word: np.uint64) -> None:
 
 @inlined
 def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
-    """Let a slot hold a block; False where it does already."""
+    """Add a slot to a block's set; False where the slot is in it already."""
     before = np.int64(blocks.halves[number, SET])
     if of.has(sets, before, slot):
         return False
@@ -209,7 +214,7 @@ def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
 
 @inlined
 def release(blocks: Blocks, sets: Sets, number: int, slot: int, rests: bool) -> bool:
-    """Let a slot hold a block no longer; False where it does not. What nobody holds is forgotten."""
+    """Remove a slot from a block's set; False where it is not there. The last slot frees the block."""
     before = np.int64(blocks.halves[number, SET])
     if not of.has(sets, before, slot):
         return False
@@ -235,9 +240,10 @@ def add(
     previous: int,
     now: int,
 ) -> int:
-    """Let a slot hold some of `keys`, a chain; `previous` is the block before. Return the last one.
+    """Add a slot to the blocks of `keys[start:stop]`, a chain. Return the number of the last block.
 
-    At the positions `starts` the key before is the one in `above`.
+    `previous` is the number of the block before the first. At each of the positions `starts` another
+    chain begins, behind the key in `above`.
     """
     link = 0
     while link < starts.size and starts[link] < start:
@@ -265,7 +271,7 @@ def remove(
     stop: int,
     rests: bool,
 ) -> None:
-    """Let a slot hold some of `keys` no longer."""
+    """Remove a slot from the blocks of `keys[start:stop]`."""
     for at in range(start, stop):
         number = find(blocks.by_key, blocks.records, keys[at])
         if number:
@@ -286,7 +292,7 @@ def holds(
 def sweep(
     blocks: Blocks, sets: Sets, gone: NDArray[np.uint64], start: int, stop: int, rests: bool
 ) -> None:
-    """Take the slots `gone`, a bit each, from the blocks of some records."""
+    """Remove slots, the bits in `gone`, from the blocks with numbers `start` to `stop` (exclusive)."""
     for number in range(start, stop):
         if blocks.quarters[number, DEPTH] == FREED:
             continue
@@ -307,7 +313,7 @@ def sweep(
 
 @compiled
 def renumber(blocks: Blocks, numbers: NDArray[np.uint32]) -> None:
-    """Let blocks have the same sets under new numbers."""
+    """Write the new number of each block's set: `numbers` has it at the old one."""
     for number in range(1, blocks.state[TOP]):
         if blocks.quarters[number, DEPTH] != FREED:
             blocks.halves[number, SET] = numbers[blocks.halves[number, SET]]
@@ -315,7 +321,11 @@ def renumber(blocks: Blocks, numbers: NDArray[np.uint32]) -> None:
 
 @compiled
 def wake(blocks: Blocks) -> None:
-    """Let the numbers of blocks that rest be given out again: nobody's parent is one of them then."""
+    """Make every resting number free, to be given out again.
+
+    Before that, each block whose parent has a resting number gets the parent's present number, or 0
+    where the parent is gone. So no block names a resting number any more.
+    """
     state = blocks.state
     for number in range(1, state[TOP]):
         parent = np.int64(blocks.parents[number])

@@ -13,7 +13,7 @@ from indexer.compiled.jit import allocating, compiled
 def choose(blocks: Blocks, wanted: int) -> tuple[int, int]:
     """Return the time and the depth at which to give up about `wanted` blocks.
 
-    Those are the blocks matched before that time, and those matched then that lie that deep or deeper.
+    They are the blocks matched before that time, and those matched at that time at that depth or deeper.
     """
     times = np.zeros(1 << 16, np.int64)
     top = blocks.state[TOP]
@@ -47,7 +47,10 @@ def give_up(
     rests: bool,
     losers: NDArray[np.uint64],
 ) -> int:
-    """Forget what `choose` chose among some records; return how many, and who held them."""
+    """Free the blocks that `choose` chose among some records; return how many.
+
+    The slots that held any are added to `losers`, a bit each.
+    """
     given = 0
     for number in range(start, stop):
         matched, deep = blocks.quarters[number, MATCHED], blocks.quarters[number, DEPTH]
@@ -72,7 +75,7 @@ def give_up(
 
 @compiled
 def age(blocks: Blocks, by: int) -> None:
-    """Bring all times of matching nearer to 0."""
+    """Subtract `by` from every block's time of its last match, down to 0."""
     for number in range(1, blocks.state[TOP]):
         matched = np.int64(blocks.quarters[number, MATCHED])
         blocks.quarters[number, MATCHED] = max(0, matched - by)

@@ -1,8 +1,8 @@
-"""Who holds the blocks of a prompt: stretches of each slot.
+"""The slots that hold a prompt's blocks, as stretches of each slot.
 
-A chunk of keys is made, then the table is read where their searches begin, and only then they are looked
-up: the processor has many misses of the cache in flight at once. The arrays come one by one because a
-call with a tuple of them takes 4 microseconds longer.
+A look-up makes a chunk of keys, then reads the table where their searches begin, and only then searches:
+the processor has many cache misses in flight at once. The arrays come one by one because a call with a
+tuple of them takes 4 microseconds longer.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ View = tuple[
 
 
 def view_of(blocks: Blocks, sets: Sets) -> View:
-    """Return what a look-up reads."""
+    """Return the arrays that a look-up reads."""
     return (blocks.by_key, blocks.records, blocks.halves, blocks.quarters, sets.words, sets.live)
 
 
@@ -52,7 +52,7 @@ def _walk(
     stretches: int,
     before: int,
 ) -> tuple[int, int]:
-    """Look up `count` keys at `depth`; return how many stretches have ended and the last one's set."""
+    """Look up `count` keys at `depth`; return how many stretches have ended, and the last key's set."""
     for at in range(count):
         number = find(by_key, records, keys[at])
         held = 0
@@ -167,10 +167,9 @@ def of_tokens(
     now: int,
     found: NDArray[np.int64],
 ) -> int:
-    """Do the same for the first `count` blocks of `size` ids, chained to `root`.
+    """Write stretches as `of_keys` does, of the first `count` blocks of `size` ids, chained to `root`.
 
-    With `leading`, blocks behind the first chunk that ends with one that nobody holds are not looked
-    at.
+    With `leading`, the look-up stops after the first chunk whose last block no slot holds.
     """
     current = np.zeros(live.size, np.uint64)
     opened = np.zeros(live.size * 64, np.int64)

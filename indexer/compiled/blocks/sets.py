@@ -1,4 +1,4 @@
-"""Sets of slots, each different one kept once and counted.
+"""Sets of slots. Equal sets are stored once, with a count of the blocks that have them.
 
 Blocks share few different sets, so a block holds the number of one (4 bytes), whatever its size. Set 0
 is the empty one. `live` has a bit for each slot that is not dropped; readers apply it.
@@ -14,7 +14,8 @@ from indexer.compiled.jit import compiled, inlined
 from indexer.compiled.memory import zeros
 
 TOP, FREE, USED, FROM, SLOT, TO = range(6)
-"""Fields of `state`: numbers given out, first free one, sets in use, and the last flip."""
+"""Fields of `state`: the lowest number never given out; the first free number; how many sets are in use;
+and the last answer of `flipped`: from which set, in which slot, to which set."""
 
 
 class Sets(NamedTuple):
@@ -36,9 +37,9 @@ class Sets(NamedTuple):
 
 
 def new_sets(capacity: int, words: int, places: int) -> Sets:
-    """Return no sets, with room for `capacity` of `words` words: what is not used takes no memory.
+    """Return empty arrays with room for `capacity` sets of `words` words; they take memory as sets come.
 
-    The table has to grow with what is used (`refill`).
+    The table does not grow by itself (`refill`).
     """
     state = np.zeros(6, np.int64)
     state[TOP] = 1
@@ -96,7 +97,7 @@ def is_live(sets: Sets, number: int) -> bool:
 
 @inlined
 def intern(sets: Sets) -> int:
-    """Return the number of the set in `scratch`, a new one (used by nobody yet) where it has none."""
+    """Return the number of the set in `scratch`, a new one (of no block yet) where it has none."""
     empty = True
     for word in sets.scratch:
         if word:
@@ -135,7 +136,7 @@ def intern(sets: Sets) -> int:
 
 @inlined
 def flipped(sets: Sets, number: int, slot: int) -> int:
-    """Return the set that differs from another in one slot."""
+    """Return the number of the set that differs from another in one slot."""
     state = sets.state
     if state[FROM] == number and state[SLOT] == slot:
         return state[TO]
@@ -149,7 +150,7 @@ def flipped(sets: Sets, number: int, slot: int) -> int:
 
 @inlined
 def move(sets: Sets, before: int, after: int) -> None:
-    """Take note that a block has another set; a set that nobody has any more is forgotten."""
+    """Count a block's change from one set to another; free a set that no block has any more."""
     if after:
         sets.uses[after] += np.uint32(1)
     if before:
@@ -204,7 +205,7 @@ def refill(old: Sets, table: NDArray[np.uint32]) -> None:
 
 @compiled
 def compact(old: Sets, new: Sets, numbers: NDArray[np.uint32]) -> None:
-    """Put the sets that are in use into other ones, perhaps wider; write the new number of each."""
+    """Copy the sets in use to other arrays, perhaps of wider sets; write the new number of each."""
     for word in range(old.live.size):
         new.live[word] = old.live[word]
     for at in range(old.table.size):

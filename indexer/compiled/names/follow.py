@@ -1,7 +1,8 @@
 """Scanned batches applied to the index, as far as everything in them is plain.
 
-What `indexer.resolve.resolver` does for one rank, without Python objects. At the first thing that is not
-plain (`indexer.compiled.names.names`) it stops and says where, and the pure resolver takes that event.
+`follow` does the work of `indexer.resolve.resolver` without Python objects. At the first name that is
+not plain (`indexer.compiled.names.names`) it stops and returns the position, and the resolver takes
+over.
 """
 
 import numpy as np
@@ -65,9 +66,9 @@ applied as were allowed; or the last batch tells how far the rank may be believe
 
 @compiled
 def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) -> None:
-    """Read where names and keys will be looked for.
+    """Read the places where the searches for names and keys will begin.
 
-    The misses of the cache are then waited for at once, and not one after the other.
+    The processor then waits for these cache misses together, and not one after the other.
     """
     seen = 0
     for word in names:
@@ -75,12 +76,14 @@ def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) 
     for word in keys:
         seen |= table.first_number(blocks.by_key, word)
     if seen == 0:
-        blocks.state[UNUSED] = 0  # lest the compiler finds that nothing comes of it
+        blocks.state[UNUSED] = (
+            0  # else the compiler would drop the reads, whose result nobody needs
+        )
 
 
 @inlined
 def _teaches(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
-    """Whether some events tell anything of the layout that is not known (`Resolver._learn`)."""
+    """Whether some events would change the known layout (`indexer.resolve.groups.Groups.learn`)."""
     for event in range(first, last):
         row = scanned.events[event]
         if row[KIND] != IS_STORE:
@@ -100,7 +103,7 @@ def _teaches(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
 def _begin_chain(
     blocks: Blocks, sets: Sets, mine: Own, roots: Roots, scanned: Scanned, event: int
 ) -> tuple[int, np.uint64]:
-    """Return the number of the block before a store, and its key; -1 where it needs thought."""
+    """Return the number of the block before a store, and its key; -1 where the resolver must find it."""
     row = scanned.events[event]
     if row[HAS_PARENT]:
         word = scanned.parents[event]
@@ -129,13 +132,14 @@ def follow(
     now: int,
     bounds: Bounds,
 ) -> int:
-    """Apply batches, whose events end at `ends`, at most `allowed` blocks; say why it returned.
+    """Apply batches, whose events end at `ends`, at most `allowed` blocks; return why it stopped.
 
-    It returns after a batch that tells something (`indexer.compiled.names.telling`), too.
+    It also stops after a batch that may change the trust (`indexer.compiled.names.telling`).
 
-    `position` is the event and the block in it to go on from, the block before, the block to go on
-    proving from (-1: not begun; 0: done, as it is before any block of the event is held), and the batch;
-    `carried` the key before. `keys` has room for `allowed` keys.
+    `position` is where the next call goes on: the event; the block in it; the number of the block
+    before; the number of the block to prove next (-1: not begun; 0: done, before the event's first block
+    is held); and the batch. `carried` is the key of the block before. `keys` has room for `allowed`
+    keys.
     """
     state = mine.state
     while position[4] < ends.size:

@@ -1,6 +1,7 @@
-"""One block held, released or proven by a plain name, in one of the rank's places.
+"""One block held, released or proven in one of a rank's places, by a plain name.
 
-What is not plain (`indexer.compiled.names.names`) is left as it is, and said to be `STRANGE`.
+A name that is not plain (`indexer.compiled.names.names`) stays as it is, and the function returns
+`STRANGE`.
 """
 
 import numpy as np
@@ -37,12 +38,12 @@ from indexer.compiled.names.names import (
 
 STRANGE, OTHER_NAMES = 1, 2
 """Why a block is not held or released: something is not plain; or the rank gives other names than the
-index has and needs a table of its own."""
+index has, and needs a table of its own."""
 
 
 @inlined
 def _certain(blocks: Blocks, sets: Sets, number: int, fresh: int, doubted: int) -> None:
-    """Let the slot of what is certain hold a block that was in doubt."""
+    """Move a block from a place's slot in doubt to its certain one."""
     hold(blocks, sets, number, fresh)
     release(blocks, sets, number, doubted, True)
 
@@ -51,10 +52,10 @@ def _certain(blocks: Blocks, sets: Sets, number: int, fresh: int, doubted: int) 
 def prove(
     blocks: Blocks, sets: Sets, mine: Own, spot: int, number: int, allowed: int
 ) -> tuple[int, int]:
-    """Make a block and those before it certain in a place, as far as they are in doubt.
+    """Make a block and the blocks before it certain in a place, up to the first that is not in doubt.
 
-    At most `allowed`. Return where it ended and what is left of `allowed`; where nothing is, it may have
-    to go on.
+    Prove at most `allowed` blocks. Return the number of the next block, and the rest of `allowed`: with
+    a rest of 0, there may be more to prove.
     """
     fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
     while allowed and doubted >= 0:
@@ -82,7 +83,7 @@ def hold_plain(
 ) -> int:
     """Let a place hold a block by a plain name; return its number, or -STRANGE or -OTHER_NAMES.
 
-    `above` is the number of its parent, as `create` takes it.
+    `above` is `create`'s `parent`.
     """
     fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
     if is_odd(mine, word) or is_odd_key(mine, key) or is_awaited(mine, word):
@@ -115,7 +116,7 @@ def hold_plain(
 
 @inlined
 def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
-    """Let a place hold a block by a plain name, if that is known; return its number, or -STRANGE."""
+    """Let a place hold the block of a plain name; return its number, 0 for none, or -STRANGE."""
     if is_odd(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)
@@ -133,7 +134,7 @@ def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int
 
 @inlined
 def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
-    """Let a place hold a block no longer, by its plain name; return 0, or -STRANGE."""
+    """Let a place no longer hold the block of a plain name; return 0, or -STRANGE."""
     if is_odd(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)
@@ -147,7 +148,7 @@ def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: 
                 slot = -1
     if slot < 0:
         if mine.state[ARE_WAITING]:
-            return -STRANGE  # one of those, perhaps
+            return -STRANGE  # perhaps it names an orphan's block
         mine.state[UNKNOWN] += 1
         return 0
     release(blocks, sets, number, slot, True)
@@ -162,7 +163,7 @@ def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: 
 def doubt_all(
     blocks: Blocks, sets: Sets, certain: int, doubted: int, start: int, stop: int
 ) -> None:
-    """Let one slot hold what another one holds among some records."""
+    """Move the blocks with numbers `start` to `stop` (exclusive) from slot `certain` to `doubted`."""
     for number in range(start, stop):
         held = np.int64(blocks.halves[number, SET])
         if blocks.quarters[number, DEPTH] != FREED and of.has(sets, held, certain):

@@ -1,17 +1,17 @@
 """The names that one rank's engine gives to blocks, where nothing is odd about them.
 
 A *plain* name stands for one block and is held once in each place (tier and cache group) that holds
-it. Most names are plain, and for most fleets all pods give a block the same name, so the block keeps it
-(`blocks.names`), and that a rank holds the name shows from its slots in the block's set. A rank whose
-engine gives other names than the first one did keeps its own table instead, for all of its names.
+it. Most names are plain, and in most fleets all pods give a block the same name. So the block keeps the
+name (`blocks.names`), and the rank's slots in the block's set show that the rank holds it. A rank whose
+engine gives other names than the first engine did keeps its own table instead, for all of its names.
 
-What is not plain (a second copy, a second name for a key, a chunk of several blocks) is *odd*: the pure
-resolver follows it, and the words in `odd`, names and keys, tell compiled code to keep its hands off.
-A name that stores without a parent wait for (`indexer.index.orphans`) is plain, and left to the resolver
-too.
+Any other name is *odd*: one with a second copy, a second name of a key, the name of a chunk of several
+blocks. The pure resolver follows odd names, and compiled code leaves them and their keys alone
+(`Own.odd`, `Own.odd_keys`). It also leaves a plain name alone for which orphans wait
+(`indexer.index.orphans`).
 
-Each place has two slots: what is certain, and what was held when something was missed and is not proven
-since (`Own.slots`).
+Each place has two slots (`Own.slots`): one for certain blocks, and one for blocks in doubt, which were
+held when something was missed and are not proven since.
 """
 
 from typing import NamedTuple
@@ -57,10 +57,10 @@ CERTAIN, DOUBTED = 0, 1
     UNKNOWN,
     OTHERS,
 ) = range(13)
-"""Fields of `state`: whether the rank has a table of its own, how many names are in it, how many names
-are odd, and keys; tokens a block, 0 where nothing is plain; how many names are waited for, and whether
-any store waits; and counts of blocks: stored, stored in the fastest tier, removed, and those that were
-announced without tokens and are not known, removed where they are not known, of groups left out."""
+"""Fields of `state`: whether the rank has a table of its own, and how many names are in it; how many
+names are odd, and how many keys; tokens a block, 0 where nothing is plain; for how many names orphans
+wait, and whether any orphan waits; and counts of blocks: stored, stored in the fastest tier, removed,
+announced without tokens and not known, removed and not known, of groups left out."""
 
 COUNTS = slice(STORED, OTHERS + 1)
 
@@ -68,18 +68,18 @@ NUMBER, WAY, GROUP_SIZE, FIRM, IS_WINDOW = range(5)
 """Columns of `Own.groups`."""
 BY_NAME, LEFT_OUT = int(Way.BY_NAME), int(Way.LEFT_OUT)
 SPOTS = len(Tier)
-"""Rows of `Own.slots` that a group has, one a tier."""
+"""Rows of a group in `Own.slots`, one a tier."""
 
 
 class Own(NamedTuple):
-    """What one rank's names need. Shapes: n places of the table, m, k and a of the sets."""
+    """The arrays of one rank's names. Shapes: n places of the table; m, k and a places of the sets."""
 
     slots: NDArray[np.int64]
     """(4 * groups, 2): the slots of each group's tiers; -1 for none."""
     taken: NDArray[np.int64]
-    """(s): those slots, without the -1."""
+    """(s): the same slots in a row, without -1."""
     groups: NDArray[np.int64]
-    """(groups, 5): number, way, block size, whether that is certain, whether it is a window."""
+    """(groups, 5): number, way, block size, whether that size is certain, whether it is a window."""
     names: NDArray[np.uint64]
     """(n)"""
     numbers: NDArray[np.uint32]
@@ -87,16 +87,16 @@ class Own(NamedTuple):
     odd: NDArray[np.uint64]
     """(m): the set of odd names (`indexer.compiled.names.words`)."""
     odd_keys: NDArray[np.uint64]
-    """(k): the set of keys that they stand for; a name may be the number of another block's key."""
+    """(k): the set of the odd names' keys, apart since a name may equal the key of another block."""
     awaited: NDArray[np.uint64]
-    """(a): the set of names that stores without a parent wait for, or did."""
+    """(a): the set of names for which orphans wait, or waited."""
     root: NDArray[np.uint64]
     """(1): the key before a prompt's first block, without adapter or salt."""
     state: NDArray[np.int64]
 
 
 def new_own() -> Own:
-    """Return no names, of no group."""
+    """Return arrays without any name or group."""
     return Own(
         slots=np.zeros((0, 2), np.int64),
         taken=np.zeros(0, np.int64),
@@ -113,7 +113,7 @@ def new_own() -> Own:
 
 @inlined
 def is_odd(own: Own, name: np.uint64) -> bool:
-    """Whether a name is odd, as 0 always is: no table has it."""
+    """Whether a name is odd. 0 always is, since 0 marks an empty place in a table."""
     return name == 0 or (own.state[ODD] != 0 and has(own.odd, name))
 
 
@@ -125,13 +125,13 @@ def is_odd_key(own: Own, key: np.uint64) -> bool:
 
 @inlined
 def is_awaited(own: Own, name: np.uint64) -> bool:
-    """Whether stores may wait for a name."""
+    """Whether orphans may wait for a name."""
     return own.state[AWAITED] != 0 and has(own.awaited, name)
 
 
 @inlined
 def place_of(own: Own, sets: Sets, held: int) -> bool:
-    """Whether a set has any slot of the rank."""
+    """Whether any slot of the rank is in a set."""
     for at in range(own.taken.size):
         if of.has(sets, held, own.taken[at]):
             return True
@@ -161,10 +161,10 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
     while at >= 0:
         number = number_at(blocks.by_name, at)
         is_held = place_of(own, sets, np.int64(blocks.halves[number, SET]))
-        # What is held by an odd name has its name from another engine.
+        # A block that the rank holds by an odd name has this name from another engine.
         if is_held and not is_odd_key(own, blocks.records[number, 0]):
             return number
-        # Another keyspace, or engine, may have the same name for another key.
+        # An engine, or keyspace, may have given the same name to another key.
         at = seek(blocks.by_name, blocks.names, name, after(at, blocks.by_name.size))
     return 0
 
@@ -219,7 +219,7 @@ def gather(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
 
 @compiled
 def copy(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
-    """Fill an empty own table from another, but for names of blocks that the rank holds no more."""
+    """Fill an empty own table from another, without the names of blocks that the rank lost."""
     for at in range(mine.names.size):
         number = np.int64(mine.numbers[at])
         if number == 0 or blocks.quarters[number, DEPTH] == FREED:
@@ -256,9 +256,9 @@ def put(
     keys: NDArray[np.uint64],
     parents: NDArray[np.uint64],
 ) -> bool:
-    """Make names plain of blocks that the rank holds; False where it needs a table of its own for it.
+    """Make names of blocks that the rank holds plain; False where that needs a table of its own.
 
-    A parent's key is 0 where a prompt begins. There must be room for as many numbers.
+    A parent's key is 0 where a prompt begins. There must be room for as many numbers as names.
     """
     for at in range(names.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
@@ -273,7 +273,7 @@ def put(
 
 @inlined
 def is_named(blocks: Blocks, sets: Sets, mine: Own, number: int, word: np.uint64) -> bool:
-    """Note a rank's plain name of a block; False where the block keeps another engine's name for it."""
+    """Note a rank's plain name of a block; False where the block keeps the name of another engine."""
     if mine.state[OWNS]:
         own(mine, word, number)
         return True
@@ -327,9 +327,9 @@ def held_all(
 def take_out(
     blocks: Blocks, sets: Sets, mine: Own, name: np.uint64, number: int, there: NDArray[np.uint8]
 ) -> None:
-    """Make a plain name odd; what is in doubt goes to what is certain.
+    """Make a plain name odd; where a place's slot in doubt holds it, the certain one does instead.
 
-    Write for each row of `slots` 1 where it holds it, 2 where it does so in doubt, and else 0.
+    Write to `there` for each row of `slots` 1 where the place holds it, 2 where it did in doubt, or 0.
     """
     if mine.state[OWNS]:
         disown(mine, name)

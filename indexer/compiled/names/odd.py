@@ -1,8 +1,8 @@
-"""One rank's odd names over the compiled index: the pure resolver, and what it and the arrays hand over.
+"""One rank's odd names over the compiled index, and the way of names between arrays and resolver.
 
-Whatever an event names is taken out of the arrays before the resolver sees it, and what is plain again
-afterwards is put back (`indexer.compiled.names.names`). So both see one state, each name in one place,
-and the resolver's rules hold for all of it. Names go with the blocks that the index gives up.
+Before the resolver follows an event, every name of the event is taken out of the arrays; names that are
+plain afterwards (`indexer.compiled.names.names`) are put back. So each name is kept on one side only,
+and the resolver's rules hold for both. When the index gives up a block, its odd names are forgotten.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,14 +23,11 @@ from indexer.resolve.rank_slots import RankSlots
 from indexer.resolve.resolver import Resolver
 
 ODD_BYTES = 600
-"""What an odd name takes, reckoned."""
+"""An estimate of an odd name's bytes."""
 
 
 class OddNames:
-    """A resolver of the names of one rank that are not plain, and the way of names there and back.
-
-    It is the resolver's `Elsewhere`: the rank's plain names are kept in arrays.
-    """
+    """The resolver of one rank's odd names, with the rank's plain names as its `Elsewhere`."""
 
     def __init__(
         self,
@@ -54,24 +51,24 @@ class OddNames:
         self._index = index
         self._slots = slots
         self._touched: dict[EngineHash, None] = {}
-        """Names that the resolver was given, or made."""
+        """Names that the resolver worked on since `settle_touched` was last called."""
         self._is_busy = False
-        """Whether names are being followed, so that none may be forgotten meanwhile."""
+        """Whether the resolver is at work, so that no name may be forgotten now."""
         self._lost = 0
-        """Odd names, about, whose blocks the index has given up and that are to be forgotten."""
+        """About how many odd names are to be forgotten, as the index has given up their blocks."""
         self.left: dict[Spot, list[int]] = {}
-        """Keys for which else forgotten names stood, and that are to be let go."""
+        """Keys still held in the index whose names were forgotten; `let_go` removes them."""
         index.arrays.keep_names()
         index.arrays.outside[self] = self._bytes
         index.arrays.purges[self] = self._purge
 
     def close(self) -> None:
-        """Let the index know nothing of the rank."""
+        """Take the rank's callbacks out of the index."""
         del self._index.arrays.outside[self], self._index.arrays.purges[self]
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Forget no name meanwhile, whatever the index gives up."""
+        """Forget no name while this is open, whatever the index gives up."""
         self._is_busy = True
         before = len(self.names.keys)
         try:
@@ -89,7 +86,7 @@ class OddNames:
             self.let_go()
 
     def pass_on(self, changes: Iterable[Change]) -> None:
-        """Apply what the resolver found to the index."""
+        """Apply the resolver's changes to the index; `Emptied` also empties the arrays."""
         for change in changes:
             self._slots.apply(change)
             if isinstance(change, Emptied):
@@ -105,7 +102,7 @@ class OddNames:
         self.count()
         self.pass_on(self.resolver.empty())
 
-    # What the resolver is given
+    # From the arrays to the resolver
 
     def apply(self, events: Sequence[Event]) -> None:
         """Follow the events of one batch."""
@@ -117,13 +114,13 @@ class OddNames:
                     self._pull((event.parent,))
             elif isinstance(event, Moved):
                 self._pull((event.hash,))
-            # Each at once, so that the next one's names are looked for in a true index.
+            # Applied before the next event, whose names are searched for in the index.
             self.pass_on(self.resolver.apply(event))
             if isinstance(event, Stored):
                 self._tell_beginning(event)
 
     def _tell_beginning(self, event: Stored) -> None:
-        """Let the arrays know the parent that a store waits for, or the root where it begins."""
+        """Mark in the arrays the parent that a store waits for, or remember the root of its prompt."""
         if event.parent is not None:
             orphans = self.resolver.orphans
             if orphans.are_waiting_for(event.parent):
@@ -140,7 +137,7 @@ class OddNames:
         self._pull_keys(keys)
 
     def learned(self, names: Iterable[EngineHash]) -> None:
-        """Mark names as odd, as far as the resolver keeps them."""
+        """Note the keys of odd names, and look at all of them in `settle_touched`."""
         for name in names:
             self.touch(name)
             if name in self.names.keys:
@@ -160,7 +157,7 @@ class OddNames:
         return list(holding.names) if holding else []
 
     def count(self) -> None:
-        """Add to the resolver's counts what was followed in the arrays."""
+        """Add the arrays' counts of blocks to the resolver's."""
         state, counts = self.plain.own.state, self.resolver.counts
         counts.stored_blocks += int(state[STORED])
         counts.removed_blocks += int(state[REMOVED])
@@ -205,10 +202,10 @@ class OddNames:
         for spot, in_doubt in spots:
             self.names.holdings[spot].take(name, key, in_doubt=in_doubt)
 
-    # What is plain again
+    # From the resolver to the arrays
 
     def settle_touched(self) -> None:
-        """Put back what is plain, and mark what is odd."""
+        """Put names that are plain now back into the arrays, and mark the odd ones."""
         self.adapt()
         self.mark_odd()
         self._put([name for name in self._touched if self._is_plain(name)])
@@ -248,11 +245,11 @@ class OddNames:
             self.plain.put(*words)
 
     def mark_odd(self) -> None:
-        """Let the arrays know which words are odd."""
+        """Mark in the arrays which names and keys are odd."""
         self.plain.mark(*self.standing.take_changed(self.names.keys))
 
     def adapt(self) -> None:
-        """Let the arrays know the layout and the slots."""
+        """Copy the layout and the slots into the arrays."""
         resolver = self.resolver
         self.plain.adapt(
             resolver.groups.layout,
@@ -262,7 +259,7 @@ class OddNames:
         )
 
     def keep_own_names(self) -> bool:
-        """Go over to a table of the rank's own; False where it lost all that it held to have room."""
+        """Give the rank a table of its own names; False where the rank lost everything to make room."""
         has_room = self.plain.has_room()
         if not has_room:
             held = self.plain.held()
@@ -275,10 +272,10 @@ class OddNames:
     def _bytes(self) -> int:
         return self.plain.nbytes() + ODD_BYTES * (len(self.names.keys) - self._lost)
 
-    # What the index gives up
+    # Blocks that the index gives up
 
     def _purge(self) -> None:
-        """Forget the names of blocks that the index has given up, or take note that it is to be done."""
+        """Forget the names of blocks that the index has given up, or count them for later."""
         self.plain.purge()
         self._lost = sum(
             len(self.standing.of(key))
@@ -288,14 +285,14 @@ class OddNames:
             self._forget_lost()
 
     def _lost_keys(self) -> dict[Spot, list[int]]:
-        """Return the keys of odd names that places do not hold any more."""
+        """Return each place's keys of odd names whose blocks the index has given up."""
         return {
             spot: self._split(spot, list(holding.names))[1]
             for spot, holding in self.names.holdings.items()
         }
 
     def _split(self, spot: Spot, keys: list[int]) -> tuple[list[int], list[int]]:
-        """Return those of some keys that a place holds in the index, and those that it does not."""
+        """Return the keys that a place holds in the index, and the keys that it does not hold there."""
         slot = self._slots.certain.get(spot)
         if slot is None:
             return [], keys
@@ -319,7 +316,7 @@ class OddNames:
         self.mark_odd()
 
     def let_go(self) -> None:
-        """Let go of what forgotten names stood for besides."""
+        """Remove keys from the index whose names were forgotten."""
         while self.left:
             spot, keys = self.left.popitem()
             if keys:
@@ -328,7 +325,7 @@ class OddNames:
     # Doubt
 
     def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
-        """Prove plain names from a key on; return the key of the odd one that is next, 0 for none."""
+        """Prove plain names from a key upwards; return the key of the next odd name, 0 for none."""
         self.touch(name)
         if above in self.standing:
             return above

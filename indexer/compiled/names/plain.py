@@ -1,6 +1,6 @@
-"""One rank's plain names in the index's arrays (`compiled.names`): what Python does about them.
+"""One rank's plain names: the Python side of the compiled functions in this folder.
 
-Numbers of blocks are void once the index has given up any (`ArrayIndex.evicted`).
+A block's number is void once the index has given up any block (`Arrays.evicted`).
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -41,17 +41,17 @@ from indexer.resolve.rank_slots import RankSlots
 OWN_LOAD = 0.9
 OWN_GROWTH = 1.12
 PLACE_BYTES = 12
-"""A place in a table of a rank's own names."""
+"""Bytes of a place in a rank's own table of names."""
 
 MOST_GROUPS = 16
-"""Groups whose names may be plain."""
+"""How many groups of a rank may have plain names."""
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.uint32]
 
 
 class PlainNames:
-    """The plain names of one rank. `clear` them before a new life."""
+    """The plain names of one rank."""
 
     def __init__(self, index: ArrayIndex, slots: RankSlots) -> None:
         self._index = index
@@ -62,7 +62,7 @@ class PlainNames:
         self.clear()
 
     def clear(self) -> None:
-        """Know no name; the slots are emptied elsewhere."""
+        """Forget every name, before a new life. The caller empties the slots."""
         self.own = names_of.new_own()
         self.roots = roots_of.new_roots()
         self.groups: dict[int, int] = {}
@@ -76,10 +76,10 @@ class PlainNames:
     def adapt(
         self, layout: Layout, firm: Collection[int], root: Callable[[int], int], *, waits: bool
     ) -> None:
-        """Take note of the layout, and of the slots.
+        """Copy the layout and the rank's slots into the arrays.
 
-        `firm` are groups whose block size is certain, `root` gives a block size's, and `waits` says
-        whether any store waits for its parent.
+        `firm` are groups whose block size is certain, `root` returns the key before a prompt's first
+        block for a block size, and `waits` says whether any orphan waits.
         """
         own = self.own
         if layout.block_size != own.state[SIZE]:
@@ -110,11 +110,11 @@ class PlainNames:
         )
 
     def learn_root(self, lora: str, salt: str, key: int) -> None:
-        """Take note of the key before a prompt's first block, for an adapter or a salt."""
+        """Remember the key before a prompt's first block for an adapter and a salt."""
         self.roots = roots_of.learn(self.roots, lora, salt, key)
 
     def mark(self, names: Marks, keys: Marks) -> None:
-        """Take note of what became odd, and of what no longer is."""
+        """Mark names and keys that became odd, and unmark those that no longer are."""
         state = self.own.state
         odd, state[ODD] = _marked(self.own.odd, int(state[ODD]), *names)
         odd_keys, state[ODD_KEYS] = _marked(self.own.odd_keys, int(state[ODD_KEYS]), *keys)
@@ -122,9 +122,9 @@ class PlainNames:
             self.own = self.own._replace(odd=odd, odd_keys=odd_keys)
 
     def wait_for(self, name: int, awaited: Callable[[], list[int]]) -> None:
-        """Take note that stores wait for a name; `awaited` tells all such names.
+        """Mark a name as awaited by orphans; `awaited` returns all such names.
 
-        Those that are waited for no longer stay until there is no more room: they are only followed
+        A name that is no longer awaited stays marked until the set is full: its events are only followed
         more slowly.
         """
         names = [name]
@@ -136,19 +136,19 @@ class PlainNames:
         self.own.state[AWAITED] += words.add(self.own.awaited, np.array(names, np.uint64))
 
     def wait_for_none(self) -> None:
-        """Take note that no store waits for its parent."""
+        """Unmark every awaited name."""
         if self.own.state[AWAITED]:
             self.own = self.own._replace(awaited=np.zeros(words.LEAST, np.uint64))
             self.own.state[AWAITED] = 0
 
-    # Looking at them
+    # Searching
 
     def find(self, name: int) -> int:
-        """Return the number of a name's block; 0 for none."""
+        """Return the number of the block that the rank holds by a plain name; 0 for none."""
         return int(names_of.find(self._arrays.blocks, self._arrays.sets, self.own, np.uint64(name)))
 
     def find_all(self, names: Words) -> Numbers:
-        """Return the numbers of names' blocks; 0 for none."""
+        """Return such a number for each of some names."""
         numbers = np.zeros(len(names), np.uint32)
         names_of.find_all(self._arrays.blocks, self._arrays.sets, self.own, names, numbers)
         return numbers
@@ -163,7 +163,7 @@ class PlainNames:
         if not self.own.state[OWNS]:
             names: list[int] = self._arrays.blocks.names[numbers, 0].tolist()
         else:
-            # All of them in one look at the whole table.
+            # One pass over the whole table finds all of them.
             names = self.own.names[np.isin(self.own.numbers, numbers)].tolist()
         return [name for name in names if name]
 
@@ -175,7 +175,7 @@ class PlainNames:
         return names[:count], numbers[:count]
 
     def holders(self, numbers: Numbers) -> Iterator[tuple[Spot, NDArray[np.bool_]]]:
-        """Yield each place of the rank, and which of some blocks it has; a place may come twice."""
+        """Yield each place of the rank, and which of some blocks it holds; a place may come twice."""
         held = self._arrays.blocks.halves[numbers, SET]
         for of in (self._slots.certain, self._slots.doubted):
             for spot, slot in of.items():
@@ -191,7 +191,7 @@ class PlainNames:
         carried: Words,
         bounds: Bounds,
     ) -> int:
-        """Apply some of what was scanned (`follow.follow`); what it takes is reserved."""
+        """Apply a step of the scanned batches (`follow.follow`). The caller has reserved the room."""
         index, arrays = self._index, self._arrays
         with arrays.turn():
             return following.follow(
@@ -210,7 +210,7 @@ class PlainNames:
             )
 
     def prove(self, spot: Spot, number: int) -> int:
-        """Prove in a place from a block on; return the number of the odd one that is next, or 0."""
+        """Prove a block and those before it in a place; return the next odd block's number, or 0."""
         arrays = self._arrays
         tier, group = spot
         if group not in self.groups:
@@ -225,7 +225,7 @@ class PlainNames:
         return number
 
     def join(self, certain: int, doubted: int) -> None:
-        """Let one slot hold what another one holds too, and that one nothing."""
+        """Move all blocks of slot `certain` to slot `doubted`."""
         arrays = self._arrays
         end = int(arrays.blocks.state[TOP])
         for start in range(1, end, STEP):
@@ -238,7 +238,7 @@ class PlainNames:
     def take_out(self, name: int) -> tuple[int, int, list[tuple[Spot, bool]]]:
         """Make a name odd.
 
-        Return its key, the key above, the places that hold it, and whether they do so in doubt.
+        Return its key, the key above, and the places that hold it, each with whether it is in doubt.
         """
         arrays = self._arrays
         there = np.zeros(len(self.own.slots), np.uint8)
@@ -262,9 +262,9 @@ class PlainNames:
         )
 
     def put(self, names: Words, keys: Words, parents: Words) -> bool:
-        """Make names plain of blocks that the rank holds, all marked as odd still.
+        """Make names of blocks that the rank holds plain; they are still marked as odd.
 
-        False where the rank needs a table of its own first; nothing is lost then.
+        Return False where the rank needs a table of its own first; no name is lost then.
         """
         arrays = self._arrays
         for start in range(0, len(names), STEP):
@@ -279,7 +279,7 @@ class PlainNames:
     # A table of the rank's own
 
     def has_room(self) -> bool:
-        """Whether there is room for a table of the rank's own, when others have given way."""
+        """Give up blocks for a table of the rank's own; return whether there is room for it now."""
         return self._arrays.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
 
     def keep_own(self) -> None:
@@ -300,7 +300,7 @@ class PlainNames:
         if self._lacks():
             places = _places(int(self.own.state[OWNED]) + STEP)
             self._arrays.make_room(places * PLACE_BYTES, STEP)
-            if self._lacks():  # where others had to give way, this rank has too
+            if self._lacks():  # making room may have shrunk this table too (`purge`)
                 self._copy(self._with_room(int(self.own.state[OWNED]) + STEP))
 
     def _lacks(self) -> bool:
@@ -323,7 +323,7 @@ class PlainNames:
         self.own = fresh
 
     def nbytes(self) -> int:
-        """Return the bytes of what is the rank's own."""
+        """Return the bytes of the rank's own arrays."""
         own = self.own
         # `awaited` counts with the stores that wait (`indexer.index.orphans`).
         odd = own.odd.nbytes + own.odd_keys.nbytes
@@ -331,7 +331,7 @@ class PlainNames:
 
 
 def _marked(known: Words, used: int, odd: list[int], plain: list[int]) -> tuple[Words, int]:
-    """Return a set of odd words, perhaps another array, after a change, and how many are in it."""
+    """Return a set of odd words after a change, perhaps in a new array, and how many words it has."""
     if plain:
         used -= words.discard(known, np.array(plain, np.uint64))
     known = words.with_room(known, used, len(odd))
@@ -341,5 +341,5 @@ def _marked(known: Words, used: int, odd: list[int], plain: list[int]) -> tuple[
 
 
 def _places(entries: int) -> int:
-    """Return the places of a rank's own table with room for so many names."""
+    """Return the size of a rank's own table with room for so many names."""
     return int(entries * OWN_GROWTH / OWN_LOAD) + 16

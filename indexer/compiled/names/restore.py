@@ -34,7 +34,7 @@ def pack(
     certain: Mapping[Spot, int],
     doubted: Mapping[Spot, int],
 ) -> SavedPlain:
-    """Return a rank's plain names, given the block of each, and the rank's groups and slots."""
+    """Return a rank's plain names to save, given the block of each, and the rank's groups and slots."""
     order = np.argsort(blocks.quarters[numbers, DEPTH], kind="stable")
     names, numbers = names[order], numbers[order]
     held = blocks.halves[numbers, SET]
@@ -59,7 +59,7 @@ def _packed(words: NDArray[np.uint64]) -> bytes:
 
 @inlined
 def _slot(mine: Own, row: int, bit: int) -> int:
-    """Return the slot that a bit of `places` stands for, in a group's row; -1 for none."""
+    """Return the slot for a bit of `places` in a group's row; -1 for none."""
     if row < 0:
         return -1
     return mine.slots[row * SPOTS + bit % DOUBT_BITS, bit // DOUBT_BITS]
@@ -90,9 +90,9 @@ def restore(
 ) -> int:
     """Let the rank hold the blocks of plain names `start` to `stop` (exclusive).
 
-    `places` has a row for each of some groups, `rows` theirs in `Own.groups`, -1 for none. Return
-    `stop`, or the position of a name for which the rank needs a table of its own first. There must be
-    room for as many blocks as there are bits in `places`, and one more for each.
+    `places` has a row for each saved group, and `rows` that group's row in `Own.groups`, -1 for none.
+    Return `stop`, or the position of a name for which the rank needs a table of its own first. There
+    must be room for as many blocks as there are bits in `places`, and for one more a name.
     """
     for at in range(start, stop):
         word, key = names[at], keys[at]

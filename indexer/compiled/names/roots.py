@@ -1,7 +1,8 @@
-"""The keys before a prompt's first block, by adapter and salt, as far as they were needed lately.
+"""The keys before a prompt's first block, by adapter and salt: those that events used lately.
 
-Texts are compared whole: by a hash alone a tenant could choose a salt that leads into another's chain.
-Each text has a few places, and gives way to another one; what is not found the resolver makes anew.
+Texts are compared whole: if only hashes were, a tenant could choose a salt that leads into another
+tenant's chain. Each text has a few possible places, where another text may replace it; the resolver then
+computes its key anew.
 """
 
 from typing import NamedTuple
@@ -15,11 +16,11 @@ from indexer.compiled.jit import inlined
 from indexer.compiled.xxh64 import bytes_key
 
 TEXT = 128
-"""Bytes of an adapter and a salt together, at most."""
+"""The most bytes of an adapter and a salt together."""
 LEAST, MOST = 1, 1 << 10
 """Places."""
 TRIES = 4
-"""Places that a text may have, one behind the other."""
+"""How many places, one behind the other, a text may have."""
 
 
 class Roots(NamedTuple):
@@ -28,9 +29,9 @@ class Roots(NamedTuple):
     words: NDArray[np.uint64]
     """(n): a hash of each text."""
     texts: NDArray[np.uint8]
-    """(n, 128): the adapter, and behind it the salt."""
+    """(n, 128): the adapter, followed by the salt."""
     lengths: NDArray[np.int64]
-    """(n, 2): how long either is; both 0 where a place is empty."""
+    """(n, 2): the lengths of both; 0 and 0 where a place is empty."""
     keys: NDArray[np.uint64]
     """(n)"""
 
@@ -88,7 +89,7 @@ def place_of(
 
 
 def learn(roots: Roots, lora: str, salt: str, key: int) -> Roots:
-    """Return roots among which this one is, where it fits; perhaps other arrays."""
+    """Return the roots with this one added where its text fits; they may be new arrays."""
     text = (lora + salt).encode()
     if not 0 < len(text) <= TEXT or not text.isascii():
         return roots
@@ -106,7 +107,7 @@ def learn(roots: Roots, lora: str, salt: str, key: int) -> Roots:
 
 
 def _place_for(roots: Roots, word: int) -> int:
-    """Return the place that has a word, or else an empty one, or else one that is to be overwritten."""
+    """Return the place that has a word, or else an empty one, or else the one to overwrite."""
     places = len(roots.words)
     begin = int(home(np.uint64(word), places))
     tried = [(begin + step) % places for step in range(TRIES)]

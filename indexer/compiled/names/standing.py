@@ -1,4 +1,4 @@
-"""The odd names of one rank by the keys that they stand for, and the words that are to be marked."""
+"""The odd names of one rank by the keys that they stand for, and the words that are yet to be marked."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from indexer.engines.event import EngineHash
 from indexer.invariant import BrokenInvariantError
 
 Marks = tuple[list[int], list[int]]
-"""Words that became odd, and words that are so no longer."""
+"""Words that became odd, and words that are no longer odd."""
 
 
 class Standing:
@@ -15,7 +15,7 @@ class Standing:
     def __init__(self) -> None:
         self._names: dict[int, list[EngineHash]] = {}
         self._changed: set[EngineHash] = set()
-        """Names that became odd, or are so no longer, since they were last marked."""
+        """Names that became odd, or ceased to be, since `take_changed` was last called."""
         self._changed_keys: set[int] = set()
 
     def __contains__(self, key: int) -> bool:
@@ -45,15 +45,15 @@ class Standing:
                 del self._names[key]
 
     def clear(self) -> None:
-        """Let nothing stand for anything; nothing is marked either."""
+        """Forget every name, and every change."""
         self._names.clear()
         self._changed.clear()
         self._changed_keys.clear()
 
     def take_changed(self, odd: Mapping[EngineHash, object]) -> tuple[Marks, Marks]:
-        """Return what became odd since this was last asked, and what is so no longer: names, and keys.
+        """Return the marks of names and the marks of keys that changed since the last call.
 
-        `odd` has all names that are.
+        `odd` has all odd names.
         """
         marks: tuple[Marks, Marks] = ([], []), ([], [])
         if not self._changed and not self._changed_keys:
@@ -67,7 +67,7 @@ class Standing:
         return marks
 
     def check(self, keys: Mapping[EngineHash, Iterable[int]]) -> None:
-        """Raise BrokenInvariantError where other names stand for keys, given the keys of each."""
+        """Raise BrokenInvariantError where keys have other names than `keys`, each name's keys, says."""
         standing: dict[int, set[EngineHash]] = {}
         for name, of_name in keys.items():
             for key in of_name:

@@ -1,6 +1,6 @@
-"""Which batches tell how far a rank may be believed, so that this is judged before the next one.
+"""Batches after which a rank's trust may change, so that it is judged before the next batch is applied.
 
-Batches that arrive together are followed at once as long as none of them does.
+Batches that arrive together are applied in one call up to the first of these.
 """
 
 from typing import NamedTuple
@@ -17,22 +17,21 @@ NEVER = 1 << 62
 
 
 class Bounds(NamedTuple):
-    """The counts of blocks with which a batch tells something."""
+    """The numbers of blocks from which on the trust may change."""
 
     pool: NDArray[np.int64]
     """(p): slots of the places that share the cache's blocks."""
     most: int
-    """Blocks that they can hold together."""
+    """The most blocks that these places can hold together."""
     slower: NDArray[np.int64]
     """(s): slots of the slower tiers' places."""
     enough: int
-    """Blocks stored in the fastest tier with which what is in doubt is settled, where the slower tiers
-    hold nothing."""
+    """How many more blocks stored in the fastest tier settle all doubt, where slower tiers hold none."""
 
 
 @inlined
 def is_telling(blocks: Blocks, mine: Own, bounds: Bounds) -> bool:
-    """Whether the batch that was applied last tells how far the rank may be believed."""
+    """Whether the rank's trust may change after the batch that was applied last."""
     held = 0
     for at in range(bounds.pool.size):
         held += blocks.counts[bounds.pool[at]]

@@ -1,6 +1,7 @@
-"""Sets of words: open addressing in an array in which 0 is an empty place, so 0 is in none.
+"""Sets of words, open addressing in an array. 0 marks an empty place, so no set contains 0.
 
-Whoever adds makes room first. Deleting shifts back what follows (`indexer.compiled.blocks.table`).
+The caller makes room before it adds. Deleting shifts the following words back
+(`indexer.compiled.blocks.table`).
 """
 
 import numpy as np
@@ -25,7 +26,7 @@ def has(words: NDArray[np.uint64], word: np.uint64) -> bool:
 
 @compiled
 def add(words: NDArray[np.uint64], more: NDArray[np.uint64]) -> int:
-    """Add words, some perhaps in the set already; return how many were not. There must be room."""
+    """Add words; return how many were not in the set before. There must be room."""
     added = 0
     for word in more:
         if word == 0 or has(words, word):
@@ -40,7 +41,7 @@ def add(words: NDArray[np.uint64], more: NDArray[np.uint64]) -> int:
 
 @compiled
 def discard(words: NDArray[np.uint64], less: NDArray[np.uint64]) -> int:
-    """Delete words, as far as they are in the set; return how many were."""
+    """Delete words; return how many were in the set."""
     deleted = 0
     for word in less:
         if word == 0 or not has(words, word):
@@ -62,7 +63,7 @@ def discard(words: NDArray[np.uint64], less: NDArray[np.uint64]) -> int:
 
 
 def with_room(words: NDArray[np.uint64], used: int, more: int) -> NDArray[np.uint64]:
-    """Return a set, perhaps another array, with room for `more` words beside the `used` ones."""
+    """Return the set, perhaps in a new array, with room for `more` words beside the `used` ones."""
     wanted = used + more
     if 2 * wanted <= len(words) <= max(LEAST, 16 * wanted):
         return words

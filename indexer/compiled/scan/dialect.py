@@ -1,4 +1,4 @@
-"""How engines write their events: the fields of each, and what a plain event may have in them."""
+"""How engines write their events: the fields of each, and the values of a plain event's fields."""
 
 from typing import NamedTuple
 
@@ -27,8 +27,8 @@ STORED, REMOVED = 1, 2
     IS_TEXT,
     IS_ANY,
 ) = range(14)
-"""What a field of a plain event may be. The last three decide nothing: nil or a number, nil or a text,
-anything plain."""
+"""Kinds of values of a plain event's field. The last three have no effect: nil or a number, nil or a
+text, any plain value."""
 
 
 TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS = range(4)
@@ -36,7 +36,7 @@ TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS = range(4)
 
 
 class Dialect(NamedTuple):
-    """How an engine writes its events: lists of words, w in all, and what each one means."""
+    """How an engine writes its events: lists of words, w in all, and the meaning of each."""
 
     letters: NDArray[np.uint8]
     rows: NDArray[np.int64]
@@ -120,7 +120,7 @@ DIALECTS = {"vllm": VLLM, "sglang": SGLANG}
 
 @compiled
 def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length: int) -> int:
-    """Return the number of a string in a list of words; -1 where it is none of them."""
+    """Return the number of a string in a list of words; -1 where it is not in it."""
     first = dialect.lists[words]
     for row in range(first, dialect.lists[words + 1]):
         begin = dialect.rows[row, 0]
@@ -138,5 +138,5 @@ def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length
 
 @compiled
 def meaning(dialect: Dialect, words: int, number: int) -> int:
-    """Return what a word of a list means."""
+    """Return the meaning of a word: a rule or a tier."""
     return dialect.rows[dialect.lists[words] + number, 2]

@@ -1,6 +1,7 @@
 """The lists that events have: names, token ids, pairs of them, extra keys.
 
-As in `indexer.compiled.scan.msgpack`, nobody vouches for the bytes, and no read goes past `end`.
+As in `indexer.compiled.scan.msgpack`, the bytes are not trusted, and no read goes past `end`. Each
+function also returns the position after what it read, or -1 where the bytes are something else.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from indexer.compiled.xxh64 import bytes_key
 
 @compiled
 def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]:
-    """Read a name (`indexer.engines.wire.name_of`); return it and what follows, or -1."""
+    """Read a name (`indexer.engines.wire.name_of`)."""
     length, begin = bytes_at(data, at, end)
     if length >= 0:
         return bytes_key(data, begin, length, np.uint64(0)), begin + length
@@ -25,13 +26,13 @@ def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]
 def names_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint64], first: int
 ) -> tuple[int, int]:
-    """Read a list of names; return how many and what follows, or -1."""
+    """Read a list of names; return how many."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
     for number in range(count):
         if at + 9 <= end and data[at] == 0xCF:
-            # As `integer_at`, the form that nearly all names have first.
+            # As `integer_at`, but nearly all names have this form, so it comes first.
             word = half(data, at + 1) << np.uint64(32) | half(data, at + 5)
             at += 9
         else:
@@ -46,7 +47,7 @@ def names_at(
 def tokens_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint32], first: int
 ) -> tuple[int, int]:
-    """Read a list of token ids; return how many and what follows, or -1."""
+    """Read a list of token ids; return how many."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -54,8 +55,8 @@ def tokens_at(
         if at >= end:
             return -1, at
         head = np.uint64(data[np.uint64(at)])
-        # As `integer_at`, the two forms that nearly all tokens have first, and both in one, since which
-        # of them comes next cannot be foretold.
+        # As `integer_at`, but nearly all tokens have one of these two forms. One branch reads both, as
+        # the processor cannot predict which comes next.
         if (head == np.uint64(0xCD) or head == np.uint64(0xCE)) and at + 5 <= end:
             short = np.uint64(0xCE) - head
             word = half(data, at + 1) >> (short << np.uint64(4))
@@ -71,7 +72,7 @@ def tokens_at(
 
 @inlined
 def _token(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint32, int]:
-    """Read a token id; return it and what follows, or -1."""
+    """Read a token id."""
     word, at, sign = integer_at(data, at, end)
     if sign != 1 or word > np.uint64(0xFFFFFFFF):
         return np.uint32(0), -1
@@ -87,7 +88,7 @@ def pairs_at(
     second: NDArray[np.uint32],
     start: int,
 ) -> tuple[int, int]:
-    """Read a list of pairs of token ids; return how many and what follows, or -1."""
+    """Read a list of pairs of token ids; return how many."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -112,10 +113,7 @@ def are_pairs(data: NDArray[np.uint8], at: int, end: int) -> bool:
 
 @compiled
 def lists_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[bool, int]:
-    """Read a list of lists, or nils, of plain values; return whether any has some, and what follows.
-
-    What follows is -1 where it is something else.
-    """
+    """Read a list of nils and lists of plain values; return whether any of these lists has a value."""
     count, at = list_at(data, at, end)
     some = False
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""The parts of msgpack, read from bytes that nobody vouches for: no read goes past `end`.
+"""The parts of msgpack, read from bytes that are not trusted: no read goes past `end`.
 
 Each function takes where to begin and returns where it ended. Source: github.com/msgpack/msgpack,
 spec.md.
@@ -33,7 +33,7 @@ def half(data: NDArray[np.uint8], at: int) -> np.uint64:
 
 @compiled
 def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return an array's length and what follows its head; -1 where there is none."""
+    """Return an array's length and the position after its head; -1 where there is none."""
     if at >= end:
         return -1, at
     head = np.int64(data[at])
@@ -48,7 +48,7 @@ def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return a map's length and what follows its head; -1 where there is none."""
+    """Return a map's length and the position after its head; -1 where there is none."""
     if at >= end:
         return -1, at
     head = np.int64(data[at])
@@ -94,7 +94,7 @@ def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int, int]:
-    """Return an integer (a negative one by its complement), what follows it, and its sign.
+    """Return an integer (a negative one by its complement), the position after it, and its sign.
 
     The sign is 1, or -1 for a negative one; 0 where there is no integer.
     """
@@ -140,7 +140,7 @@ def _skip_one(data: NDArray[np.uint8], at: int, end: int) -> int:
 
 @compiled
 def skip(data: NDArray[np.uint8], at: int, end: int) -> int:
-    """Return what follows a plain value or a list of some; -1 where there is none.
+    """Return the position after a plain value or a list of plain values; -1 where there is none.
 
     No list in a list: Numba cannot load recursive functions that it has kept.
     """

@@ -2,9 +2,9 @@
 
 Scanning says of each batch whether it is *plain*: nothing but stores and removals, of blocks whose only
 extra keys are adapters and salts, written as engines write them. A plain batch becomes rows and arrays;
-any other one is left to the pure codec (`indexer.engines`), which decides what it means. So what is
-scanned must be what the codec would decode, and what is doubtful is not plain: the fuzzer and
-`tests/indexer/compiled/test_scan.py` hold it to that.
+any other batch is left to the pure codec (`indexer.engines`). Scanning must find what the codec would
+decode, and a doubtful batch is not plain: the fuzzer and `tests/indexer/compiled/test_scan.py` hold it
+to that.
 
 Nothing here trusts the bytes. Every read is tested against the batch's end, and the arrays that are
 written have as many elements as the batch has bytes, since each name and each token takes one at least,
@@ -80,7 +80,7 @@ def _field(
     scanned: Scanned,
     event: int,
 ) -> int:
-    """Read one field of an event; return what follows it, or -1 where it is not plain."""
+    """Read one field of an event; return the position after it, or -1 where it is not plain."""
     row = scanned.events[event]
     if rule == IS_NAMES:
         row[NAMES], at = names_at(data, at, end, scanned.names, row[NAMES_AT])
@@ -146,7 +146,7 @@ def _field(
 def _has_plain_extras(data: NDArray[np.uint8], end: int, row: NDArray[np.int64]) -> bool:
     """Whether a store's extra keys are its adapter and, in a prompt's first block, its salt.
 
-    They are lists of plain values (`lists_at`). The salt is noted.
+    They are lists of plain values (`lists_at`). The salt's position and length are written to `row`.
     """
     count, at = list_at(data, row[EXTRAS_AT], end)
     if count != row[NAMES]:
@@ -184,7 +184,7 @@ def _event(
     scanned: Scanned,
     event: int,
 ) -> int:
-    """Read one event; return what follows it, or -1 where it is not plain."""
+    """Read one event; return the position after it, or -1 where it is not plain."""
     row = scanned.events[event]
     row[KIND], row[TIER], row[GROUP] = 0, 0, 0
     row[NAMES], row[HAS_PARENT], row[TOKENS], row[SIZE] = -1, -1, -1, -1
@@ -309,8 +309,8 @@ def scan(
 ) -> int:
     """Scan batches that lie one behind the other in `scanned.data`, up to the first that is not plain.
 
-    `ends` says where each ends. Return how many are plain; `events` is how many events were read up
-    to each one's end. There must be `room` for what the bytes can hold.
+    `ends` has the position where each ends. Return how many are plain, and write to `events` how many
+    events were read up to each one's end. There must be `room` for as much as the bytes can contain.
     """
     data = scanned.data
     event, name, token, begin = 0, 0, 0, 0

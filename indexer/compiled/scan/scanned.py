@@ -30,14 +30,14 @@ COLUMNS = 15
 ANOTHER = -1
 """In column `LORA`: an adapter that has a number only."""
 LEAST_EVENT = 8
-"""Bytes that any event takes, at the least."""
+"""The fewest bytes of an event."""
 
 
 class Scanned(NamedTuple):
-    """What was scanned. Shapes: b bytes, e events, n names and t tokens."""
+    """Scanned batches. Shapes: b bytes, e events, n names and t tokens."""
 
     data: NDArray[np.uint8]
-    """(b): what it was read from; adapters and salts still lie there."""
+    """(b): the bytes of the batches; adapters and salts are only in here."""
     events: NDArray[np.int64]
     """(e, 15): kind, tier, group; first name, names, whether there is a parent; first token, tokens
     (-1: not those of the blocks), whether they are the first of pairs, block size; where adapter and
@@ -53,7 +53,7 @@ class Scanned(NamedTuple):
 
 
 def room(size: int) -> Scanned:
-    """Return room for what `size` bytes can hold."""
+    """Return arrays with room for as much as `size` bytes can contain."""
     events = size // LEAST_EVENT + 1
     return Scanned(
         np.frombuffer(b"", np.uint8),
