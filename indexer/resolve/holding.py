@@ -1,4 +1,4 @@
-"""What one place holds: copies of names, and the keys that they stand for.
+"""The names that one place holds, how many copies of each, and the keys that they stand for.
 
 A place is a tier and a cache group of a rank.
 """
@@ -15,23 +15,23 @@ class Holding:
 
     def __init__(self) -> None:
         self.copies: dict[EngineHash, int] = {}
-        """How often each live name is held."""
+        """How many copies of each name are held."""
         self.names: dict[int, EngineHash] = {}
-        """A live name of each key."""
+        """A name of each key."""
         self._more: dict[int, list[EngineHash]] = {}
-        """The others, of keys that several stand for."""
+        """The other names of keys that several names stand for."""
         self.doubted: set[EngineHash] = set()
-        """Names of which nothing is certain since something was missed."""
+        """Names in doubt: held when something was missed, and not proven since."""
         self.thinned: set[EngineHash] = set()
-        """Names that were last removed, and are held because they had been announced more often."""
+        """Names whose last event was a removal, and that still have copies."""
         self.repeated: set[EngineHash] = set()
-        """Names of which a copy was announced in a way in which a hit may be, too."""
+        """Names with a copy whose store may have been a hit (`indexer.resolve.hits`)."""
         self.certain = 0
-        """Copies of all names but those in doubt."""
+        """The number of copies of all names that are not in doubt."""
 
     @property
     def certain_names(self) -> int:
-        """How many names are held, but for those in doubt."""
+        """How many names are held and not in doubt."""
         return len(self.copies) - len(self.doubted)
 
     def sole(self, key: int) -> EngineHash | None:
@@ -39,13 +39,13 @@ class Holding:
         return None if key in self._more else self.names.get(key)
 
     def hold(self, name: EngineHash, keys: Iterable[int], *, may_be_hit: bool = False) -> list[int]:
-        """Hold one copy more of a name; return the keys that are new here."""
+        """Hold one more copy of a name; return the keys that this place did not hold before."""
         count = self.copies.get(name, 0)
         self.certain += 1
         if count:
             self.thinned.discard(name)
             if name in self.doubted:
-                # What was counted before may be gone; this copy is certain.
+                # The copies counted before may be gone; this copy is certain.
                 self.doubted.discard(name)
                 count = 0
             elif may_be_hit:
@@ -56,7 +56,7 @@ class Holding:
         return [key for key in keys if self._stand(name, key)]
 
     def _stand(self, name: EngineHash, key: int) -> bool:
-        """Let a name stand for a key; return whether it is the first one."""
+        """Let a name stand for a key; return whether it is the key's first name."""
         if key in self.names:
             self._more.setdefault(key, []).append(name)
             return False
@@ -64,7 +64,7 @@ class Holding:
         return True
 
     def release(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
-        """Let one copy of a held name go; return the keys that are gone from here."""
+        """Let one copy of a held name go; return the keys that this place no longer holds."""
         count = self.copies[name]
         if count > 1:
             self.copies[name] = count - 1
@@ -75,7 +75,7 @@ class Holding:
         return self.drop(name, keys)
 
     def drop(self, name: EngineHash, keys: Iterable[int]) -> list[int]:
-        """Let every copy of a held name go; return the keys that are gone from here."""
+        """Let every copy of a held name go; return the keys that this place no longer holds."""
         copies = self.copies.pop(name)
         if name not in self.doubted:
             self.certain -= copies
@@ -85,7 +85,7 @@ class Holding:
         return [key for key in keys if self._leave(name, key)]
 
     def _leave(self, name: EngineHash, key: int) -> bool:
-        """Let a name stand for a key no longer; return whether it was the last one."""
+        """Let a name no longer stand for a key; return whether it was the key's last name."""
         more = self._more.get(key)
         if more is None:
             del self.names[key]
@@ -111,7 +111,7 @@ class Holding:
         last: Mapping[EngineHash, int],
         earlier: Mapping[EngineHash, Iterable[int]],
     ) -> None:
-        """Hold what another process held, given the last key of every name, and the keys before it."""
+        """Hold names that another process saved, given each name's last key and the keys before it."""
         copies = self.copies = saved.copies
         self.doubted = set(saved.doubted)
         self.thinned = set(saved.thinned)
@@ -131,7 +131,7 @@ class Holding:
         self.certain = 0
 
     def one_copy_each(self) -> None:
-        """Take every name that is not in doubt to be held once."""
+        """Count one copy of every name that is not in doubt."""
         for name in self.copies.keys() - self.doubted:
             self.copies[name] = 1
         self.thinned.clear()
@@ -139,7 +139,7 @@ class Holding:
         self.certain = len(self.copies) - len(self.doubted)
 
     def prove(self, name: EngineHash) -> bool:
-        """Take note that one copy of a name is certain; False where that was so before."""
+        """Take note that one copy of a name is certain; False where the name was not in doubt."""
         if name not in self.doubted:
             return False
         self.doubted.remove(name)

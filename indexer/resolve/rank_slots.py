@@ -1,4 +1,4 @@
-"""One rank's slots in the index: what it holds in each place of its present life."""
+"""One rank's slots in the index: one for each place of its present life, two where there is doubt."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ class RankSlots:
         self._epoch = 0
         self.certain: dict[Spot, int] = {}
         self.doubted: dict[Spot, int] = {}
-        """What was held when something was missed, where that is kept apart (`indexer.compiled`)."""
+        """Slots of blocks in doubt, where these are kept apart (`indexer.compiled`, `set_aside`)."""
         self._is_aside = False
-        """Whether what is in doubt is being told anew, so that most of it is in both."""
+        """Whether a snapshot is under way, so that most blocks in doubt are in both slots by and by."""
 
     @property
     def epoch(self) -> int:
@@ -42,9 +42,9 @@ class RankSlots:
             self.empty()
 
     def apply_whole(self, change: Change) -> bool:
-        """Apply one change; return whether all that it names was as it says: absent, or there.
+        """Apply one change; return whether every added key was absent, or every removed key present.
 
-        An index that has given up keys for want of room cannot tell; then it was.
+        An index that has given up keys for want of room cannot tell; then this returns True.
         """
         if not isinstance(change, Added | Gone):
             self.apply(change)
@@ -67,15 +67,15 @@ class RankSlots:
         return Place(self._pod, self._rank, tier, self._epoch, group)
 
     def doubt(self, spot: Spot) -> None:
-        """Let a place's slot be one of what is in doubt, of which there is none; begin another."""
+        """Make a place's slot the one in doubt, which it does not have yet; begin a new certain one."""
         slot = self.doubted[spot] = self.certain.pop(spot)
         self._table.change(slot, replace(self._place(spot), doubted=True))
         self.slot(spot)
 
     def set_aside(self) -> None:
-        """Keep what is held as in doubt and begin every place anew.
+        """Keep the held blocks as in doubt and begin every place anew.
 
-        Where something is set aside already, what was begun since is let go.
+        Where blocks are set aside already, those stay, and the blocks held since are let go.
         """
         for spot in list(self.certain):
             if spot in self.doubted:
@@ -85,14 +85,14 @@ class RankSlots:
         self._is_aside = True
 
     def drop_doubted(self) -> None:
-        """Let go of what is still in doubt."""
+        """Let go of all blocks that are still in doubt."""
         for slot in self.doubted.values():
             self._drop(slot)
         self.doubted.clear()
         self._is_aside = False
 
     def drop(self, spot: Spot) -> None:
-        """Let a place hold nothing that is certain."""
+        """Let go of a place's certain blocks."""
         self._drop(self.certain.pop(spot))
 
     def _drop(self, slot: int) -> None:
@@ -100,7 +100,7 @@ class RankSlots:
         self._index.drop(slot)
 
     def empty(self) -> None:
-        """Begin a new epoch: what the old one's slots held is gone for readers at once."""
+        """Begin a new life: for readers, the old one's slots are empty at once."""
         self.drop_doubted()
         for slot in self.certain.values():
             self._drop(slot)
@@ -110,7 +110,7 @@ class RankSlots:
     def blocks(self, layout: Layout) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds.
 
-        While blocks are told anew, as many as were held before or are told already.
+        While a snapshot is under way, the larger number of the blocks held before and the new ones.
         """
         certain, doubted = self._counts(self.certain, layout), self._counts(self.doubted, layout)
         return {

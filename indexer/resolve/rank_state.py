@@ -1,4 +1,4 @@
-"""What a rank's ordered batches are applied to."""
+"""The state of one rank, to which its batches are applied in order; and its pure form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ from indexer.resolve.saved import SavedResolver
 
 
 class Sink(Protocol):
-    """Where a rank's changes go: the slots of an index, or a publisher's journal."""
+    """The taker of a rank's changes: the slots of an index, or a publisher's journal."""
 
     def apply(self, change: Change) -> None:
         """Take one change."""
@@ -54,9 +54,9 @@ class RankState(Protocol):
         """Return how many batches, from the first one on, can be followed without being decoded."""
 
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:
-        """Follow those, up to one that may change the trust; return whether any are left.
+        """Follow the scanned batches, up to one that may change the trust; return whether any are left.
 
-        `capacity` is the cache's, 0 where it is not known; with `heals` the trust may heal.
+        `capacity` is the cache's, in blocks; 0 where it is not known. With `heals` the trust may heal.
         """
 
     def doubt(self) -> None:
@@ -66,10 +66,10 @@ class RankState(Protocol):
         """Whether everything that was cached at the last doubt must be gone or proven by now."""
 
     def settle(self) -> object:
-        """Drop what is still in doubt."""
+        """Drop every name that is still in doubt."""
 
     def lost_room(self) -> None:
-        """Take note that blocks are missing: given up for want of room, or told by what was lost."""
+        """Take note that blocks are missing: given up for want of room, or in an event that was lost."""
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
@@ -93,7 +93,7 @@ class RankState(Protocol):
         """Return the keys that each place holds."""
 
     def save(self) -> SavedResolver:
-        """Return what a later process needs to go on from here."""
+        """Return the state that a later process goes on from."""
 
     def restore(self, saved: SavedResolver) -> object:
         """Go on from what another process saved; nothing may have been applied before."""
@@ -103,7 +103,7 @@ class RankState(Protocol):
 
 
 class PureState:
-    """A resolver, and a sink for what it finds."""
+    """The pure form of a rank's state: a resolver, and a sink for its changes."""
 
     def __init__(self, resolver: Resolver, sink: Sink) -> None:
         self.resolver = resolver
@@ -141,7 +141,7 @@ class PureState:
         return self.resolver.can_settle(capacity)
 
     def settle(self) -> None:
-        """Drop what is still in doubt."""
+        """Drop every name that is still in doubt."""
         self._pass_on(self.resolver.settle())
 
     def lost_room(self) -> None:
@@ -179,7 +179,7 @@ class PureState:
         return self.resolver.names.held()
 
     def save(self) -> SavedResolver:
-        """Return what a later process needs to go on from here."""
+        """Return the state that a later process goes on from."""
         return self.resolver.save()
 
     def restore(self, saved: SavedResolver) -> None:

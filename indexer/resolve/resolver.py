@@ -1,18 +1,18 @@
 """Engine hashes to keys, for one rank.
 
-An engine names a block by a hash that is opaque to us, tells its tokens and its parent once, when it
-is stored, and afterwards only the name. The resolver keeps for each live name the keys that it stands
-for, so that a child can be chained to its parent and a removal be followed.
+An engine names a block by a hash that is opaque to us. It announces the block's tokens and parent once,
+when the block is stored, and afterwards only the name. The resolver keeps the keys of each live name, so
+that it can chain a child to its parent and follow a removal.
 
-One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and
-each cache group has its own (`shared/engine-events.md`, 2.8, 2.10). It is held in a place (tier and
-group) until as many removals have come. Several names may also stand for one key. What goes out is
-therefore a change of what a place *holds*: a key's first name arriving, a key's last name leaving.
+One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and each
+cache group has its own (`shared/engine-events.md`, 2.8, 2.10). It is held in a place (tier and group)
+until as many removals have come. Several names may also stand for one key. The resolver therefore
+returns changes of the keys that a place *holds*: a key comes with its first name and goes with its last.
 
-Doubt. Where something was missed, any name known till then may be gone, and none may be believed
-until something that came later proves it: a store of the name, or of a child (a request that stores a
-child holds its whole prefix). `settle` drops what is still unproven once everything that was cached
-then must have been given to other content.
+Doubt. Where an event was missed, any name known by then may be gone, and it counts as in doubt until a
+later event proves it: a store of the name, or of a child (a request that stores a child holds its whole
+prefix). `settle` drops the names still in doubt, once the engine must have given all blocks that were
+cached at that time to other content.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -64,25 +64,25 @@ class Resolver:
         self._elsewhere = elsewhere
 
     def apply_all(self, events: Sequence[Event]) -> list[Change]:
-        """Follow the events of one batch; return what they change, in order."""
+        """Follow the events of one batch; return their changes, in order."""
         changes = self.learn(events)
         for event in events:
             changes += self.apply(event)
         return changes
 
     def learn(self, events: Iterable[Event]) -> list[Change]:
-        """Learn the groups from a batch that is to be followed; return what that changes."""
+        """Learn the groups from the next batch; return the changes."""
         before = self.groups.layout.block_size
         for event in events:
             if isinstance(event, Stored):
                 self.groups.learn(event)
         if before and self.groups.layout.block_size != before:
-            # Keys of another size say nothing of the new one's; what was known cannot be kept.
+            # Keys of another block size match nothing, so no name can be kept.
             return self.empty()
         return []
 
     def apply(self, event: Event) -> list[Change]:
-        """Follow one event of a batch that was learned from; return what it changes."""
+        """Follow one event of a batch that was learned from; return its changes."""
         if isinstance(event, Stored):
             return self._store(event)
         if isinstance(event, Removed):
@@ -130,7 +130,7 @@ class Resolver:
         return self._store_chained(event, parent, size)
 
     def _store_chained(self, event: Stored, parent: int, size: int) -> list[Change]:
-        """Hold a store whose parent is known, and whatever waited for any of its blocks."""
+        """Hold a store whose parent is known, and the orphans that waited for any of its blocks."""
         assert event.tokens is not None
         changes: list[Change] = []
         chained: list[int] = []
@@ -150,7 +150,7 @@ class Resolver:
                     for orphan in self.orphans.of(name):
                         self.counts.adopted += len(orphan.event.hashes) - len(orphan.gone)
                         waiting.append((orphan.event, last, frozenset(orphan.gone)))
-        # Of blocks that were removed while they waited, only what is chained to them is held.
+        # Blocks that were removed while they waited are not held, though their children may be.
         self._forget_unheld_keys(chained)
         return changes
 
@@ -186,7 +186,7 @@ class Resolver:
         return changes
 
     def _store_known(self, event: Stored, spot: Spot, group: Group) -> list[Change]:
-        """Hold those names whose key is known from elsewhere."""
+        """Hold the names whose key is known from another store."""
         placed = [name for name in event.hashes if name in self.names.keys]
         if group.kind not in WINDOW_KINDS:
             self.counts.unplaced += len(event.hashes) - len(placed)
@@ -204,7 +204,7 @@ class Resolver:
         return []
 
     def _lost_orphans(self) -> None:
-        """Take note that blocks that are not known may be cached, as after a gap."""
+        """Count anew towards `can_settle`, since stores were lost as in a gap."""
         if self._elsewhere is not None:
             self._elsewhere.count()
         self.stored_since_doubt = 0
@@ -225,7 +225,7 @@ class Resolver:
                 fresh += more
         self.counts.stored_blocks += len(held)
         if spot[0] is Tier.GPU:
-            # One that is held already may be a hit that is announced again: no block was given away.
+            # The store of a held name may be a hit, for which the engine gave no block away.
             self.stored_since_doubt += holding.certain_names - known
         return [Added(spot, fresh, self._segments_of(fresh), links)] if fresh else []
 
@@ -268,7 +268,7 @@ class Resolver:
     def doubt(self) -> None:
         """Take note that something was missed: no name known now is certain any more."""
         self.names.doubt()
-        # What waits may be gone too, and nothing could prove it once it is adopted.
+        # Orphans may be gone too, and nothing could prove them once they are adopted.
         self.orphans.clear()
         self.stored_since_doubt = 0
 
@@ -309,7 +309,7 @@ class Resolver:
         return changes
 
     def save(self) -> SavedResolver:
-        """Return what a later process needs to go on from here."""
+        """Return the names and groups that a later process goes on from."""
         return SavedResolver(
             groups=dict(self.groups.layout.groups),
             lookahead=self.groups.layout.lookahead,
@@ -324,9 +324,9 @@ class Resolver:
         )
 
     def restore(self, saved: SavedResolver) -> list[Change]:
-        """Go on from what another process saved; return what is held then.
+        """Go on from the names that another process saved; return what each place holds then.
 
-        Raises ValueError where segments are to be known, and it did not know them.
+        Raises ValueError where this resolver keeps segments and the saved one did not.
         """
         if self.segments is not None:
             if saved.segments is None:

@@ -1,7 +1,7 @@
-"""What a rank's names look like between two processes.
+"""A rank's names as one process saves them for the next.
 
-Names that are plain (`indexer.compiled.names.names`) are arrays, so that a million of them are saved and
-read in a moment; what follows ranks in pure Python reads them as if they had been saved one by one.
+Plain names (`indexer.compiled.names.names`) are saved as arrays, so that a million of them are written
+and read in a moment; the pure resolver reads them as if they had been saved one by one (`one_by_one`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,20 +15,18 @@ from indexer.keys.segment import SavedSegments
 from indexer.keys.word import WORD_BYTES, unpack_words
 
 DOUBT_BITS = 4
-"""Bits of a byte of `SavedPlain.places` below those that tell of doubt."""
+"""How many low bits of a byte of `SavedPlain.places` are for tiers; the bits above are for doubt."""
 
 
 class SavedHolding(msgspec.Struct, frozen=True, array_like=True):
-    """What one place holds: how often each name, and which of them are in doubt."""
+    """The names that one place holds (`indexer.resolve.holding.Holding`)."""
 
     tier: Tier
     group: int
     copies: dict[EngineHash, int]
     doubted: list[EngineHash]
     thinned: list[EngineHash] = []
-    """Names that were last removed, and are held because they had been announced more often."""
     repeated: list[EngineHash] = []
-    """Names of which a copy was announced in a way in which a hit may be, too."""
 
 
 class SavedPlain(msgspec.Struct, frozen=True):
@@ -36,13 +34,13 @@ class SavedPlain(msgspec.Struct, frozen=True):
 
     tiers: list[Tier]
     names: bytes
-    """8 bytes each, little-endian; so are the others but for `places`."""
+    """8 bytes each, little-endian, as in `keys` and `parents`."""
     keys: bytes
     parents: bytes
     """The parents' keys; 0 where there is none that is known."""
     places: bytes
-    """For each of `groups` a byte each: a bit for each of `tiers` that holds it there; `DOUBT_BITS`
-    above it that for doubt."""
+    """For each of `groups`, a byte for each name: a bit for each of `tiers` that holds it there, and
+    `DOUBT_BITS` above it the bit of a tier that holds it in doubt."""
     groups: list[int]
 
     def __post_init__(self) -> None:
@@ -64,7 +62,7 @@ class SavedResolver(msgspec.Struct, frozen=True):
     keys: dict[EngineHash, int]
     earlier: dict[EngineHash, tuple[int, ...]]
     above: dict[EngineHash, int]
-    """The key of the block before each name's first, but for the beginnings of prompts."""
+    """The key of the block before each name's first, except at the beginning of a prompt."""
     holdings: list[SavedHolding]
     plain: SavedPlain | None = None
     segments: SavedSegments | None = None
