@@ -1,7 +1,7 @@
 """The contract of a block-to-pods index.
 
-An index knows for each key which slots hold it. Slots stand for one life of one rank's tier
-(`indexer.index.slot`); what a slot means is no business of the index.
+An index knows for each key which slots hold it. A slot stands for one tier of a rank, in one life of its
+engine (`indexer.index.slot`); the index itself does not know what a slot stands for.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,12 @@ from typing import NamedTuple, Protocol
 from indexer.keys.key import Chain
 
 Links = Sequence[tuple[int, int]]
-"""Where keys do not follow the one listed before: the position, and the key before it; 0 for none."""
+"""Positions of keys that are not chained to the key listed before them, and the key that each is chained
+to; 0 where it begins a prompt."""
 
 
 class Stretch(NamedTuple):
-    """Blocks `start` to `stop` (exclusive) of a prompt, all held by a slot; it holds neither neighbour.
+    """Blocks `start` to `stop` (exclusive) of a prompt, all held by a slot that holds neither neighbour.
 
     A key names its whole prefix, so holders change at few depths: a prompt of thousands of blocks is
     one stretch, or a few, for each slot that holds anything of it.
@@ -37,9 +38,9 @@ class IndexStats:
     slots: int
     """Live slots that hold anything."""
     bytes: int = 0
-    """What it takes, as far as it is reckoned."""
+    """Memory, estimated; 0 where the index does not estimate it."""
     max_bytes: int = 0
-    """What it may take; 0 for no bound."""
+    """The bound of `bytes`; 0 for none."""
     evicted: int = 0
     """Keys given up for want of room since the start."""
 
@@ -47,24 +48,24 @@ class IndexStats:
 class Index(Protocol):
     """What every backend promises; `tests/conformance/test_index.py` runs on all of them.
 
-    One thread writes; what other threads may do meanwhile is said by each backend. All calls are
-    idempotent: adding what is held, removing what is not, and dropping an empty slot change nothing.
+    One thread writes; each backend states what other threads may do meanwhile. All calls are idempotent:
+    adding held keys, removing keys that are not held, and dropping an empty slot change nothing.
     """
 
     def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
         """Let `slot` hold `keys`, in the order of their chain.
 
-        Each follows the one before it, and the first begins a prompt; `links` says where that is not so.
-        The deepest blocks of a prompt are given up first.
-        A dropped slot may not be used again before it is swept. Nothing is refused for want of room:
-        the index gives up other keys (`take_losers`).
+        Each key is chained to the one before it, and the first begins a prompt, except at the positions
+        in `links`. The index needs the chain to give up the deepest blocks of a prompt first. It refuses
+        no key for want of room: it gives up other keys (`take_losers`). A dropped slot may not be used
+        again before it is swept.
         """
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
         """Let `slot` no longer hold `keys`; another slot's hold on them is untouched."""
 
     def drop(self, slot: int) -> None:
-        """Let `slot` hold nothing, at once for readers; what remains is swept later."""
+        """Let `slot` hold nothing, at once for readers; its remains are swept later."""
 
     def sweep(self, budget: int) -> Iterable[int]:
         """Free the remains of dropped slots, looking at no more than `budget` keys.
@@ -73,15 +74,15 @@ class Index(Protocol):
         """
 
     def take_losers(self) -> set[int]:
-        """Return the slots that lost keys for want of room since this was last asked."""
+        """Return the slots that lost keys for want of room since the last call."""
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
-        """Return who holds which of `keys`; each slot's stretches are in order."""
+        """Return which slots hold which of `keys`; each slot's stretches are in order."""
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
-        """Return the same for a prompt's blocks.
+        """Return the stretches of a prompt's blocks.
 
-        With `leading`, stretches that begin behind a block that nobody holds may be left out.
+        With `leading`, stretches behind a block that no slot holds may be left out.
         """
 
     def count(self, slot: int) -> int:

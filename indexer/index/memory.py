@@ -1,8 +1,8 @@
 """The embedded index in pure Python: one dict from key to an interned bit set of slots.
 
-It is kept beside the compiled index (`indexer.compiled.array_index`, which serves) for two things that
-no other code does: routers without Numba serve with it, at a sixth of the speed and with the same keys,
-and with the pure resolver, which every publisher runs, it is what the compiled path is compared with.
+The compiled index (`indexer.compiled.array_index`) serves wherever Numba can be had. This one has two
+uses beside it: routers without Numba serve with it, at a sixth of the speed and with the same keys; and
+tests compare the compiled code with it and with the pure resolver, which every publisher runs.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
 integer of one bit a slot, interned: a block costs a dict entry and nothing else, and two blocks have
@@ -15,9 +15,9 @@ number be used again.
 
 A lock makes every call atomic.
 
-Bytes are reckoned, not measured. Each key has an age: the second of its last match, and below that how
-far its depth is from the greatest. Giving up the smallest ages gives up the least recently matched
-prefixes, the deepest blocks first.
+Bytes are estimated, not measured. Each key has an age: the second of its last match in the high bits,
+and in the low ones the greatest depth less its own. Giving up the smallest ages gives up the least
+recently matched prefixes, the deepest blocks first.
 """
 
 import functools
@@ -35,13 +35,13 @@ from indexer.invariant import BrokenInvariantError
 from indexer.keys.key import Chain
 
 KEY_BYTES = 260
-"""What a key takes, reckoned on the high side: two dict entries and their numbers."""
+"""A high estimate of a key's bytes: two dict entries and their numbers."""
 SET_BYTES = 400
-"""What a set takes: its number, and three dict entries."""
+"""An estimate of a set's bytes: its number, and three dict entries."""
 SHARE = 32
-"""At the bound one key of so many is given up at once."""
+"""At the bound, one key in this many is given up at once."""
 STEP = 256
-"""Keys that room is made for at once."""
+"""Keys for which room is made at once."""
 DEPTH_BITS = 16
 DEEPEST = (1 << DEPTH_BITS) - 1
 
@@ -61,7 +61,7 @@ def _locked(
 
 
 class MemoryIndex:
-    """Holds an interned bit set of slots for each key. `clock` tells seconds."""
+    """Holds an interned bit set of slots for each key. `clock` returns seconds."""
 
     def __init__(
         self, max_bytes: int = 1 << 30, clock: Callable[[], float] = time.monotonic
@@ -76,12 +76,12 @@ class MemoryIndex:
         self._losers: set[int] = set()
         self._set_of: dict[int, int] = {}
         self._interned: dict[int, int] = {}
-        """Each set in use, to the one object that stands for it."""
+        """Each set in use, by its value: the one object that stands for it."""
         self._uses: dict[int, int] = {}
         """How many keys each set in use has."""
         self._counts: dict[int, int] = {}
         self._live = -1
-        """All ones but for the dropped slots that are not swept yet."""
+        """A one for each slot, except dropped slots that are not swept yet."""
         self._dropped: set[int] = set()
         self._sweeping: set[int] = set()
         self._unswept: Iterator[int] | None = None
@@ -106,10 +106,10 @@ class MemoryIndex:
             self._counts[slot] = self._counts.get(slot, 0) + flipped
 
     def _age(self, keys: Sequence[int], above_of: Sequence[int | None], before: int) -> None:
-        """Give new keys an age: matched with the key before, and one deeper.
+        """Give new keys an age: the last match of the key before, and one deeper.
 
-        `above_of` has the key before each, None where it is the one listed before; `before` is that of
-        the first. What follows a key that was given up cannot be used, and goes first.
+        `above_of` has the key before each, None where it is the one listed before; `before` is the key
+        before the first. A key behind one that was given up cannot be reused, and goes first.
         """
         ages = self._ages
         now = int(self._clock()) << DEPTH_BITS

@@ -1,9 +1,9 @@
 """Stores whose parent is not known, kept aside until it turns up.
 
-A consumer that missed an event meets children of blocks that it never heard of. They have no key, so
-nothing is claimed for them; but the parent may be announced again later, and with its key theirs are
-known too. What waits is bounded in bytes; past the bound the oldest goes. It also counts in the bytes of
-the index that all ranks share (`Waiting`), and goes before any block that is held does.
+A router that missed an event meets children of blocks that it does not know. They have no key, so the
+rank does not seem to hold them; but the parent may be announced again later, and its key gives them
+theirs. The bytes of waiting stores are bounded; past the bound the oldest goes. They also count in the
+bytes of the index that all ranks share (`Waiting`), and are let go before any held block is given up.
 """
 
 from collections import OrderedDict
@@ -14,20 +14,20 @@ from indexer.engines.event import EngineHash, Stored
 from indexer.invariant import BrokenInvariantError
 
 STORE_BYTES = 900
-"""What one waiting store costs beside its blocks, reckoned on the high side."""
+"""A high estimate of a waiting store's bytes without its blocks."""
 BLOCK_BYTES = 200
-"""What each of its blocks costs beside its tokens."""
+"""A high estimate of each of its blocks' bytes without the tokens."""
 
 
 @dataclass(eq=False, slots=True)
 class Orphan:
-    """One store that waits, and which of its blocks were removed meanwhile."""
+    """One store that waits for its parent."""
 
     event: Stored
     gone: set[int] = field(default_factory=set)
-    """Positions in the event's hashes."""
+    """Positions, in the event's hashes, of blocks that were removed meanwhile."""
     size: int = field(init=False)
-    """What it costs, bytes."""
+    """Its estimated bytes."""
 
     def __post_init__(self) -> None:
         event = self.event
@@ -40,7 +40,7 @@ class Orphan:
 
 
 class Waiting:
-    """What waits of all ranks. `has_room` says whether so many bytes more fit beside what they share."""
+    """All ranks' orphans. `has_room` returns whether so many more bytes fit into the shared index."""
 
     def __init__(self, has_room: Callable[[int], bool]) -> None:
         self.bytes = 0
@@ -48,7 +48,7 @@ class Waiting:
         self._ranks: dict[Orphans, None] = {}
 
     def note(self, orphans: "Orphans", more: int) -> None:
-        """Take note that a rank's stores take so many bytes more, or less."""
+        """Count `more` bytes of a rank's orphans, negative for fewer."""
         self.bytes += more
         if orphans:
             self._ranks[orphans] = None
@@ -56,7 +56,7 @@ class Waiting:
             self._ranks.pop(orphans, None)
 
     def let_go(self) -> None:
-        """Let all stores of all ranks go, for want of room."""
+        """Let all orphans of all ranks go, for want of room."""
         for orphans in list(self._ranks):
             orphans.let_go()
 
@@ -64,8 +64,8 @@ class Waiting:
 class Orphans:
     """Waiting stores of one rank, by parent and by name.
 
-    `max_bytes` bounds them; `waiting` has what all ranks share. `lost` is called when blocks were let go
-    for want of room.
+    `max_bytes` bounds them; `waiting` counts the bytes of all ranks' orphans. `lost` is called when
+    blocks were let go for want of room.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class Orphans:
         return list(self._by_parent)
 
     def of(self, parent: EngineHash) -> list[Orphan]:
-        """Take out what waits for this parent, oldest first."""
+        """Take out the stores that wait for this parent, oldest first."""
         found = list(self._by_parent.get(parent, ()))
         for orphan in found:
             self._forget(orphan)
         return found
 
     def remove(self, removed: EngineHash, tier: str, group: int) -> bool:
-        """Take note that one copy of a block is gone; False where none waits."""
+        """Take note that one copy of a block was removed; False where no such copy waits."""
         for orphan in self._by_name.get(removed, ()):
             event = orphan.event
             if event.tier != tier or event.group != group:
@@ -133,14 +133,14 @@ class Orphans:
         return False
 
     def clear(self) -> None:
-        """Let everything go."""
+        """Forget every waiting store."""
         self._waiting.clear()
         self._by_parent.clear()
         self._by_name.clear()
         self._note(-self.bytes)
 
     def let_go(self) -> None:
-        """Let everything go for want of room."""
+        """Let every store go for want of room."""
         for orphan in list(self._waiting):
             self._drop(orphan)
 

@@ -1,4 +1,4 @@
-"""Slots: the small integers that stand for one life of one rank's tier in the index."""
+"""Slots: the small integers that stand for a rank's tier in the index, in one life of the engine."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from indexer.invariant import BrokenInvariantError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a slot stands for: whose cache, where in it, and in which of its lives."""
+    """The meaning of a slot: a rank, a tier and cache group of it, and a life of its engine."""
 
     pod: str
     rank: int
@@ -17,14 +17,14 @@ class Place:
     group: int = 0
     """The cache group (`indexer.engines.cache_groups`)."""
     doubted: bool = False
-    """Whether it was held when something was missed, and is not proven since."""
+    """Whether its blocks are in doubt: held when something was missed, and not proven since."""
 
 
 class SlotTable:
     """Gives out slots, smallest free one first, so that sets of slots stay short.
 
-    A slot that is retired means nothing from then on, but its number is not given out again before
-    `free` says that the index has nothing left of it.
+    A retired slot has no place any more, but its number is given out again only after `free`, when the
+    index has swept its remains.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class SlotTable:
         return slot
 
     def change(self, slot: int, place: Place) -> None:
-        """Let a slot stand for another place, which has none."""
+        """Let a slot stand for another place, which has no slot yet."""
         old = self._places[slot]
         assert old is not None
         del self._slots[old]
@@ -59,7 +59,7 @@ class SlotTable:
         self._slots[place] = slot
 
     def retire(self, slot: int) -> None:
-        """Let `slot` stand for nothing."""
+        """Let `slot` stand for no place."""
         place = self._places[slot]
         if place is not None:
             del self._slots[place]
@@ -72,7 +72,7 @@ class SlotTable:
         self._free.add(slot)
 
     def place(self, slot: int) -> Place | None:
-        """Return what `slot` stands for; None for a retired one."""
+        """Return the place of `slot`; None for a retired one."""
         return self._places[slot] if slot < len(self._places) else None
 
     def check(self) -> None:
