@@ -1,4 +1,4 @@
-"""What a stream asks whoever drives it to do."""
+"""Actions: the stream returns them, and its caller carries them out."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class AskReplay:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Something was missed: what was known till here may be gone by now."""
+    """Something was missed: every block known by now may be gone."""
 
 
 Action = Apply | Reset | AskReplay | Doubt

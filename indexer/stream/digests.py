@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import xxhash
 
 KEPT = 1024
-"""Applied batches whose digest is kept."""
+"""How many applied batches' digests are kept."""
 
 
 class Digests:
@@ -28,7 +28,7 @@ class Digests:
             self._digests.popitem(last=False)
 
     def add_all(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Keep those of batches in a row, the first of which has the sequence `first`."""
+        """Keep the digests of batches in a row, whose first sequence is `first`."""
         digest = xxhash.xxh3_64_intdigest
         for sequence, payload in enumerate(payloads, first):
             self._digests[sequence] = digest(payload)
@@ -49,13 +49,13 @@ class Digests:
         self._digests.clear()
 
     def save(self) -> dict[int, int]:
-        """Return all of them, for `restore`."""
+        """Return all digests, for `restore`."""
         return dict(self._digests)
 
     def restore(self, saved: Mapping[int, int]) -> None:
-        """Take the place of all by those that were saved."""
+        """Keep the saved digests instead of the present ones."""
         self._digests = OrderedDict(sorted(saved.items()))
 
     def are_below(self, sequence: int) -> bool:
-        """Whether all are of batches before this sequence."""
+        """Whether every digest is of a batch before this sequence."""
         return all(known < sequence for known in self._digests)

@@ -18,27 +18,27 @@ class HeldBatches:
 
     @property
     def last(self) -> int:
-        """The sequence of the one that came last; -1 where none is held."""
+        """The sequence of the last held batch; -1 where none is held."""
         return self._batches[-1][0] if self._batches else -1
 
     def hold(self, sequence: int, payload: bytes) -> bool:
-        """Hold one more; return whether there was room. Where there is none all before it are let go."""
+        """Hold one more batch; return whether there was room. Without room, earlier ones are let go."""
         has_room = self._bytes + len(payload) <= self._max_bytes
         if not has_room:
-            # What is let go here shows as a gap behind the replay and is asked for again.
+            # The batches let go show as a gap behind the replay, and are asked for again.
             self.drop()
         self._batches.append((sequence, payload))
         self._bytes += len(payload)
         return has_room
 
     def take(self) -> deque[tuple[int, bytes]]:
-        """Return all of them, and hold none any more."""
+        """Return all held batches, and hold none any more."""
         taken, self._batches = self._batches, deque()
         self._bytes = 0
         return taken
 
     def drop(self) -> None:
-        """Let all go."""
+        """Let all batches go."""
         self._batches.clear()
         self._bytes = 0
 

@@ -1,4 +1,4 @@
-"""One rank's event stream as a machine without sockets: what arrives in, what to do out.
+"""One rank's event stream as a machine without sockets: messages go in, actions come out.
 
 Sequence numbers decide everything. A publisher numbers its batches from 0 in each life, publishes
 them on a lossy socket, and answers replay requests from a ring of its last batches
@@ -16,7 +16,7 @@ Restarts. An engine that restarts numbers from 0 again and sends no clear, so a 
 duplicates, like a gap, or like nothing at all. Therefore each replay request starts one batch
 *before* the first missing one: that batch is the fence. If it comes back with the bytes that were
 applied, this is the same life; if it comes back with others, or not at all although the buffer goes
-back that far, the engine has restarted and everything that was known is dropped.
+back that far, the engine has restarted and everything known of the rank is dropped.
 
 A connection's batches never arrive after it is gone: `indexer.follow.subscribe` uses a new socket for
 each.
@@ -25,11 +25,14 @@ A replay that breaks off is asked for again from where it stopped, fence include
 live batches are held meanwhile. That ends when the publisher says that its buffer no longer goes back
 that far, or when batches wait and it has not answered `replay_call.PATIENCE` times in a row.
 
-A message that is no batch has no sequence. Whether it was to be one shows with the next batch: nothing
-is missing before one that is next in order.
+A malformed message has no sequence. The next batch shows whether the message was meant as a batch: if
+the next batch is in order, none is missing.
 
 Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
-is then degraded until the next clear, or until `turned_over` says that it no longer matters.
+is then degraded until the next clear, or until `turned_over` is called.
+
+The machine is one class in one file, as nearly every message reads and changes the same four things: the
+next sequence, the held batches, the running replay and the trust. The last three have classes beside it.
 """
 
 from collections.abc import Sequence
@@ -47,11 +50,11 @@ from indexer.stream.trust import StreamTrust
 from indexer.trust import Level, Trust
 
 NONE_YET = 1 << 63
-"""Above every sequence: no live batch came on this connection, nor does a replay tell its life."""
+"""Above every sequence: no live batch came on this connection, and no replay can prove its life."""
 
 
 class State(Enum):
-    """What the stream is doing."""
+    """The stream's present work: waiting for a connection, replaying or following."""
 
     WAITING = auto()
     REPLAYING = auto()
@@ -84,8 +87,8 @@ class Stream:
     """Orders one rank's batches and owns its trust.
 
     `pending_bytes` bounds the live batches that are held while a replay runs; past it they are let
-    go and asked for again. With `is_queue` the publisher keeps what was not fetched, so that a lost
-    connection loses nothing. Times are seconds of one clock, given by the caller.
+    go and asked for again. With `is_queue` the publisher keeps batches until they are fetched, so that a
+    lost connection loses none. Times are seconds of one clock, given by the caller.
     """
 
     def __init__(
@@ -108,13 +111,13 @@ class Stream:
         """The sequence that is to be applied next."""
         self._digests = Digests()
         self._live = NONE_YET
-        """The sequence that came last on this connection."""
+        """The sequence of the last live batch on this connection."""
         self._held = HeldBatches(pending_bytes)
         self._replay = ReplayCall()
 
     @property
     def trust(self) -> Trust:
-        """How far what was applied may be believed now."""
+        """How far the router's view of the rank may be believed now."""
         return self._trust.now
 
     @property
@@ -124,7 +127,7 @@ class Stream:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the trust is degraded, and by nothing that may still show to be whole."""
+        """Whether the trust is degraded, and not only until the stream shows that nothing is missing."""
         return self._trust.is_damaged
 
     @property
@@ -192,16 +195,16 @@ class Stream:
     def _is_known(self, sequence: int, payload: bytes, before: int) -> bool:
         if sequence in self._digests:
             return self._digests.has(sequence, payload)
-        # Too long ago: in order on its connection, it waited while a replay overtook it.
+        # Its digest is forgotten. In order on its connection, it waited while a replay overtook it.
         return sequence > before
 
     @property
     def expected(self) -> int:
-        """The sequence of the live batch that would simply be applied; -1 where none would."""
+        """The sequence of the live batch that would be applied at once; -1 where none would."""
         return self._next if self._state is State.FOLLOWING else -1
 
     def follow(self, payloads: Sequence[bytes], now: float) -> None:
-        """Take the expected batches, which the caller then applies."""
+        """Count the expected batches as applied; the caller applies them."""
         self._accept(self._next, payloads[0], now)
         self._digests.add_all(self._next, payloads[1:])
         self._next += len(payloads) - 1
@@ -238,8 +241,8 @@ class Stream:
     def _restart(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         reset = self._new_life(_back(self._next, sequence), now)
         if self._has_replay and sequence > 0:
-            # The replay brings this batch too. It is not held: where it is a straggler of the old
-            # life, it would contradict the replay again and again.
+            # The replay brings this batch too. It is not held: a straggler of the old life would
+            # contradict the replay again and again.
             return [reset, *self._ask(now)]
         if sequence == 0:
             return [reset, *self._accept(sequence, payload, now)]
@@ -261,7 +264,7 @@ class Stream:
         return [self._request(0.0)]
 
     def _request(self, delay: float) -> AskReplay:
-        # What it brings was published before it is asked, and so before it is answered.
+        # If the message that could not be read was a batch, the replay brings that batch.
         self._trust.stray = ""
         self.counts.replays += 1
         has_fence = self._next - 1 in self._digests
@@ -293,7 +296,7 @@ class Stream:
     def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Compare the replay's first batch with the fence."""
         if sequence != self._replay.fence:
-            # Not what was asked for; a publisher that ignores the start. Skip up to the fence.
+            # The publisher ignores the requested start. Skip the batches up to the fence.
             self._replay.begun = False
             return []
         if self._digests.has(sequence, payload):
@@ -367,7 +370,7 @@ class Stream:
         return actions
 
     def malformed(self, reason: str, now: float) -> list[Action]:
-        """Take note that the last applied batch could not be read: what it said is not known."""
+        """Take note that the last applied batch could not be read, so its changes are not known."""
         return self.missed(f"batch {self._next - 1} is malformed: {reason}", now)
 
     def missed(self, reason: str, now: float) -> list[Action]:
@@ -375,19 +378,19 @@ class Stream:
         return self._degrade(reason, self._next, now)
 
     def lacks(self, reason: str, now: float) -> None:
-        """Take note that blocks are missing from what is known, none of which is in doubt for it."""
+        """Take note that the view lacks some blocks; the blocks in it are not in doubt."""
         self._trust.heals_at = max(self._trust.heals_at, self._next)
         if not self.is_damaged:
             self._trust.set(Level.DEGRADED, reason, now)
 
     def stray(self, reason: str, now: float) -> None:
-        """Take note of a message that is no batch."""
+        """Take note of a message that could not be read as a batch."""
         self._trust.strayed(reason, max(self._next, self._held.last + 1))
         if self._state is not State.REPLAYING and not self.is_damaged:
             self._trust.set(Level.DEGRADED, reason, now, passing=True)
 
     def suspect(self, reason: str, now: float) -> list[Action]:
-        """Take note that the engine is said to have restarted: ask, or doubt, whether this is so."""
+        """Take note that the engine may have restarted: ask for a replay to see, or else doubt."""
         if self._state is State.WAITING or self._next == 0:
             return []
         if not self._has_replay:
@@ -398,13 +401,13 @@ class Stream:
         return self._ask(now)
 
     def turned_over(self, now: float) -> None:
-        """Take note that nothing is left of what was cached when something was missed."""
+        """Take note that no block is left that was cached when something was missed."""
         if self.can_heal:
             reason = "as much was stored since something was missed as the cache holds"
             self._trust.set(Level.EXACT, reason, now)
 
     def cleared(self, sequence: int, now: float) -> None:
-        """Take note that an applied batch cleared the whole cache: what was missed before is moot."""
+        """Take note that an applied batch cleared the cache: events missed before no longer matter."""
         if self._trust.level is not Level.DEGRADED or sequence < self._trust.heals_at:
             return
         if self._state is State.REPLAYING:
@@ -418,7 +421,7 @@ class Stream:
         return [Doubt()]
 
     def save(self) -> "SavedStream":
-        """Return what a later process needs to go on from here."""
+        """Return the position and trust that a later process goes on from."""
         return SavedStream(
             next=self._next,
             digests=self._digests.save(),

@@ -14,18 +14,18 @@ LONGEST_BACK_OFF = 5.0
 
 
 class ReplayCall:
-    """The last replay that was asked for, and what became of those before it."""
+    """The last replay that was asked for, and how the earlier ones ended."""
 
     def __init__(self) -> None:
         self._ticket = 0
         self.fence: int | None = None
-        """Sequence that the replay must begin with; None where there is no fence."""
+        """The sequence with which the replay must begin; None where there is no fence."""
         self.begun = False
-        """Whether the batch that it must begin with is there."""
+        """Whether that batch has arrived."""
         self.unfillable = -1
-        """The missing sequence that the last replay did not bring either."""
+        """The missing sequence for which a replay was asked; a second one would not bring it either."""
         self.failures = 0
-        """Replays that failed one after the other, none of which brought a batch."""
+        """How many replays failed in a row without bringing a batch."""
         self._answered = False
         """Whether any replay was ever answered."""
 
@@ -37,11 +37,11 @@ class ReplayCall:
         return AskReplay(self._ticket, sequence if self.fence is None else self.fence, delay)
 
     def drop(self) -> None:
-        """Heed no answer to what was asked for till here."""
+        """Ignore answers to every replay asked for by now."""
         self._ticket += 1
 
     def is_current(self, ticket: int) -> bool:
-        """Whether an answer with this ticket is one to the last replay that was asked for."""
+        """Whether this ticket is that of the last replay that was asked for."""
         return ticket == self._ticket
 
     def answered(self) -> None:
@@ -49,7 +49,7 @@ class ReplayCall:
         self._answered = True
 
     def succeeded(self) -> None:
-        """Take note that it brought a batch, or ended as it should."""
+        """Take note that the replay brought a batch, or ended properly."""
         self.failures = 0
 
     def failed(self) -> None:
@@ -58,11 +58,11 @@ class ReplayCall:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it failed so often in a row that its batches are lost."""
+        """Whether so many replays failed in a row that their batches count as lost."""
         return self.failures >= (PATIENCE if self._answered else FIRST_PATIENCE)
 
     @property
     def back_off(self) -> float:
-        """Seconds to wait, after a failure, before the next is asked for."""
+        """Seconds to wait, after a failure, before the next replay is asked for."""
         doublings = min(self.failures - 1, 16)
         return min(BACK_OFF * 2.0**doublings, LONGEST_BACK_OFF)

@@ -1,4 +1,4 @@
-"""How far a stream's batches may be believed: what degraded the trust, and what makes that good."""
+"""The trust of a stream: the reason why it is degraded, and the batch that heals it."""
 
 from indexer.invariant import BrokenInvariantError
 from indexer.trust import Level, Trust
@@ -10,23 +10,23 @@ class StreamTrust:
     def __init__(self, now: float) -> None:
         self._trust = Trust(Level.COLD, "no event seen yet", now)
         self.passing = False
-        """Whether it is degraded only until it shows that nothing is missing after all."""
+        """Whether it is degraded only until the stream shows that nothing is missing after all."""
         self.heals_at = 0
-        """A clear in this batch or a later one makes good whatever degraded it."""
+        """A clear in this batch or a later one heals the trust."""
         self._stale: Trust | None = None
         self.stray = ""
-        """Why a message was no batch, until it shows whether it was to be one."""
+        """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """The batch that shows it, where it comes in order."""
+        """The sequence whose batch, arriving in order, shows that the message was none."""
 
     @property
     def now(self) -> Trust:
-        """How far what was applied may be believed now."""
+        """How far the router's view of the rank may be believed now."""
         return self._stale or self._trust
 
     @property
     def level(self) -> Level:
-        """The level of what was applied, whether or not there is a connection."""
+        """The level without regard to the connection."""
         return self._trust.level
 
     @property
@@ -36,7 +36,7 @@ class StreamTrust:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is degraded, and by nothing that may still show to be whole."""
+        """Whether it is degraded, and not only until the stream shows that nothing is missing."""
         return self.level is Level.DEGRADED and not self.passing
 
     @property
@@ -58,13 +58,13 @@ class StreamTrust:
             self.set(Level.EXACT, reason, now)
 
     def degrade(self, reason: str, heals_at: int, now: float) -> None:
-        """Take note that something was missed, which a clear from batch `heals_at` on makes good."""
+        """Take note that something was missed; a clear in batch `heals_at` or later heals that."""
         self.heals_at = max(self.heals_at, heals_at)
         if not self.is_damaged:
             self.set(Level.DEGRADED, reason, now)
 
     def in_order(self, sequence: int, now: float, *, is_following: bool) -> None:
-        """Take note that the batch that is next in order is there."""
+        """Take note that the next batch arrived in order."""
         if self.stray and sequence >= self._proof:
             self.stray = ""
         if is_following and not self.stray:
@@ -74,7 +74,7 @@ class StreamTrust:
                 self.set(Level.EXACT, "the next batch is in order: none was missed", now)
 
     def strayed(self, reason: str, proof: int) -> None:
-        """Take note of a message that is no batch; `proof` is the batch that would come next."""
+        """Take note of a message that could not be read; `proof` is the sequence to come next."""
         self.stray, self._proof = reason, proof
 
     def disconnected(self, now: float) -> None:
@@ -95,7 +95,7 @@ class StreamTrust:
     def restore(
         self, level: Level, reason: str, now: float, *, passing: bool, heals_at: int
     ) -> None:
-        """Go on from what another process saved."""
+        """Go on from the trust that another process saved."""
         self._trust = Trust(level, reason, now)
         self.passing = passing
         self.heals_at = heals_at
