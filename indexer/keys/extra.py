@@ -1,4 +1,4 @@
-"""What a block depends on besides its tokens, in one canonical byte form.
+"""The extra of a block: everything beside its tokens that it depends on, in one canonical byte form.
 
 Image placeholders are equal token ids for different images, so the items that overlap a block enter
 its key; embeddings stand in for tokens altogether. Engines write these things in several shapes
@@ -39,7 +39,7 @@ def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] 
 def next_token(token: int) -> bytes:
     """Return the extra of a block that is reused only where this token follows it.
 
-    So it is where an engine caches pairs of tokens (SGLang under EAGLE). Raises ValueError where it
+    Engines that cache pairs of tokens have such blocks (SGLang under EAGLE). Raises ValueError where it
     is no token id.
     """
     return b"n" + pack_tokens((token,))

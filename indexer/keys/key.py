@@ -1,4 +1,4 @@
-"""Keys: 64-bit names of blocks that name everything before them too.
+"""Keys: 64-bit hashes, each of a block and everything before it.
 
     key[-1] = root(keyspace)
     key[i]  = xxh64(tokens of block i as little-endian uint32, seed = s)
@@ -25,7 +25,7 @@ from indexer.keys.word import unpack_words
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """What seeds a chain. Keys of two keyspaces never match.
+    """The seed of a chain of keys. Keys of two keyspaces never match.
 
     `block_size` is in tokens; `lora`, `cache_salt` and `extra_key` are empty for none; `hash_seed` is
     the deployment's own and must be equal wherever keys are compared.
@@ -54,7 +54,7 @@ class Keyspace:
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
-    """The blocks of a prompt that have keys, before the keys are made.
+    """A prompt's blocks whose keys can be made, before they are made.
 
     `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block, or
     nothing where no block has an extra.
@@ -81,7 +81,7 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
 
 
 def fingerprint(model: str, hash_seed: str) -> str:
-    """Return what two processes compare to know that their keys can match."""
+    """Return a text that is equal in two processes exactly where their keys can match."""
     root = Keyspace(model=model, block_size=0, hash_seed=hash_seed).root()
     return f"1-{root:016x}"
 

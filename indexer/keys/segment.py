@@ -1,7 +1,7 @@
 """Segments: stretches of a prompt's blocks that are stored together.
 
-A segment is named by the key of its first block, which names all that is before it; so prompts with a
-common beginning have common segments up to where they part, and the next ones lie elsewhere.
+A segment is named by the key of its first block, which also stands for everything before it. So prompts
+with a common beginning share the segments up to where they part, and no others.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
 
 SEGMENT = 64
-"""Blocks of a segment: 1,024 tokens where a block has 16."""
+"""How many blocks a segment has: 1,024 tokens where a block has 16."""
 
 
 class SavedSegments(msgspec.Struct, frozen=True):
@@ -31,14 +31,14 @@ class SavedSegments(msgspec.Struct, frozen=True):
 
 
 class Segments:
-    """In which segment each key of a rank lies, learned as chains are followed.
+    """The segment of each key of a rank, learned as chains are followed.
 
-    A key is forgotten when the rank no longer holds it anywhere; what is chained to it later would have
+    A key is forgotten when the rank no longer holds it anywhere; a block chained to it later would have
     no parent by then (`indexer.resolve.resolver`).
     """
 
     def __init__(self) -> None:
-        # Two tables of plain integers: half the bytes of one of pairs, and read without a loop.
+        # Two tables of integers take half the bytes of one table of pairs, and need no loop to read.
         self._segments: dict[int, int] = {}
         self._positions: dict[int, int] = {}
 
@@ -49,7 +49,7 @@ class Segments:
         return key in self._segments
 
     def chained(self, parent: int, keys: Sequence[int]) -> None:
-        """Take note of keys chained to `parent`: a known key, or a root."""
+        """Learn the segments of keys chained to `parent`: a known key, or a root."""
         segment = self._segments.get(parent, 0)
         position = self._positions.get(parent, SEGMENT - 1)
         for key in keys:
@@ -78,7 +78,7 @@ class Segments:
         self._positions.clear()
 
     def save(self) -> SavedSegments:
-        """Return what a later process needs to go on from here."""
+        """Return the segments that a later process goes on from."""
         return SavedSegments(
             keys=pack_words(self._segments),
             segments=pack_words(self._segments.values()),
@@ -92,7 +92,7 @@ class Segments:
         self._positions = dict(zip(keys, saved.positions, strict=True))
 
     def check(self, held: Collection[int]) -> None:
-        """Raise BrokenInvariantError where other keys are known than are held, or a position is none."""
+        """Raise BrokenInvariantError where other keys than `held` are known, or a position is wrong."""
         if self._segments.keys() != set(held) or self._positions.keys() != set(held):
             raise BrokenInvariantError(
                 "the keys whose segments are known are not those that are held"

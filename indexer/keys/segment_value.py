@@ -1,4 +1,4 @@
-"""A segment's value: which slots hold which of its blocks, as bytes.
+"""A segment's value in Redis: the slots that hold each of its blocks, as bytes.
 
     packed   1, 0, columns (u16), a slot for each column (8 bytes), then records: a block's key
              (8 bytes) and its bitmap, column j at byte j >> 3, bit j & 7
@@ -23,20 +23,20 @@ HEAD = 4
 """Bytes before the slots."""
 MOST_COLUMNS = 0xFFFF
 MOST_RECORDS = 512
-"""Of a packed segment; one with more is spilled."""
+"""The most records of a packed segment; one with more is spilled."""
 
 
 class BadSegmentError(ValueError):
-    """A value is not what this version writes."""
+    """A value has no form that this version writes."""
 
 
 class Packed(NamedTuple):
-    """What a packed value says."""
+    """The contents of a packed value."""
 
     slots: tuple[int, ...]
-    """Of each column."""
+    """The slot of each column."""
     keys: NDArray[np.uint64]
-    """Of each record."""
+    """The key of each record."""
     bits: NDArray[np.uint8]
     """Bitmaps: a row for each record, `ceil(columns / 8)` bytes wide."""
 
@@ -74,7 +74,7 @@ def slots_of(value: bytes) -> tuple[int, ...]:
 
 
 def decode(value: bytes) -> Packed:
-    """Return what a packed value says. Raises BadSegmentError."""
+    """Return the contents of a packed value. Raises BadSegmentError."""
     start, columns = records_at(value)
     rows = np.frombuffer(value, np.uint8, offset=start).reshape(-1, WORD_BYTES + width_of(columns))
     keys = np.ascontiguousarray(rows[:, :WORD_BYTES]).view("<u8")[:, 0]
@@ -85,7 +85,7 @@ def decode(value: bytes) -> Packed:
 
 
 def encode(packed: Packed) -> bytes:
-    """Return the value that says this."""
+    """Return the value with these contents."""
     columns = len(packed.slots)
     if not 0 < columns <= MOST_COLUMNS:
         raise ValueError(f"a segment has 1 to {MOST_COLUMNS} columns, not {columns}")
@@ -95,7 +95,7 @@ def encode(packed: Packed) -> bytes:
 
 
 def pack(holders: Mapping[int, Iterable[int]]) -> Packed:
-    """Return what says that each of these keys is held by its slots, of which each has at least one."""
+    """Return the contents for keys and the slots that hold each; each has at least one."""
     sets = {key: set(slots) for key, slots in holders.items()}
     slots = tuple(dict.fromkeys(slot for held in sets.values() for slot in sorted(held)))
     held = np.array([[slot in held for slot in slots] for held in sets.values()], np.bool_)
@@ -114,14 +114,14 @@ def holders(packed: Packed) -> dict[int, set[int]]:
 
 
 def is_spilled(value: bytes | None) -> bool:
-    """Whether a segment's value, None for none, begins like that of a spilled one."""
+    """Whether a segment's value, None for none, begins like the marker of a spilled segment."""
     return bool(value and value[0] == SPILLED)
 
 
 def spilled_blocks(value: bytes) -> int | None:
     """Return how many blocks of a segment have fields of their own; None where it is packed.
 
-    Raises BadSegmentError for a marker that is none.
+    Raises BadSegmentError for a malformed marker.
     """
     if not is_spilled(value):
         return None

@@ -10,7 +10,7 @@ TOKEN_BYTES = 4
 
 
 def pack_tokens(ids: Iterable[int]) -> bytes:
-    """Pack token ids. Raises ValueError where one is no unsigned 32-bit integer."""
+    """Pack token ids. Raises ValueError where one is not an unsigned 32-bit integer."""
     try:
         packed = array("I", ids)
     except (OverflowError, TypeError) as error:
