@@ -10,23 +10,24 @@ from enum import IntEnum
 from functools import cached_property
 
 FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
-"""Groups whose blocks say that the prefix up to there is held; an engine that has one names none."""
+"""Kinds of groups whose blocks show that the prefix up to there is held. Engines with only one group
+leave its kind empty."""
 
 WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
-"""Groups that need only the last blocks before the point of reuse."""
+"""Kinds of groups that need only the last blocks before the point of reuse."""
 
 MOST_BLOCK_SIZE = 1 << 20
-"""Tokens of a block."""
+"""The most tokens of a block."""
 MOST_NUMBER = (1 << 31) - 1
-"""Of a group, and of a window's tokens."""
+"""The highest number of a group, and the most tokens of a window."""
 
 TRTLLM_WINDOW = "trtllm_window"
-"""TensorRT-LLM's attention windows, all alike; the largest one decides."""
+"""The kind of all of TensorRT-LLM's attention windows; the largest one decides what can be reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cache group of a rank. Sizes in tokens. Raises ValueError for one that cannot be."""
+    """One cache group of a rank. Sizes in tokens. Raises ValueError for an impossible size."""
 
     kind: str
     block_size: int
@@ -46,7 +47,7 @@ class Group:
 
     @property
     def needed(self) -> int:
-        """How many of its blocks before the point of reuse must be held; 0: it is no window.
+        """How many of its blocks before the point of reuse must be held; 0 for a group without a window.
 
         A window of w tokens looks w - 1 back; a state-space group needs its one last state.
         """
@@ -63,7 +64,7 @@ class Way(IntEnum):
     BY_NAME = 1
     """From another group's block of the same name, which has one already."""
     LEFT_OUT = 2
-    """Not at all: they say nothing of what can be reused."""
+    """They get none, since they do not show what can be reused."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +73,28 @@ class Layout:
 
     groups: Mapping[int, Group] = field(default_factory=dict)
     lookahead: bool = False
-    """Whether blocks name the token after them too (`indexer.keys.extra.next_token`)."""
+    """Whether a block depends on the token after it too (`indexer.keys.extra.next_token`)."""
 
     @cached_property
     def block_size(self) -> int:
-        """Tokens a block that has a key; 0 before any is known."""
+        """The tokens of a block with a key; 0 before any block size is known."""
         chained = [group.block_size for group in self.groups.values() if group.is_chained]
         sizes = chained or [group.block_size for group in self.groups.values()]
         return min(sizes, default=0)
 
     @cached_property
     def is_hybrid(self) -> bool:
-        """Whether reuse takes more than one group's blocks from the first on."""
+        """Whether reuse needs more than the blocks of one group from the first on."""
         return len(self.groups) > 1 or any(group.needed for group in self.groups.values())
 
     @cached_property
     def only(self) -> int | None:
-        """The one group, where reuse takes no more than its blocks from the first on."""
+        """The one group, where reuse needs no more than its blocks from the first on; else None."""
         return None if self.is_hybrid else next(iter(self.groups), 0)
 
     @cached_property
     def form(self) -> tuple[int, bool]:
-        """What two layouts must have in common to have the same keys."""
+        """The part of a layout on which keys depend."""
         return self.block_size, self.lookahead
 
     @cached_property
@@ -102,9 +103,9 @@ class Layout:
         return bool(self.prefix) or not self.groups
 
     def ends(self, blocks: int) -> dict[int, set[int]]:
-        """Return how many of a prompt's `blocks` end with the last block of which groups.
+        """Return the groups by the number of leading blocks, of `blocks`, where their last block ends.
 
-        Only of groups that reuse needs, and that have a block of it.
+        Groups that reuse does not need, or whose block is longer than the prompt, are left out.
         """
         found: dict[int, set[int]] = {}
         for number, group in self.groups.items():
@@ -115,9 +116,9 @@ class Layout:
         return found
 
     def way(self, number: int, group: Group) -> Way:
-        """Return how blocks of a group that come with their tokens get their keys."""
+        """Return how a group's blocks get their keys where their store has their tokens."""
         if group.kind in WINDOW_KINDS:
-            # Its blocks have the names of the prefix group's, and keys where those have them.
+            # A window's blocks have the names of the prefix group's blocks, and so their keys.
             return Way.BY_NAME if self.prefix else Way.CHAINED
         if not group.is_chained or (not group.kind and number not in (0, *self.prefix)):
             return Way.LEFT_OUT
@@ -125,7 +126,7 @@ class Layout:
 
     @property
     def shown(self) -> int:
-        """The group whose blocks stand for the rank's where one number is told."""
+        """The group whose blocks are counted where an answer has one number for a tier."""
         return self.prefix[0] if self.prefix else min(self.groups, default=0)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Neutral events: what every engine's codec turns its bytes into.
+"""Neutral events, into which each engine's codec decodes its bytes.
 
 An engine's own name for a block is opaque; it only serves to follow removals. Where an engine
 announces a block without saying what is in it (an offload tier's placeholder, a group that skips
@@ -13,7 +13,7 @@ EngineHash = int
 
 
 class MalformedEventError(Exception):
-    """A batch, or one event of it, is not what its engine's format says: nothing of it is applied."""
+    """A batch, or one event of it, breaks its engine's format: nothing of it is applied."""
 
 
 class Tier(StrEnum):
@@ -33,21 +33,21 @@ class Stored:
     parent: EngineHash | None
     """The block before the first one; None where the first one starts its sequence."""
     tokens: bytes | None
-    """Packed little-endian uint32 ids, `len(hashes) * block_size` of them; None: not announced."""
+    """Packed little-endian uint32 ids, `len(hashes) * block_size` of them; None where not announced."""
     block_size: int
     tier: Tier = Tier.GPU
     lora: str = ""
     cache_salt: str = ""
-    """Known only where the sequence starts (`parent` is None)."""
+    """The cache salt, known only where the sequence starts (`parent` is None)."""
     extras: tuple[bytes | None, ...] | None = None
     """Canonical extra of each block (see `indexer.keys.extra`)."""
     group: int = 0
     kind: str = ""
-    """The group's kind of attention as the engine names it; empty: not said."""
+    """The group's kind of attention as the engine names it; empty where it does not."""
     window: int = 0
-    """Tokens of the group's sliding window; 0: it has none, or it is not said."""
+    """Tokens of the group's sliding window; 0 where it has none, or the engine does not say."""
     lookahead: bool = False
-    """Whether a block names the token after it too (see `indexer.keys.extra.next_token`)."""
+    """Whether a block depends on the token after it too (see `indexer.keys.extra.next_token`)."""
     is_rest: bool = False
     """Whether it is the rest of a store without a parent: its parent is a block of that store."""
     once: bool = False
@@ -60,7 +60,7 @@ class Removed:
 
     hashes: tuple[EngineHash, ...]
     tier: Tier | None = Tier.GPU
-    """None: the engine does not say which; a block of it is in one only."""
+    """None where the engine does not say which; each of its blocks is in one tier only."""
     group: int = 0
 
 
@@ -84,7 +84,7 @@ Event = Stored | Removed | Moved | Cleared
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An event that cannot be read, in a batch that can: what it told is not known."""
+    """An event that cannot be read, in a batch that can: its changes are not known."""
 
     kind: str
     """Its type as the engine names it; empty where not even that can be read."""
@@ -92,7 +92,7 @@ class Unread:
 
     @property
     def is_store(self) -> bool:
-        """Whether it told of blocks that came: then some are missing, and none that is shown is gone."""
+        """Whether it is a store: then blocks are missing from the view, but no shown block is gone."""
         return self.kind == "BlockStored"
 
 
@@ -106,6 +106,6 @@ class Batch:
     rank: int | None = None
     """The data-parallel rank; None where the engine does not say."""
     unread: tuple[Unread, ...] = ()
-    """Those that cannot be read and come after the last clear: a clear makes what was before moot."""
+    """The events that cannot be read, after the last clear; those before a clear do not matter."""
     capacity: int = 0
     """Blocks of the engine's cache, where it says so."""

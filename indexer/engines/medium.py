@@ -1,4 +1,4 @@
-"""What engines call the places where blocks lie, brought to tiers."""
+"""Engines' names of the media where blocks lie, and their tiers."""
 
 from indexer.engines.event import Tier
 
@@ -18,8 +18,8 @@ TIERS = {
 
 
 def tier_of(medium: str | None) -> Tier:
-    """Return a medium's tier; none said means GPU."""
+    """Return a medium's tier; GPU for None."""
     if medium is None:
         return Tier.GPU
-    # A medium that is not known is some slower place: never claim it as GPU.
+    # An unknown medium counts as slower than the GPU, so that its blocks are never overrated.
     return TIERS.get(medium.lower().partition(":")[0], Tier.REMOTE)

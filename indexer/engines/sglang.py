@@ -38,7 +38,7 @@ from indexer.keys.token import pack_tokens
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What 0.5.18 and 0.5.19 tell of a salted page, in the place of `cache_salt`."""
+    """The form in which 0.5.18 and 0.5.19 write a page's salt, in the place of `cache_salt`."""
 
     cache_salt: str
 
@@ -55,7 +55,7 @@ class BlockStored(msgspec.Struct, frozen=True):
     medium: str | None = None
     cache_salt: str | Metadata | None = None
     session_id: Any = None
-    """Who stored it; says nothing of the block."""
+    """The component that stored it, which does not matter here."""
     lora_name: str | None = None
 
 
@@ -81,7 +81,7 @@ def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a payload into neutral events. Raises MalformedEventError where it is no batch."""
+    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
     return read_batch(decode_wire(payload), _neutral)
 
 
