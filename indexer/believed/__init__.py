@@ -1,1 +1,1 @@
-"""Blocks that were sent to ranks and not announced yet; what events say is not here."""
+"""Beliefs: blocks that prompts brought to ranks and no event has announced yet; no announced block."""

@@ -1,4 +1,4 @@
-"""Blocks on their way to the ranks that were picked, each prompt's under a ticket."""
+"""Blocks of prompts that were just picked for a rank, with a ticket for each prompt."""
 
 import heapq
 from bisect import bisect_left
@@ -26,8 +26,8 @@ class Ticket:
 class _Rank:
     """One rank's tickets.
 
-    Sorted, prompts that begin alike are neighbours: what a prompt shares with any other it shares with
-    one beside it. So no block's tickets need be counted.
+    In sorted order, prompts that begin alike are neighbours: the longest beginning that a prompt shares
+    with any other, it shares with a neighbour. So no counts of tickets for each block are needed.
     """
 
     slot: int
@@ -35,7 +35,7 @@ class _Rank:
     """Packed keys and the ticket, sorted."""
 
     def shared(self, at: int, keys: bytes) -> int:
-        """Return how many leading `keys` others have too; they belong at `at`, and are not there."""
+        """Return how many leading `keys` another prompt has too; they are to be inserted at `at`."""
         beside = self.prompts[max(0, at - 1) : at + 1]
         return max((_common(keys, other) for other, _ in beside), default=0)
 
@@ -58,20 +58,20 @@ class Arriving:
 
     def __init__(self, slots: BeliefSlots) -> None:
         self.blocks = 0
-        """A block counts once for each ticket that has it."""
+        """The sum of all tickets' blocks."""
         self._slots = slots
         self._numbers = count(1)
         self._tickets: dict[int, Ticket] = {}
         self._ranks: dict[Belief, _Rank] = {}
         self._ends: list[tuple[float, int]] = []
-        """A heap of when tickets end; what is not any ticket's end any more is passed over."""
+        """A heap of the times at which tickets end; outdated entries are skipped."""
 
     def __len__(self) -> int:
         """Return how many tickets there are."""
         return len(self._tickets)
 
     def add(self, pod: str, rank: int, keys: bytes, ends: float) -> int:
-        """Let a prompt's blocks be on their way to a rank; return the ticket."""
+        """Believe that a prompt's blocks are arriving at a rank; return the ticket."""
         ticket = next(self._numbers)
         words = words_of(keys)
         if not words:
@@ -82,7 +82,7 @@ class Arriving:
             arriving = self._ranks[belief] = _Rank(self._slots.claim(belief))
         entry = (keys, ticket)
         at = bisect_left(arriving.prompts, entry)
-        # With the one before them, so that the index knows how deep they lie.
+        # With the key before them, so that the index knows the depth of the new ones.
         start = max(0, arriving.shared(at, keys) - 1)
         arriving.prompts.insert(at, entry)
         self._slots.index.add(arriving.slot, words[start:])
@@ -97,7 +97,7 @@ class Arriving:
         return known.keys if known else b""
 
     def confirm(self, ticket: int, ends: float) -> None:
-        """Let a ticket end then; of several confirmations the earliest end holds."""
+        """Let a ticket end at `ends`; of several confirmations the earliest end holds."""
         known = self._tickets.get(ticket)
         if known is None or (known.confirmed and ends >= known.ends):
             return
@@ -107,13 +107,13 @@ class Arriving:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Forget ends that are no ticket's, where they are most."""
+        """Rebuild the heap where most entries are no ticket's end any more."""
         if len(self._ends) > 2 * len(self._tickets) + 64:
             self._ends = [(known.ends, number) for number, known in self._tickets.items()]
             heapq.heapify(self._ends)
 
     def end(self, ticket: int) -> int:
-        """End a ticket that may not be known; return of how many blocks it was."""
+        """End a ticket; return how many blocks it had, 0 for one that is not known."""
         known = self._tickets.pop(ticket, None)
         if known is None:
             return 0
@@ -130,7 +130,7 @@ class Arriving:
         return len(words)
 
     def end_first(self, until: float = inf) -> int:
-        """End the ticket that ends first, by `until`; return of how many blocks it was."""
+        """End the ticket that ends first, if by `until`; return how many blocks it had, 0 for none."""
         while self._ends and self._ends[0][0] <= until:
             ends, ticket = heapq.heappop(self._ends)
             known = self._tickets.get(ticket)
@@ -150,7 +150,7 @@ class Arriving:
         self._tidy()
 
     def check(self) -> dict[Belief, set[int]]:
-        """Return what is on its way. Raises BrokenInvariantError where ranks and tickets disagree."""
+        """Return the arriving keys. Raises BrokenInvariantError where ranks and tickets disagree."""
         said: dict[Belief, set[int]] = {}
         prompts: dict[Belief, list[tuple[bytes, int]]] = {}
         for number, ticket in self._tickets.items():

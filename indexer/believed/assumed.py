@@ -1,4 +1,4 @@
-"""What ranks without events are assumed to hold: what was sent there, by when it last was."""
+"""Blocks that ranks without events are assumed to hold, since prompts with them were sent there."""
 
 import heapq
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from indexer.invariant import BrokenInvariantError
 class _Rank:
     slot: int
     times: OrderedDict[int, float] = field(default_factory=OrderedDict)
-    """Keys and when they were last assumed, the earliest first, a prompt's tail before its head."""
+    """When each key was last assumed: the earliest first, a prompt's tail before its head."""
 
     @property
     def earliest(self) -> float:
@@ -30,10 +30,10 @@ class Assumed:
         self._slots = slots
         self._ranks: dict[Belief, _Rank] = {}
         self._earliest: list[tuple[float, int]] = []
-        """A heap with one entry a rank: a time no later than its earliest, and its slot."""
+        """A heap with one entry a rank: a time no later than its earliest key's, and its slot."""
 
     def add(self, pod: str, rank: int, keys: Sequence[int], time: float, capacity: int) -> None:
-        """Let a rank hold a prompt's blocks, at most `capacity`; let go of what it then held longest."""
+        """Assume a prompt's blocks on a rank, at most `capacity` in all: the least recent ones go."""
         belief = Belief(pod, rank, "assumed")
         assumed = self._ranks.get(belief)
         if assumed is None:
@@ -60,14 +60,14 @@ class Assumed:
         return len(assumed.times) if assumed else 0
 
     def let_go(self, most: int, until: float = inf) -> None:
-        """Let go of up to `most` blocks, the least recently assumed first, of those up to `until`."""
+        """Let go of up to `most` blocks that were last assumed by `until`, the least recent first."""
         earliest = self._earliest
         while most > 0 and earliest and earliest[0][0] <= until:
             slot = heapq.heappop(earliest)[1]
             belief = self._slots.belief(slot)
             assert belief is not None
             assumed = self._ranks[belief]
-            # After that it is another rank's turn.
+            # Blocks assumed later than this come after another rank's earliest one.
             turn = min(until, earliest[0][0]) if earliest else until
             gone = []
             for key, time in islice(assumed.times.items(), most):
@@ -86,7 +86,7 @@ class Assumed:
                 self._slots.release(slot)
 
     def forget(self, pod: str, rank: int) -> None:
-        """Let go of all that a rank holds."""
+        """Let go of all of a rank's blocks."""
         assumed = self._ranks.pop(Belief(pod, rank, "assumed"), None)
         if assumed is None:
             return
@@ -96,7 +96,7 @@ class Assumed:
         self._slots.drop(assumed.slot)
 
     def check(self) -> dict[Belief, set[int]]:
-        """Return what is assumed. Raises BrokenInvariantError where it is in no order."""
+        """Return the assumed keys. Raises BrokenInvariantError where their order is broken."""
         if self.blocks != sum(len(assumed.times) for assumed in self._ranks.values()):
             raise BrokenInvariantError("the assumed blocks do not add up")
         bounds = {slot: time for time, slot in self._earliest}

@@ -1,9 +1,9 @@
-"""What we only believe of ranks' caches: what is on its way there, and what was once sent there.
+"""Beliefs about ranks' caches: blocks that no event has announced, but that are probably there.
 
-`arriving` are the blocks of a prompt whose rank was just picked: its engine has not said yet that it
-holds them, and the next prompt must not be answered as if they were nowhere. `assumed` is what was
-sent to a rank whose events are missing. Both lie in an index of their own: only one thread may write
-an index, and beliefs are written by the one that answers picks, not by the one that follows events.
+*Arriving* are the blocks of a prompt whose rank was just picked: the engine has not announced them yet,
+and the next prompt must not be answered as if no rank had them. *Assumed* are the blocks of prompts that
+were sent to a rank whose events are missing. Both lie in an index of their own, since only one thread
+may write an index, and the thread that answers picks is not the one that follows events.
 """
 
 from math import inf
@@ -18,14 +18,14 @@ from indexer.keys.key import Chain
 from indexer.keys.word import WORD_BYTES, words_of
 
 BUDGET = 1024
-"""Blocks of each kind that `expire` lets go of at once, and a ticket more: half a millisecond or so."""
+"""Blocks of each kind that `expire` lets go of at once, in about half a millisecond."""
 
 
 class BelievedStats(NamedTuple):
     """How much is believed."""
 
     blocks: int
-    """A block counts once for each ticket that has it, and once for each rank where it is assumed."""
+    """A block counts once for each ticket with it, and once for each rank that is assumed to hold it."""
     tickets: int
     max_blocks: int
 
@@ -33,15 +33,15 @@ class BelievedStats(NamedTuple):
 class Believed:
     """Beliefs about ranks, in an `index` that holds nothing else. One thread calls.
 
-    At most `max_blocks` blocks are believed, counted as `BelievedStats.blocks`. Past that the tickets
-    that end first go, while tickets have more than half of it, and then what was least recently
-    assumed: neither kind crowds out the other. What was not assumed again for `assumed_seconds` is
-    assumed no longer. An index that has less room gives blocks up by itself; those are believed no
-    longer either.
+    At most `max_blocks` blocks are believed, counted as `BelievedStats.blocks`. Past that bound, while
+    tickets have more than half of the blocks, the tickets that end first go; then the least recently
+    assumed blocks do. So neither kind crowds out the other. A block that is not assumed again within
+    `assumed_seconds` is assumed no longer. An index with less room gives blocks up by itself; those are
+    believed no longer either.
 
-    Times are seconds of one clock, finite; `expire` and `assume` tell the present one. Where the clock
-    leaps ahead, what is past its time ends. Where it goes back, what was begun before lasts as if it
-    had stood still.
+    Times are finite seconds of one clock; the caller passes the present time to `expire` and `assume`.
+    Where the clock leaps ahead, beliefs past their time end. Where it goes back, earlier beliefs last as
+    if it had stood still.
     """
 
     def __init__(self, index: Index, *, max_blocks: int, assumed_seconds: float) -> None:
@@ -54,7 +54,7 @@ class Believed:
         self._assumed = Assumed(self._slots)
         self._now = -inf
         self._offset = 0.0
-        """What is added to the caller's time, so that it never goes back."""
+        """Seconds to add to the caller's time, so that it never goes back."""
 
     def __len__(self) -> int:
         """Return how many blocks are believed, counted as `BelievedStats.blocks`."""
@@ -65,9 +65,9 @@ class Believed:
         return BelievedStats(len(self), len(self._arriving), self._max_blocks)
 
     def match(self, chain: Chain, *, leading: bool = True) -> list[tuple[Belief, int, int]]:
-        """Return of whom which blocks of a prompt are believed: first blocks, past the last ones.
+        """Return the beliefs that have blocks of a prompt, with the first block and past the last one.
 
-        `leading` is as in `Index.match`. Nothing is hashed where nothing is believed.
+        `leading` is as in `Index.match`. No keys are made where nothing is believed.
         """
         if not len(self):
             return []
@@ -84,8 +84,8 @@ class Believed:
     def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
         """Believe until `expires` that a prompt's blocks are on their way to a rank.
 
-        `keys` are packed (`indexer.keys.word`), a chain's from its first on; of more than half of
-        `max_blocks` the first ones count. Returns a ticket.
+        `keys` are a chain's, packed (`indexer.keys.word`), from its first on. Keys past half of
+        `max_blocks` do not count. Returns a ticket.
         """
         most = self._max_blocks // 2
         ticket = self._arriving.add(pod, rank, keys[: most * WORD_BYTES], expires + self._offset)
@@ -97,21 +97,21 @@ class Believed:
         return self._arriving.keys(ticket)
 
     def confirm(self, ticket: int, until: float) -> None:
-        """End a ticket at `until`, by when events can have told what became of its prompt.
+        """End a ticket at `until`, when events must have announced its prompt's blocks.
 
         That may be before or after it expires; of several confirmations the earliest end holds.
         """
         self._arriving.confirm(ticket, until + self._offset)
 
     def withdraw(self, ticket: int) -> None:
-        """End a ticket at once; one that is not known is passed over."""
+        """End a ticket at once; do nothing for one that is not known."""
         self._arriving.end(ticket)
 
     def assume(self, pod: str, rank: int, keys: bytes, *, now: float, capacity: int) -> None:
-        """Believe that a rank with room for `capacity` blocks holds a prompt's.
+        """Believe that a rank with room for `capacity` blocks holds a prompt's blocks.
 
-        `keys` are as in `arrive`. Past the capacity the least recently assumed go, and of one prompt
-        the tail before the head.
+        `keys` are as in `arrive`. Past the capacity the least recently assumed blocks go, and of one
+        prompt the tail before the head.
         """
         time = self._time(now)
         if capacity < 1:
@@ -127,9 +127,9 @@ class Believed:
         self._assumed.forget(pod, rank)
 
     def expire(self, now: float, *, budget: int = BUDGET) -> None:
-        """Let go of what is past its time: of each kind up to `budget` blocks, and a ticket more.
+        """End beliefs past their time: of each kind up to `budget` blocks, and one ticket more.
 
-        As many blocks are looked at to sweep what forgotten ranks have left in the index.
+        Also sweep the index of what forgotten ranks left there, looking at up to `budget` blocks.
         """
         time = self._time(now)
         left = budget
@@ -153,7 +153,7 @@ class Believed:
         return self._now
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the index holds other than what is believed."""
+        """Raise BrokenInvariantError where the index holds other blocks than are believed."""
         self._slots.check({**self._arriving.check(), **self._assumed.check()})
         if len(self) > self._max_blocks:
             raise BrokenInvariantError("more is believed than may be")

@@ -9,7 +9,7 @@ from indexer.invariant import BrokenInvariantError
 
 
 class Belief(NamedTuple):
-    """Of which rank something is believed, and on what ground (`indexer.believed.beliefs`)."""
+    """A rank, and the kind of belief about its blocks (`indexer.believed.beliefs`)."""
 
     pod: str
     rank: int
@@ -19,15 +19,14 @@ class Belief(NamedTuple):
 class BeliefSlots:
     """Gives each belief that holds anything a slot in `index`, the smallest free one.
 
-    A belief without blocks has none, so that there is nothing left of a rank of which nothing is
-    believed.
+    A belief without blocks has no slot, so that a rank without beliefs leaves nothing behind.
     """
 
     def __init__(self, index: Index) -> None:
         self.index = index
         self._beliefs: list[Belief | None] = []
         self._free: list[int] = []
-        """A heap of slots that the index has nothing of."""
+        """A heap of slots without blocks in the index."""
         self._dropped: set[int] = set()
 
     def claim(self, belief: Belief) -> int:
@@ -40,28 +39,28 @@ class BeliefSlots:
         return slot
 
     def release(self, slot: int) -> None:
-        """Give back a slot that the index has nothing of."""
+        """Give back a slot without blocks in the index."""
         self._beliefs[slot] = None
         heapq.heappush(self._free, slot)
 
     def drop(self, slot: int) -> None:
-        """Let a slot hold nothing and stand for nothing; it is given back when it is swept."""
+        """Empty a slot and forget its belief; the slot is given back when it is swept."""
         self._beliefs[slot] = None
         self._dropped.add(slot)
         self.index.drop(slot)
 
     def sweep(self, budget: int) -> None:
-        """Give back dropped slots of which the index has nothing left, looking at `budget` keys."""
+        """Sweep `budget` keys of the index; give back the dropped slots that are swept entirely."""
         for slot in self.index.sweep(budget):
             self._dropped.remove(slot)
             heapq.heappush(self._free, slot)
 
     def belief(self, slot: int) -> Belief | None:
-        """Return what a slot stands for; None for a free one."""
+        """Return the belief of a slot; None for a free one."""
         return self._beliefs[slot]
 
     def live(self) -> Iterator[tuple[int, Belief]]:
-        """Yield the slots in use and what they stand for."""
+        """Yield the slots in use and their beliefs."""
         for slot, belief in enumerate(self._beliefs):
             if belief is not None:
                 yield slot, belief
