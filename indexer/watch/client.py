@@ -27,7 +27,7 @@ OPTIONS = (
 
 
 class ProtocolError(Exception):
-    """The publisher says what it may not say here."""
+    """The publisher sent a message that the protocol does not allow here."""
 
 
 class Watcher:
@@ -59,14 +59,15 @@ class Watcher:
     async def run(self) -> None:
         """Follow the publisher; returns only when cancelled."""
         async with self._channel() as channel:
-            # gRPC hands on None for what cannot be parsed, and logs a traceback: bytes are asked for.
+            # Where gRPC parses messages, a malformed one arrives as None and logs a traceback, so the
+            # stream is read as bytes.
             watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
             while True:
                 try:
                     await self._follow(watch)
                     reason = "the publisher ended the stream"
                 except grpc.aio.AioRpcError as error:
-                    # Lower layers' words change from one attempt to the next; the status does not.
+                    # The details change from one attempt to the next; the status does not.
                     reason = f"{error.code().name}: {error.details()}"
                 except (ProtocolError, ValueError) as error:
                     reason = self._refuse(error)
@@ -76,20 +77,20 @@ class Watcher:
                 await asyncio.sleep(self._retry_seconds)
 
     def _refuse(self, error: Exception) -> str:
-        """Follow no further from what was taken so far; return the reason."""
+        """Ask for a snapshot next time, since a message was refused; return the reason."""
         reason = f"refused: {error}"
         self.failed(reason)
         return reason
 
     def failed(self, reason: str) -> None:
-        """Follow no further from what was taken so far, for a reason; a snapshot is asked for."""
+        """Doubt the ranks for a reason, and ask for a snapshot next time."""
         self._epoch = ""
         for rank in self._ranks:
             rank.refused(reason)
             rank.disconnected(reason)
 
     def _log(self, reason: str) -> None:
-        """Say why there is no stream, once for each reason while there is none."""
+        """Log why there is no stream, once for each reason while there is none."""
         status = reason.partition(":")[0]
         if status != self._logged:
             self._logged = status

@@ -1,4 +1,4 @@
-"""What an engine holds, followed from its events for whoever tells or writes it elsewhere."""
+"""The cache of an engine's pod, which a publisher follows to pass it on to routers or Redis."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ def engine_cache(
 ) -> PodCache:
     """Return the cache of an engine's pod, with its ranks, before the first event.
 
-    With `segmented` its journal says in which segments of the shared index keys lie. `pending_bytes`,
+    With `segmented`, the journal names the segment of each key in the shared index. `pending_bytes`,
     `stale_after` (seconds) and `clock` are as in `RankIngest`, `orphan_bytes` as in `Resolver`.
     """
     cache = PodCache(engine.pod, Journal(secrets.token_hex(8), journal_bytes))
@@ -53,13 +53,13 @@ def engine_cache(
 async def collect_forever(
     cache: PodCache, tell: Sequence[Callable[[], None]], *, pause: float
 ) -> NoReturn:
-    """Bring changes into the journal each `pause` seconds, and tell those who follow it of news."""
+    """Collect changes into the journal each `pause` seconds, and call `tell` after new entries."""
     told = 0
     while True:
         for rank in cache.ranks:
             rank.tick()
         cache.collect()
-        # A watcher's snapshot may have collected what the others have not been told.
+        # A snapshot for one watcher may have collected changes that the others do not know of yet.
         if cache.journal.sequence != told:
             told = cache.journal.sequence
             for one in tell:

@@ -5,19 +5,19 @@ from collections import deque
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 DELTA_BYTES = 64
-"""What a delta takes beside its serialized bytes."""
+"""An estimate of a delta's bytes in memory beside its serialized ones."""
 
 
 class Journal:
     """Holds deltas of at most `max_bytes`; `epoch` names this life of the publisher.
 
-    They are kept serialized: as messages they take seven times as much.
+    They are kept serialized, as messages would take seven times as many bytes.
     """
 
     def __init__(self, epoch: str, max_bytes: int) -> None:
         self.epoch = epoch
         self.sequence = 0
-        """The last delta's; 0 before the first."""
+        """The last delta's number; 0 before the first."""
         self.bytes = 0
         self._max_bytes = max_bytes
         self._deltas: deque[bytes] = deque()

@@ -1,7 +1,7 @@
-"""What a pod's engine holds, followed from its events, and what changed, as deltas.
+"""A pod's cache as its engine's events describe it, with its changes as deltas.
 
-Sans-I/O: the ranks' ingestion is fed by whoever has the sockets; `collect` turns what has changed
-since into journal entries, `snapshot` tells the whole state.
+Sans-I/O: the owner of the sockets feeds the ranks' ingestion. `collect` turns the changes since the last
+call into journal entries, `snapshot` returns the whole state.
 """
 
 from array import array
@@ -28,7 +28,7 @@ PART_KEYS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What one place of a rank holds, and in which segment each key lies."""
+    """The keys that one place of a rank holds, and the segment of each."""
 
     rank: int
     spot: Spot
@@ -54,7 +54,7 @@ class Pending:
             self._held[change.spot] -= len(change.keys)
 
     def empty(self) -> None:
-        """Take note that the rank holds nothing; what came before no longer matters."""
+        """Take note that the rank holds nothing; earlier changes no longer matter."""
         self.changes.clear()
         self.apply(Emptied())
 
@@ -80,7 +80,7 @@ class PodCache:
         self._told: list[tuple[Trust, Layout] | None] = []
 
     def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
-        """Tell of a rank too, whose changes go to `sink`; ranks are added in order from 0."""
+        """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
         if rank.number != len(self._ranks):
             raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
         self._ranks.append((rank, resolver, sink))
@@ -92,10 +92,10 @@ class PodCache:
         return [rank for rank, _, _ in self._ranks]
 
     def collect(self) -> bool:
-        """Put what has changed into the journal; whether there was anything."""
+        """Put the changes since the last call into the journal; return whether there were any."""
         changed = False
         for number, (rank, _, sink) in enumerate(self._ranks):
-            # The engine's sequence alone is no news.
+            # A new sequence of the engine without any change is not worth a delta.
             told = rank.trust, rank.layout
             if not sink.changes and told == self._told[number]:
                 continue
@@ -106,10 +106,9 @@ class PodCache:
         return changed
 
     def snapshot(self) -> Iterator[pb.WatchResponse]:
-        """Return the whole state at this moment, to be sent before any later delta.
+        """Yield the whole state as messages, to be sent before any later delta.
 
-        It is taken at once, when the first message is asked for; what is sent of it later stays what
-        it was then.
+        The state is copied when the first message is asked for; later changes do not show in the others.
         """
         self.collect()
         end = pb.SnapshotEnd(sequence=self.journal.sequence, ranks=self.states())
@@ -140,7 +139,7 @@ class PodCache:
         yield pb.WatchResponse(end=end)
 
     def contents(self) -> list[Contents]:
-        """Return what is held at this moment, the journal's last sequence.
+        """Return the keys of all places as of the journal's last sequence.
 
         Raises ValueError where a rank's segments are not kept.
         """
@@ -155,7 +154,7 @@ class PodCache:
         return found
 
     def states(self) -> list[pb.RankState]:
-        """Return what is said of each rank at this moment."""
+        """Return the state of each rank, as messages carry it."""
         return [_state(rank) for rank in self.ranks]
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """A rank that a publisher beside its engine follows: its deltas applied to the index.
 
-The publisher has done what `indexer.follow.rank_ingest` does in direct mode; what arrives are keys.
-Sans-I/O: `indexer.watch.client` has the connection.
+The publisher has already done the work of `indexer.follow.rank_ingest`, so deltas carry keys. Sans-I/O:
+`indexer.watch.client` has the connection.
 """
 
 import logging
@@ -48,20 +48,20 @@ class WatchedRank:
         self._said = Trust(Level.COLD, "the publisher was not reached yet", clock())
         self._lost: Trust | None = None
         self._short: Trust | None = None
-        """Set where part of it was given up for want of room, since the last snapshot."""
+        """The trust since the index gave up some of the rank's keys; None after a new snapshot."""
         self._limits = Limits(clock)
-        """Why all that is told of it is to be doubted, however exact its publisher is."""
+        """Reasons for which the rank is degraded at best, even where its publisher is exact."""
         self._problem = ""
         self._disconnected_at: float | None = clock()
         self._presumed = False
-        """Whether what is disconnected says nothing of the engine."""
+        """Whether the engine's events are taken to reach the publisher, although it is disconnected."""
         self._deltas = 0
         self._snapshots = 0
 
     @property
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
-        # Each is looked at once: another thread may ask meanwhile.
+        # Each field is read once, since another thread may change it meanwhile.
         short, said = self._short, self._said
         if short and said.level is Level.EXACT:
             return self._lost or short
@@ -69,18 +69,18 @@ class WatchedRank:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the engine's events reach us now: both the publisher and through it."""
+        """Whether the engine's events reach the publisher, and the publisher's deltas reach us."""
         connected = self._disconnected_at is None or self._presumed
         return connected and self._said.level is not Level.STALE
 
     def learn_capacity(self, blocks: int) -> None:
-        """Leave it to the publisher, which heals the view."""
+        """Do nothing: the publisher knows the capacity, and heals its trust."""
 
     def engine_restarted(self, reason: str) -> None:
-        """Leave it to the publisher, which follows the engine."""
+        """Do nothing: the publisher follows the engine."""
 
     def copies(self) -> int | None:
-        """Return how many blocks of its fastest tier are taken; None where its publisher is older."""
+        """Return how many blocks of the fastest tier are taken; None from a publisher that is older."""
         return self._copies
 
     def blocks(self) -> Mapping[Tier, int]:
@@ -92,7 +92,7 @@ class WatchedRank:
         return {"batches": self._deltas, "replays": self._snapshots}
 
     def begin_snapshot(self, *, keep: bool = False) -> None:
-        """Forget what was known; a snapshot follows. With `keep` only when it has ended."""
+        """Forget the rank's blocks, as a snapshot follows. With `keep` they stay until it has ended."""
         if keep and self._said.level is not Level.COLD:
             self._slots.set_aside()
             level = Level.DEGRADED
@@ -105,18 +105,18 @@ class WatchedRank:
         self._say(level, "a snapshot is under way")
 
     def end_snapshot(self) -> None:
-        """Forget what was kept from before the snapshot; what is said of the rank follows."""
+        """Forget the blocks kept from before the snapshot. The caller passes the rank's state next."""
         self._slots.drop_doubted()
 
     def limit(self, reason: str, about: str = "") -> None:
-        """Let the rank be degraded at best, for a reason; with an empty one no longer."""
+        """Degrade the rank for a reason; an empty `reason` lifts the limit that has the same `about`."""
         before = self.trust.level
         self._limits.set(about, reason)
         if self.trust.level is not before:
             self._log(before)
 
     def forget(self, reason: str) -> None:
-        """Hold nothing and be disconnected: there is nobody who tells of the rank."""
+        """Hold nothing and be disconnected: no publisher follows the rank any more."""
         self._slots.empty()
         self._short = None
         self._lost = None
@@ -132,20 +132,20 @@ class WatchedRank:
         self._lost = None
 
     def disconnected(self, reason: str, *, presumed: bool = False) -> None:
-        """Take note that they do not; `presumed` where it says nothing of the engine's events."""
+        """Take note that no deltas arrive; `presumed` where the engine's events are taken to go on."""
         reason = shortened(reason, MOST_REASON)
         if self._disconnected_at is None:
             self._disconnected_at = self._clock()
             self._presumed = presumed
         self._problem = reason
         if self._said.level is Level.COLD:
-            # Words change from one attempt to the next; since when it is cold does not.
+            # The reason changes from one attempt to the next; the time since when it is cold stays.
             self._said = Trust(Level.COLD, reason, self._said.since)
         elif self._lost:
             self._lost = Trust(Level.STALE, reason, self._lost.since)
 
     def refused(self, reason: str) -> None:
-        """Take note that something of the publisher's was not taken, until a snapshot comes."""
+        """Degrade the rank until the next snapshot, since a message of its publisher was refused."""
         if self._said.level is Level.EXACT:
             self._say(Level.DEGRADED, reason)
 
@@ -163,7 +163,7 @@ class WatchedRank:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
         spot = Tier(part.tier), part.group
         if not self._slots.apply_whole(Added(spot, unpack_words(part.keys), links=_links(part))):
-            # Another snapshot would say the same.
+            # Asking for another snapshot would not help: it would name the key twice again.
             self.limit(TWICE, TWICE)
 
     def take_keys(self, spot: Spot, keys: list[int]) -> None:
@@ -171,10 +171,10 @@ class WatchedRank:
         self._slots.apply(Added(spot, keys))
 
     def take_delta(self, delta: pb.Delta, *, is_next: bool = False) -> None:
-        """Take a delta. Raises ValueError where it is malformed; then nothing of it is applied.
+        """Apply a delta. Raises ValueError where it is malformed; then nothing of it is applied.
 
-        One that `is_next`, which follows in order what was applied, adds what is not there and takes
-        away what is. Where it says otherwise it raises ValueError too, and only a snapshot helps.
+        A delta that `is_next` follows the last applied one, so it adds only absent keys and removes only
+        present ones. Any other raises ValueError too, and only a snapshot helps then.
         """
         changes = [_change(change) for change in delta.changes]
         Level(delta.state.trust)
@@ -185,7 +185,7 @@ class WatchedRank:
         self.take_state(delta.state)
 
     def take_state(self, state: pb.RankState) -> None:
-        """Take what the publisher says of the rank. Raises ValueError where it is malformed."""
+        """Take the rank's state from its publisher. Raises ValueError where it is malformed."""
         level = Level(state.trust)
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
@@ -216,7 +216,7 @@ class WatchedRank:
         self._slots.empty()
 
     def check(self) -> None:
-        """Hold nothing of its own that could disagree."""
+        """Do nothing: a watched rank has no tables that could disagree."""
 
 
 def layout_of(state: pb.RankState) -> Layout:
