@@ -49,6 +49,8 @@ class Ingest:
         self._clock = clock
         self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
         self._slots_of: dict[tuple[str, int], RankSlots] = {}
+        self._comings = 0
+        """How many ranks with slots have come or gone."""
 
     def __iter__(self) -> Iterator[Rank]:
         # Copied at once, for readers in other threads.
@@ -67,6 +69,15 @@ class Ingest:
         if slots:
             return slots.epoch
         return self.remote.life(pod, rank) if self.remote else 0
+
+    @property
+    def life_changes(self) -> int:
+        """A number that grows whenever the life of any rank changes.
+
+        May be read from any thread; the lives that are read after it are at least as new.
+        """
+        remote = self.remote.life_changes if self.remote else 0
+        return self._comings + self.slots.life_changes + remote
 
     def lives(self, ranks: Sequence[tuple[str, int]]) -> list[int]:
         """Return the life of each of these ranks, by pod and number."""
@@ -95,7 +106,7 @@ class Ingest:
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""
         name = self._free_name(source.pod, source.rank)
-        slots = self._slots_of[name] = RankSlots(*name, self.index, self.slots)
+        slots = self._new_slots(name)
         rank = self._ranks[name] = RankIngest(
             source,
             new_state(
@@ -118,7 +129,7 @@ class Ingest:
         `stale_after` takes the place of the ingest's own.
         """
         name = self._free_name(pod, rank)
-        slots = self._slots_of[name] = RankSlots(pod, rank, self.index, self.slots)
+        slots = self._new_slots(name)
         watched = self._ranks[name] = WatchedRank(
             pod,
             rank,
@@ -144,6 +155,11 @@ class Ingest:
         added = self._ranks[name] = self.remote.add(pod, rank, keyspace=keyspace, ranks=ranks)
         return added
 
+    def _new_slots(self, name: tuple[str, int]) -> RankSlots:
+        slots = self._slots_of[name] = RankSlots(*name, self.index, self.slots)
+        self._comings += 1
+        return slots
+
     def _free_name(self, pod: str, rank: int) -> tuple[str, int]:
         if (pod, rank) in self._ranks:
             raise ValueError(f"pod {pod} rank {rank} is followed already")
@@ -164,7 +180,8 @@ class Ingest:
     def remove(self, pod: str, rank: int) -> None:
         """Stop following a rank; it holds nothing from here on."""
         self._ranks.pop((pod, rank)).close()
-        self._slots_of.pop((pod, rank), None)
+        if self._slots_of.pop((pod, rank), None) is not None:
+            self._comings += 1
 
     def tick(self, sweep_budget: int) -> None:
         """Let time pass, and sweep up to `sweep_budget` keys of dropped slots."""

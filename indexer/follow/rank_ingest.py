@@ -16,6 +16,7 @@ from indexer.engines.wire import timestamp_of
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
 from indexer.index.orphans import Orphans
+from indexer.invariant import BrokenInvariantError
 from indexer.limits import Limits
 from indexer.resolve.rank_state import RankState
 from indexer.resolve.saved import SavedResolver
@@ -89,6 +90,11 @@ class RankIngest:
         clock: Clock,
     ) -> None:
         self.source = source
+        self.pod = source.pod
+        self.number = source.rank
+        """The rank's number in its pod."""
+        self.is_connected = False
+        """Whether its events reach us now."""
         self.pending_bytes = pending_bytes
         """Bytes of live batches that may wait to be followed."""
         self.lag = Lag(lag_seconds)
@@ -115,16 +121,6 @@ class RankIngest:
         )
 
     @property
-    def pod(self) -> str:
-        """The pod's id."""
-        return self.source.pod
-
-    @property
-    def number(self) -> int:
-        """The rank's number in its pod."""
-        return self.source.rank
-
-    @property
     def layout(self) -> Layout:
         """How its cache is divided."""
         return self.state.layout
@@ -133,11 +129,6 @@ class RankIngest:
     def orphans(self) -> Orphans:
         """The stores that wait for a parent that is not known."""
         return self.state.orphans
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether its events reach us now."""
-        return self.stream.is_connected
 
     @property
     def sequence(self) -> int | None:
@@ -220,10 +211,12 @@ class RankIngest:
         self.lag.begin()
         self._is_rank_said = self.source.said_rank is None
         before = self.trust
+        self.is_connected = True
         return self._act(before, self.stream.connected(self._clock()))
 
     def disconnected(self) -> None:
         """Take note that the live socket is gone."""
+        self.is_connected = False
         self.stream.disconnected(self._clock())
 
     def failed(self, reason: str) -> None:
@@ -232,6 +225,7 @@ class RankIngest:
         now = self._clock()
         self.state.forget()
         self._carry_out(self.stream.missed(reason, now))
+        self.is_connected = False
         self.stream.disconnected(now)
         self._log(before)
 
@@ -488,3 +482,5 @@ class RankIngest:
         """Raise BrokenInvariantError where the index holds other keys than the rank's live names."""
         self.stream.check()
         self.state.check()
+        if self.is_connected is not self.stream.is_connected:
+            raise BrokenInvariantError("the rank and its stream differ on the connection")

@@ -33,6 +33,8 @@ class SlotTable:
         self._free: set[int] = set()
         self.reused = 0
         """How often a number was given out again."""
+        self.life_changes = 0
+        """How often a rank's cache has begun anew."""
 
     def claim(self, place: Place) -> int:
         """Return the slot of `place`, a new one where it has none."""

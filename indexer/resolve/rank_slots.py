@@ -106,6 +106,8 @@ class RankSlots:
             self._drop(slot)
         self.certain.clear()
         self._epoch += 1
+        # Last: whoever sees the change finds the new life.
+        self._table.life_changes += 1
 
     def blocks(self, layout: Layout) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds.

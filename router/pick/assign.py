@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
 from router.load.bookings import MOST_PREFILL, Bookings, Work
+from router.pick.forms import Form
 from router.pick.options import Option
 from router.pick.pending import End, Placed
 from router.pick.predicted import Predicted
-from router.pick.scorer import Form
 from scorer.prefill import PrefillModel
 
 LOOKS = 4

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from router.pick.weigh import NoPodError
-from router.pods.table import Pod, PodTable
+from router.pods.table import Pod, PodTable, that_serve
 
 
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
@@ -25,7 +25,7 @@ def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> lis
     willing = [pod for pod in found if not pod.status.refuses]
     if not willing:
         raise NoPodError(f"every pod of {model!r} that may be picked refuses requests")
-    serving = [pod for pod in willing if pod.serves] or willing
+    serving = that_serve(willing) or willing
     # An engine may load an adapter when it is first asked for it, so one that lists none will do.
     able = [pod for pod in serving if not lora or lora in pod.status.models]
     return able or serving

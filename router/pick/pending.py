@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from router.load.bookings import Booking
+from router.pick.forms import Form
 from router.pick.predicted import Predicted
-from router.pick.scorer import Form
 from router.pick.weigh import Choice, Traits
 
 End = Literal["finished", "failed", "expired"]

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -18,6 +18,8 @@ from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.trust import Level
+from router.pick.forms import UNKNOWN, Form, KeptForms, Ordered
+from router.pick.lives import OldLives
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategies.by_name import LEADING, Strategy
@@ -28,16 +30,8 @@ NOTHING = Match((), 0)
 
 UNMATCHED = "it cannot be matched with prompts: a bug of ours"
 
-MOST_LIVES = 100_000
-"""Ranks of which the life is remembered, those that are gone among them."""
-
 ASSUMED_BLOCK_SIZE = 64
 """Tokens a block, where no event has told: what was sent to a rank is remembered in these."""
-
-Form = tuple[int, bool]
-"""A block's tokens, and whether it names the token after it too (`Layout.form`)."""
-
-UNKNOWN: Form = (0, False)
 
 Held = tuple[int, int, int, str]
 """A cache group, blocks of it (first, past the last) and the tier that holds them."""
@@ -99,10 +93,8 @@ class Scorer:
         self._shared_tiers = shared_tiers
         self._assumed_form: Form = (assumed_block_size, False)
         self._usual_form: dict[str, Form] = {}
-        self._lives: dict[tuple[str, int], int] = {}
-        """Of the ranks about which something may be believed."""
-        self._last_lives: tuple[Sequence[Rank], list[tuple[str, int]], list[int]] = ((), [], [])
-        """Ranks that were asked for last, mostly the same again, with their names and lives."""
+        self._forms = KeptForms()
+        self._old_lives = None if believed is None else OldLives(ingest, believed)
 
     def score(
         self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
@@ -127,23 +119,20 @@ class Scorer:
         among the ranks. A rank whose stream is gone since before `stale_since` (the ingest's clock)
         is known to hold nothing: what it held says nothing of what it holds.
         """
-        self._forget_old_lives(ranks)
+        if self._old_lives is not None:
+            self._old_lives.forget(ranks)
         if self.remote is not None:
             self.remote.begin()
+        forms = self._forms.of(ranks)
         # Caches that need only a window may be held where the prompt's beginning is not.
-        leading = strategy in LEADING
-        of_form: dict[Form, list[Rank]] = {}
-        for rank in ranks:
-            layout = rank.layout
-            leading = leading and layout.has_prefix
-            form = layout.form
-            of_form.setdefault(form if form[0] else UNKNOWN, []).append(rank)
+        leading = strategy in LEADING and forms.has_prefix
         shared = self._shared_tiers.get(prompt.model, ())
-        unknown = of_form.pop(UNKNOWN, [])
-        if of_form:
-            self._usual_form[prompt.model] = max(of_form, key=lambda form: len(of_form[form]))
-        if unknown and self._believed:
-            of_form.setdefault(self._form(prompt.model, UNKNOWN), []).extend(unknown)
+        of_form = {**forms.known}
+        if forms.usual is not None:
+            self._usual_form[prompt.model] = forms.usual
+        if forms.unknown and self._believed:
+            assumed = self._form(prompt.model, UNKNOWN)
+            of_form[assumed] = {**of_form.get(assumed, {}), **forms.unknown}
         matches: dict[Rank, Match] = {}
         for form, alike in of_form.items():
             sought = self._sought(prompt, form)
@@ -230,12 +219,11 @@ class Scorer:
         self,
         sought: Chain,
         held: Mapping[Rank, list[Held]],
-        ranks: Sequence[Rank],
+        wanted: Ordered,
         stale_since: float,
     ) -> dict[Rank, Match]:
         """Return the matches of ranks that have one form."""
         beliefs = self._beliefs(sought)
-        wanted = set(ranks)
         matches: dict[Rank, Match] = {}
         # Pods mostly hold the same blocks, and then have one match.
         alike: dict[Held, Match] = {}
@@ -276,26 +264,6 @@ class Scorer:
                 )
         return matches
 
-    def _forget_old_lives(self, ranks: Sequence[Rank]) -> None:
-        """Believe nothing of ranks whose caches have begun anew: what was sent there before is gone."""
-        if self._believed is None:
-            return
-        last_ranks, names, last_lives = self._last_lives
-        if ranks is not last_ranks:
-            names = [(rank.pod, rank.number) for rank in ranks]
-        current = self._ingest.lives(names)
-        if ranks is last_ranks and current == last_lives:
-            return
-        self._last_lives = ranks, names, current
-        if len(self._lives) > MOST_LIVES:
-            self._lives.clear()
-        lives = self._lives
-        for name, life in zip(names, current, strict=True):
-            if lives.get(name) != life:
-                if name in lives:
-                    self._believed.forget(*name)
-                lives[name] = life
-
     def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
         """Return how many leading blocks are believed to be on each rank: arriving, assumed."""
         found: dict[tuple[str, int], tuple[int, int]] = {}
@@ -311,7 +279,7 @@ class Scorer:
         return found
 
 
-def _share(held: dict[Rank, list[Held]], ranks: Sequence[Rank], tiers: Collection[str]) -> None:
+def _share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collection[str]) -> None:
     """Let each rank hold what any rank holds in tiers that all of them read."""
     pool = {piece for pieces in held.values() for piece in pieces if piece[3] in tiers}
     for rank in ranks if pool else ():

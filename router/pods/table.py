@@ -71,14 +71,15 @@ class Pod:
         status = self.status
         if status.healthy is False:
             return False
-        if not self.has_events:
-            return True
         for rank in self.ranks:  # a loop, as it is asked for every pod of every Pick
             if rank.is_connected:
                 return True
-        return status.healthy is True and all(
-            rank.trust.level is Level.COLD or rank.trust.since < status.looked_at
-            for rank in self.ranks
+        return not self.has_events or (
+            status.healthy is True
+            and all(
+                rank.trust.level is Level.COLD or rank.trust.since < status.looked_at
+                for rank in self.ranks
+            )
         )
 
     @property
@@ -86,33 +87,48 @@ class Pod:
         """Whether any rank's event stream is connected, if it has one, and the pod is not known ill."""
         if self.status.healthy is False:
             return False
-        if not self.has_events:
-            return True
-        for rank in self.ranks:  # noqa: SIM110  asked for every pod of every Score
+        for rank in self.ranks:  # a loop, as it is asked for every pod of every Score
             if rank.is_connected:
                 return True
-        return False
+        return not self.has_events
+
+
+def that_serve(pods: Iterable[Pod]) -> list[Pod]:
+    """Return those of the pods that serve (`Pod.serves`)."""
+    return [
+        pod
+        for pod in pods
+        # Of nearly all pods the first rank is connected; to ask the property takes longer than that.
+        if (pod.status.healthy is not False and pod.ranks and pod.ranks[0].is_connected)
+        or pod.serves
+    ]
 
 
 class PodTable:
     """Pods by id and by model. One thread changes them; any may read: each change makes a new table."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
-        self._pods = {pod.id: pod for pod in pods}
+        self._change({pod.id: pod for pod in pods})
 
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._pods.values())
 
     def add(self, pod: Pod) -> None:
         """Know a pod from now on."""
-        self._pods = {**self._pods, pod.id: pod}
+        self._change({**self._pods, pod.id: pod})
 
     def remove(self, pod_id: str) -> Pod:
         """Forget a pod and return it. Raises KeyError where it is not known."""
         pod = self._pods[pod_id]
-        self._pods = {name: other for name, other in self._pods.items() if other is not pod}
+        self._change({name: other for name, other in self._pods.items() if other is not pod})
         return pod
+
+    def _change(self, pods: dict[str, Pod]) -> None:
+        of_model: dict[str, list[Pod]] = {}
+        for pod in pods.values():
+            of_model.setdefault(pod.model, []).append(pod)
+        self._pods, self._of_model = pods, of_model
 
     def serving(self, model: str) -> list[Pod]:
         """Return the pods of a model."""
-        return [pod for pod in self._pods.values() if pod.model == model]
+        return [*self._of_model.get(model, ())]

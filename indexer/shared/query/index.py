@@ -130,6 +130,11 @@ class RemoteIndex:
         """Return a number that changes when a rank's cache begins anew, or its publisher's claim."""
         return self._places.life(pod, rank)
 
+    @property
+    def life_changes(self) -> int:
+        """A number that grows whenever the life of any rank changes."""
+        return self._places.life_changes
+
     # Answers
 
     async def refresh(self, prompts: Iterable[bytes], timeout: float) -> None:

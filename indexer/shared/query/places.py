@@ -9,6 +9,8 @@ class Places:
     """The places of all pods' claims; a rank's lives are counted as its places go."""
 
     def __init__(self) -> None:
+        self.life_changes = 0
+        """Grows whenever any rank's life changes."""
         self._claims: dict[str, Claim] = {}
         """The last one of each pod, though it may hold nothing any more."""
         self._slots_of: dict[str, list[int]] = {}
@@ -60,6 +62,7 @@ class Places:
             ranks = set(range(max(last.ranks, claim.ranks)))
         for rank in ranks:
             self._lives[pod, rank] = self.life(pod, rank) + 1
+            self.life_changes += 1
 
     def _drop(self, pod: str) -> None:
         for slot in self._slots_of.pop(pod, ()):
@@ -72,6 +75,7 @@ class Places:
         self._claims.pop(pod, None)
         for name in [name for name in self._lives if name[0] == pod]:
             del self._lives[name]
+            self.life_changes += 1
 
     def check(self) -> None:
         """Raise BrokenInvariantError where slots and claims disagree."""

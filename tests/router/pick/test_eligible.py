@@ -39,6 +39,19 @@ def test_pods_of_other_models_take_no_part() -> None:
     assert names([pod("a"), pod("b", model="other"), pod("c")]) == ["a", "c"]
 
 
+def test_pods_take_part_from_when_they_are_known_until_they_are_not() -> None:
+    known = PodTable([pod("a")])
+    known.add(pod("b"))
+    known.add(pod("c", model="other"))
+    assert [one.id for one in known.serving("m")] == ["a", "b"]
+    known.remove("a")
+    assert [one.id for one in known.serving("m")] == ["b"]
+    known.serving("m").clear()
+    assert [one.id for one in known.serving("m")] == ["b"]
+    known.remove("c")
+    assert not known.serving("other")
+
+
 def test_only_the_pods_named_take_part_and_unknown_names_are_passed_over() -> None:
     pods = [pod("a"), pod("b"), pod("c", model="other")]
     assert names(pods, named=["b", "nowhere", "c", "b"]) == ["b"]

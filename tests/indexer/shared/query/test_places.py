@@ -82,6 +82,7 @@ class PlacesMachine(RuleBasedStateMachine):
         super().__init__()
         self.places = Places()
         self.said: dict[str, Claim] = {}
+        self.seen: tuple[int, list[int]] = 0, []
 
     @rule(pod=st.sampled_from("ab"), base=st.integers(0, 2), spots=PLACES)
     def take(self, pod: str, base: int, spots: list[SpotOf | None]) -> None:
@@ -99,6 +100,13 @@ class PlacesMachine(RuleBasedStateMachine):
         self.said.pop(pod, None)
         self.places.forget(pod)
         assert self.places.life(pod, 0) == 0
+
+    @invariant()
+    def no_life_changes_uncounted(self) -> None:
+        changes = self.places.life_changes
+        lives = [self.places.life(pod, rank) for pod in "ab" for rank in range(2)]
+        assert changes > self.seen[0] or lives == self.seen[1] or not self.seen[1]
+        self.seen = changes, lives
 
     @invariant()
     def holds(self) -> None:

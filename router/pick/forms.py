@@ -1,0 +1,57 @@
+"""Ranks by the form of their blocks, kept for as long as no rank's layout is another."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from indexer.engines.cache_groups import Layout
+from indexer.rank import Rank
+
+Form = tuple[int, bool]
+"""A block's tokens, and whether it names the token after it too (`Layout.form`)."""
+
+UNKNOWN: Form = (0, False)
+
+Ordered = Mapping[Rank, None]
+"""Ranks in the order given, with a quick look for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Ranks that have one form each."""
+
+    known: Mapping[Form, Ordered] = field(default_factory=dict)
+    unknown: Ordered = field(default_factory=dict)
+    """Those of which no event has told."""
+    usual: Form | None = None
+    """The form of most; None where none is known."""
+    has_prefix: bool = True
+    """Whether all of them need a prompt's blocks from the first on."""
+
+
+class KeptForms:
+    """The forms of the ranks that were asked for last, mostly the same again."""
+
+    def __init__(self) -> None:
+        self._ranks: list[Rank] = []
+        self._layouts: list[Layout] = []
+        self._forms = Forms()
+
+    def of(self, ranks: Sequence[Rank]) -> Forms:
+        """Return the forms of these ranks."""
+        # Layouts are never changed but replaced: those of before are found to be so by identity.
+        layouts = [rank.layout for rank in ranks]
+        if layouts != self._layouts or [*ranks] != self._ranks:
+            self._ranks, self._layouts = [*ranks], layouts
+            self._forms = _forms_of(ranks, layouts)
+        return self._forms
+
+
+def _forms_of(ranks: Sequence[Rank], layouts: Sequence[Layout]) -> Forms:
+    known: dict[Form, dict[Rank, None]] = {}
+    unknown: dict[Rank, None] = {}
+    for rank, layout in zip(ranks, layouts, strict=True):
+        form = layout.form
+        alike = known.setdefault(form, {}) if form[0] else unknown
+        alike[rank] = None
+    usual = max(known, key=lambda form: len(known[form]), default=None)
+    return Forms(known, unknown, usual, all(layout.has_prefix for layout in layouts))
