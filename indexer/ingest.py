@@ -148,7 +148,7 @@ class Ingest:
     def add_shared(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
         """Begin to look a rank up in the shared index. Raises ValueError like `add`.
 
-        `keyspace` and `ranks` are as in `indexer.shared.records.registry.SharedRank`.
+        `keyspace` and `ranks` are as in `indexer.shared.records.remote_rank.RemoteRank`.
         """
         assert self.remote is not None
         name = self._free_name(pod, rank)

@@ -27,7 +27,7 @@ from indexer.shared.query.lost_buckets import Births
 from indexer.shared.query.places import Places
 from indexer.shared.query.reach import Reach, problem_of
 from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
-from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry, SharedRank
+from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
 from indexer.shared.records.remote_rank import Doubt, RemoteRank
 from indexer.shared.redis.command import Redis
 from indexer.trust import Level
@@ -108,18 +108,17 @@ class RemoteIndex:
     # Ranks
 
     def add(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
-        """Know a rank from now on. `keyspace` and `ranks` are as in `SharedRank`."""
-        said = SharedRank(
+        """Know a rank from now on. `keyspace` and `ranks` are as in `RemoteRank`."""
+        added = self._ranks[pod, rank] = RemoteRank(
             pod,
             rank,
             self._registry,
             keyspace=keyspace,
             ranks=ranks,
             stale_after=self._stale_after,
+            doubt=lambda: self._doubt,
+            close=self._remove,
             clock=self._clock,
-        )
-        added = self._ranks[pod, rank] = RemoteRank(
-            said, lambda: self._doubt, self._remove, clock=self._clock
         )
         return added
 
@@ -301,7 +300,7 @@ class RemoteIndex:
         for rank in ranks:
             rank.heard(self._registry.problem(rank.pod))
             record = self._registry.record(rank.pod)
-            claim = record.claim if record and not rank.said.refused else None
+            claim = record.claim if record and not rank.refused else None
             if self._places.take(rank.pod, claim):
                 self._anew_at = self._clock()
                 # What was lost is told now, while it is being confirmed, not to the next who asks.

@@ -5,17 +5,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Tier
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, fits
 from indexer.shared.records.unconfirmed import Doubt
 from indexer.shared.redis.command import Command, Redis, RefusedError, Reply, UnreachableError
-from indexer.trust import MOST_REASON, Level, Trust
-from indexer.watch.watched_rank import copies_of, layout_of
+from indexer.trust import MOST_REASON, Level
 
 log = logging.getLogger(__name__)
 
@@ -216,137 +212,3 @@ def refusal(claim: Claim, keyspace: str, ranks: int) -> str:
     if claim.ranks != ranks:
         return f"the publisher follows {claim.ranks} ranks, configured are {ranks}"
     return ""
-
-
-class SharedRank:
-    """A rank of which all that is known lies in the shared index.
-
-    `keyspace` is the fingerprint of the router's keys, `ranks` how many the pod is configured to have.
-    Without a good reading the rank is degraded, and after `stale_after` seconds stale.
-    """
-
-    def __init__(
-        self,
-        pod: str,
-        number: int,
-        registry: Registry,
-        *,
-        keyspace: str,
-        ranks: int,
-        stale_after: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self.pod = pod
-        self.number = number
-        self.layout = Layout()
-        self.trust = Trust(Level.COLD, UNREAD, clock())
-        self._registry = registry
-        self._keyspace = keyspace
-        self._ranks = ranks
-        self._stale_after = stale_after
-        self._clock = clock
-        self._state: pb.RankState | None = None
-        self._problem = ""
-        self._told = ""
-        """Why nothing can be used, as was logged."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the engine's events reach the index, and the index us."""
-        return (
-            self._registry.heard_at(self.pod) is not None
-            and not self._registry.problem(self.pod)
-            and self.trust.level not in {Level.STALE, Level.COLD}
-        )
-
-    @property
-    def sequence(self) -> int | None:
-        """The engine's last applied batch; None before the first."""
-        state = self._state
-        return state.engine_sequence if state and state.HasField("engine_sequence") else None
-
-    @property
-    def capacity(self) -> int:
-        """Blocks of its fastest tier; 0: not known."""
-        return self._state.capacity if self._state else 0
-
-    def copies(self) -> int | None:
-        """Return how many of them are taken, as its publisher says."""
-        return copies_of(self._state) if self._state else None
-
-    def troubled(self, problem: str) -> None:
-        """Take note of why what is looked up may be old or incomplete; empty for no longer."""
-        self._problem = problem
-        self.tick()
-
-    def tick(self) -> None:
-        """Take what the record says by now, and let time pass."""
-        record = self._registry.record(self.pod)
-        state = record.states.get(self.number) if record and record.claim else None
-        if state is not self._state:
-            self._state = state
-            if state is not None:
-                self.layout = layout_of(state)
-        level, reason = self._believed(record)
-        before = self.trust
-        if (level, reason) != (before.level, before.reason):
-            # Words change from one attempt to the next; since when it is so does not.
-            since = before.since if level is before.level else self._clock()
-            self.trust = Trust(level, reason, since)
-            if level is not before.level:
-                log.info(
-                    "pod %s rank %d: %s, was %s: %s",
-                    self.pod,
-                    self.number,
-                    level,
-                    before.level,
-                    reason,
-                )
-            elif level is Level.COLD:
-                self._tell_cold(before.reason, record)
-        self._tell_refused(record)
-
-    def _tell_cold(self, before: str, record: Record | None) -> None:
-        """Say why nothing is known, once for each kind of reason: its ranks have the same."""
-        reason = self.trust.reason
-        is_new = reason.partition(":")[0] != before.partition(":")[0]
-        if is_new and self.number == 0 and reason != self._refusal(record):
-            log.info("pod %s: %s", self.pod, reason)
-
-    def _tell_refused(self, record: Record | None) -> None:
-        """Say once that nothing can be used, and why; it is the same for each of a pod's ranks."""
-        refused = self._refusal(record)
-        if refused and refused != self._told and self.number == 0:
-            log.warning("pod %s: %s", self.pod, refused)
-        self._told = refused
-
-    def _refusal(self, record: Record | None) -> str:
-        claim = record.claim if record else None
-        return refusal(claim, self._keyspace, self._ranks) if claim else ""
-
-    def _believed(self, record: Record | None) -> tuple[Level, str]:
-        if refused := self._refusal(record):
-            return Level.COLD, refused
-        level, reason = self._registry.trust_of(self.pod, self.number)
-        if level is Level.COLD:
-            return level, reason
-        problem = self._registry.problem(self.pod)
-        heard_at = self._registry.heard_at(self.pod)
-        if problem and heard_at is not None and self._clock() - heard_at >= self._stale_after:
-            return Level.STALE, problem
-        problem = problem or self._problem
-        if problem and (level is Level.EXACT or reason == UNCONFIRMED):
-            return Level.DEGRADED, problem
-        return level, reason
-
-    @property
-    def refused(self) -> bool:
-        """Whether nothing that the index holds of it can be used: other keys, or other ranks."""
-        return bool(self._refusal(self._registry.record(self.pod)))
-
-    def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        record = self._registry.record(self.pod)
-        if record is None or self.trust.level is Level.COLD:
-            return {}
-        return record.blocks.get(self.number, {})

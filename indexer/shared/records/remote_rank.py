@@ -1,13 +1,19 @@
-"""A rank of which everything is looked up in the shared index, prompt by prompt."""
+"""A rank that is known by its record in the shared index; its blocks are looked up prompt by prompt."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Tier
 from indexer.limits import Limits
-from indexer.shared.records.registry import SharedRank
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.shared.layout.record import Record
+from indexer.shared.records.registry import UNCONFIRMED, UNREAD, Registry, refusal
 from indexer.trust import Level, Trust
+from indexer.watch.watched_rank import copies_of, layout_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,51 +26,150 @@ class Doubt:
 
 
 class RemoteRank:
-    """What its record says (`said`), and no more than `doubt` lets one believe of the present answer."""
+    """Its record limits how far it is believed, and so does the `doubt` about the present answer.
+
+    `keyspace` is the fingerprint of the router's keys, `ranks` how many the pod is configured to have.
+    Without a good reading the rank is degraded, and after `stale_after` seconds stale.
+    """
 
     def __init__(
         self,
-        said: SharedRank,
+        pod: str,
+        number: int,
+        registry: Registry,
+        *,
+        keyspace: str,
+        ranks: int,
+        stale_after: float,
         doubt: Callable[[], Doubt | None],
         close: Callable[["RemoteRank"], None],
-        *,
         clock: Callable[[], float],
     ) -> None:
-        self.pod = said.pod
-        self.number = said.number
-        self.said = said
+        self.pod = pod
+        self.number = number
+        self.layout = Layout()
+        self.recorded = Trust(Level.COLD, UNREAD, clock())
+        """How far its record lets one believe it, whatever the present answer is made of."""
         self.is_connected = False
-        """Whether the engine's events reach the index, as far as was last heard of that."""
+        """Whether the engine's events reached the index when the record was last read."""
+        self._registry = registry
+        self._keyspace = keyspace
+        self._ranks = ranks
+        self._stale_after = stale_after
         self._doubt = doubt
         self._close = close
+        self._clock = clock
         self._limits = Limits(clock)
+        self._state: pb.RankState | None = None
+        self._problem = ""
+        self._told = ""
+        """Why nothing can be used, as was logged."""
 
     @property
     def trust(self) -> Trust:
         """How far the answer that is being made may be believed of this rank."""
-        said, doubt = self.said.trust, self._doubt()
+        said, doubt = self.recorded, self._doubt()
         if doubt is None or said.level in {Level.COLD, Level.STALE}:
             return self._limits.on(said)
         return Trust(doubt.level, doubt.reason, doubt.since)
 
     @property
-    def layout(self) -> Layout:
-        """How its cache is divided."""
-        return self.said.layout
-
-    @property
     def sequence(self) -> int | None:
         """The engine's last applied batch; None before the first."""
-        return self.said.sequence
+        state = self._state
+        return state.engine_sequence if state and state.HasField("engine_sequence") else None
 
     @property
     def capacity(self) -> int:
         """Blocks of its fastest tier; 0: not known."""
-        return self.said.capacity
+        return self._state.capacity if self._state else 0
 
     def copies(self) -> int | None:
         """Return how many of them are taken, as its publisher says."""
-        return self.said.copies()
+        return copies_of(self._state) if self._state else None
+
+    def heard(self, problem: str) -> None:
+        """Take what was read of the record; or `problem`, why it could not be.
+
+        That the index is away says nothing about the pod; but what the pod says now is not known.
+        """
+        self._problem = problem
+        self._take_record()
+        if not problem:
+            is_read = self._registry.heard_at(self.pod) is not None
+            self.is_connected = is_read and self.recorded.level not in {Level.STALE, Level.COLD}
+
+    def _take_record(self) -> None:
+        """Take what the record says by now, and let time pass."""
+        record = self._registry.record(self.pod)
+        state = record.states.get(self.number) if record and record.claim else None
+        if state is not self._state:
+            self._state = state
+            if state is not None:
+                self.layout = layout_of(state)
+        level, reason = self._believed(record)
+        before = self.recorded
+        if (level, reason) != (before.level, before.reason):
+            # Words change from one attempt to the next; since when it is so does not.
+            since = before.since if level is before.level else self._clock()
+            self.recorded = Trust(level, reason, since)
+            if level is not before.level:
+                log.info(
+                    "pod %s rank %d: %s, was %s: %s",
+                    self.pod,
+                    self.number,
+                    level,
+                    before.level,
+                    reason,
+                )
+            elif level is Level.COLD:
+                self._tell_cold(before.reason, record)
+        self._tell_refused(record)
+
+    def _tell_cold(self, before: str, record: Record | None) -> None:
+        """Say why nothing is known, once for each kind of reason: its ranks have the same."""
+        reason = self.recorded.reason
+        is_new = reason.partition(":")[0] != before.partition(":")[0]
+        if is_new and self.number == 0 and reason != self._refusal(record):
+            log.info("pod %s: %s", self.pod, reason)
+
+    def _tell_refused(self, record: Record | None) -> None:
+        """Say once that nothing can be used, and why; it is the same for each of a pod's ranks."""
+        refused = self._refusal(record)
+        if refused and refused != self._told and self.number == 0:
+            log.warning("pod %s: %s", self.pod, refused)
+        self._told = refused
+
+    def _refusal(self, record: Record | None) -> str:
+        claim = record.claim if record else None
+        return refusal(claim, self._keyspace, self._ranks) if claim else ""
+
+    def _believed(self, record: Record | None) -> tuple[Level, str]:
+        if refused := self._refusal(record):
+            return Level.COLD, refused
+        level, reason = self._registry.trust_of(self.pod, self.number)
+        if level is Level.COLD:
+            return level, reason
+        problem = self._registry.problem(self.pod)
+        heard_at = self._registry.heard_at(self.pod)
+        if problem and heard_at is not None and self._clock() - heard_at >= self._stale_after:
+            return Level.STALE, problem
+        problem = problem or self._problem
+        if problem and (level is Level.EXACT or reason == UNCONFIRMED):
+            return Level.DEGRADED, problem
+        return level, reason
+
+    @property
+    def refused(self) -> bool:
+        """Whether nothing that the index holds of it can be used: other keys, or other ranks."""
+        return bool(self._refusal(self._registry.record(self.pod)))
+
+    def blocks(self) -> Mapping[Tier, int]:
+        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        record = self._registry.record(self.pod)
+        if record is None or self.recorded.level is Level.COLD:
+            return {}
+        return record.blocks.get(self.number, {})
 
     def learn_capacity(self, blocks: int) -> None:
         """Leave it to the publisher, which heals the view."""
@@ -76,22 +181,9 @@ class RemoteRank:
         """Let the rank be degraded at best, for a reason; with an empty one no longer."""
         self._limits.set(about, reason)
 
-    def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        return self.said.blocks()
-
     def counts(self) -> Mapping[str, int]:
         """Return nothing: the stream is its publisher's."""
         return {}
-
-    def heard(self, problem: str) -> None:
-        """Take what was read of the record; or `problem`, why it could not be.
-
-        That the index is away says nothing about the pod; but what the pod says now is not known.
-        """
-        self.said.troubled(problem)
-        if not problem:
-            self.is_connected = self.said.is_connected
 
     def tick(self) -> None:
         """Let `heard` tell that time has passed: this is called in another thread."""

@@ -126,7 +126,7 @@ async def confirmed(made: Stand) -> None:
     """Have the pod's writer audit until nothing is doubted any more."""
     async with asyncio.timeout(PATIENCE):
         registry = made.remote._registry
-        while made.rank.said.trust.level is not Level.EXACT or registry.is_disrupted:
+        while made.rank.recorded.level is not Level.EXACT or registry.is_disrupted:
             await made.pod.tell()
             await asyncio.sleep(0.05)
 

@@ -10,7 +10,8 @@ from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import SCHEMA, Names
 from indexer.shared.layout.record import Claim, SpotOf
-from indexer.shared.records.registry import Registry, SharedRank
+from indexer.shared.records.registry import Registry
+from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
 from indexer.trust import Level
 
@@ -65,10 +66,10 @@ class Stand:
         self.registry = Registry(self.redis, NAMES, lambda: self.now)
         self.rank = self.new_rank()
 
-    def new_rank(self, keyspace: str = "ours", ranks: int = 1) -> SharedRank:
-        return SharedRank(
+    def new_rank(self, keyspace: str = "ours", ranks: int = 1) -> RemoteRank:
+        return RemoteRank(
             "p", 0, self.registry, keyspace=keyspace, ranks=ranks, stale_after=5.0,
-            clock=lambda: self.now,
+            doubt=lambda: None, close=lambda _: None, clock=lambda: self.now,
         )  # fmt: skip
 
     async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
@@ -76,7 +77,7 @@ class Stand:
         if isinstance(said, dict) and said:
             said |= {b"audits": b"%d" % audits} | {n.encode(): v for n, v in changes.items()}
         await self.registry.read(["p"], [], 1.0)
-        self.rank.tick()
+        self.rank.heard(self.registry.problem("p"))
         return self.rank.trust.level, self.rank.trust.reason
 
     async def confirmed(self) -> None:
@@ -156,7 +157,8 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
     stand.now = 4.0
     assert await stand.read() == (Level.DEGRADED, "the shared index: no answer")
     assert stand.rank.blocks() == {Tier.GPU: 4}
-    assert not stand.rank.is_connected
+    # That the index is away says nothing about the engine's connection.
+    assert stand.rank.is_connected
     stand.now = 5.0
     assert await stand.read() == (Level.STALE, "the shared index: no answer")
     stand.redis.records["p"] = dict(RECORD)
