@@ -68,7 +68,7 @@ class Writer:
         self._cache = cache
         self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
         self._lease = Lease(self._calls, lease, clock)
-        self._retry = Retry(cache.pod, self._lease, self.counts, clock)
+        self._retry = Retry(cache.pod, self._lease, self.counts)
         # Where it takes over, another writer of the pod is a mistake, not one whose turn it is.
         self._rival = Rival(cache.pod, model=model, keyspace=keyspace, is_mistake=take_over)
         self._owner = owner
@@ -199,15 +199,16 @@ class Writer:
 
     def _go_on(self, tenure: Tenure) -> Steps[NoReturn]:
         while True:
-            now = self._clock()
-            if now >= self._lease.audit_at:
+            seconds = self._lease.seconds_to_audit
+            if seconds <= 0:
+                now = self._clock()
                 yield from tenure.audit()
                 self.written_at = now
             elif self._cache.journal.sequence > tenure.applied:
                 yield from tenure.batch()
                 self.written_at = self._clock()
             else:
-                yield Rest(self._lease.audit_at - now, until_news=True)
+                yield Rest(seconds, until_news=True)
 
     def _wait(self) -> Steps[None]:
         """Wait until nobody has the pod."""

@@ -1,7 +1,7 @@
 """Asks for a pod's writer until it is answered, and keeps the pod's lease meanwhile."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.lease import Lease
@@ -19,14 +19,13 @@ PAUSES_OF_A_LEASE = 4
 class Retry:
     """Asks again what is not answered, or refused; `trouble` says why it was not."""
 
-    def __init__(self, pod: str, lease: Lease, counts: Counts, clock: Callable[[], float]) -> None:
+    def __init__(self, pod: str, lease: Lease, counts: Counts) -> None:
         self.trouble = ""
         """Why the last that was asked was not answered; empty where it was."""
         self._pod = pod
         self._lease = lease
         self._last_pause = min(LAST_PAUSE, lease.seconds / PAUSES_OF_A_LEASE)
         self._counts = counts
-        self._clock = clock
 
     def longer(self, pause: float) -> float:
         """Return the pause, seconds, that follows one that was in vain; 0 where there was none."""
@@ -42,8 +41,7 @@ class Retry:
         pause = FIRST_PAUSE
         while failed := [n for n, reply in enumerate(replies) if isinstance(reply, Exception)]:
             self.in_trouble(str(replies[failed[0]]))
-            if self._lease.token:
-                yield from self._lease.keep(self.trouble)
+            yield from self._lease.keep(self.trouble)
             yield Rest(pause)
             pause = self.longer(pause)
             self._counts.retries += len(failed)
@@ -65,5 +63,4 @@ class Retry:
         if self.trouble:
             log.info("pod %s: shared index: answers again", self._pod)
             self.trouble = ""
-            # Only an audit makes the record sound again.
-            self._lease.audit_at = self._clock()
+            self._lease.demand_audit()

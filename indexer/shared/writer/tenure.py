@@ -103,7 +103,7 @@ class Tenure:
         if status < 0:
             raise AnewError(Cause.RECORD)
         self.applied = sequence
-        self._lease.audit_at = self._clock()
+        self._lease.demand_audit()
 
     def batch(self) -> Steps[None]:
         """Write what the journal says next; there has to be something."""
@@ -138,8 +138,7 @@ class Tenure:
 
     def audit(self) -> Steps[None]:
         """Look whether every bucket is as it was left; renew the lease then."""
-        now = self._clock()
-        self._lease.audit_at = now + self._lease.audit_seconds
+        now = self._lease.begin_audit()
         names, pod = self._names, self._cache.pod
         name = checkpoint(pod)
         asked: list[Command | Call] = [self._calls.enlist()]
@@ -165,7 +164,7 @@ class Tenure:
         ((status, *_),) = yield from self._retry.asked([call])
         if status < 0:
             raise AnewError(Cause.RECORD)
-        self._lease.kept_at = now
+        self._lease.end_audit(now)
         self._counts.audits += 1
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
@@ -183,8 +182,7 @@ class Tenure:
                 replies = yield from self._retry.asked(list(calls.values()))
                 for bucket, reply in zip(calls, replies, strict=True):
                     self._applied(bucket, reply)
-                if self._clock() >= self._lease.kept_at + self._lease.audit_seconds:
-                    yield from self._lease.keep("")
+                yield from self._lease.keep_in_time()
             self._counts.changes += sum(len(a) + len(g) for a, g in portion.values())
 
     def _applied(self, bucket: int, reply: Reply) -> None:
