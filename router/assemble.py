@@ -57,7 +57,13 @@ from router.pods.dns import DnsSource
 from router.pods.file import FileSource
 from router.pods.follow import Follower
 from router.pods.kubernetes import KubernetesSource
-from router.pods.shared_index import SharedPods, asking, reached, shared_pods
+from router.pods.shared_index import (
+    SharedPods,
+    asking,
+    is_asked_by_answers,
+    reached,
+    shared_pods,
+)
 from router.pods.table import Pod, PodTable
 from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
@@ -113,7 +119,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         shared = config.shared_index
         names = Names(shared.prefix)
         redis = remote = None
-        if shared.url and (shared.mode == "shared" or shared.share_bookings):
+        if shared.url and is_asked_by_answers(shared):
             redis = await stack.enter_async_context(reached(shared, folder))
             if shared.mode == "shared":
                 remote = await stack.enter_async_context(asking(shared, redis))

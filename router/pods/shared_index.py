@@ -26,12 +26,23 @@ from router.pods.write_shared import SharedWriting
 log = logging.getLogger(__name__)
 
 
+def is_asked_by_answers(table: config.SharedIndex) -> bool:
+    """Whether the loop that answers asks Redis: for each prompt, or to share bookings.
+
+    That loop has connections of its own then, so that its rounds do not wait behind a flood of events
+    in the loop that follows pods.
+    """
+    return table.mode == "shared" or table.share_bookings
+
+
 @asynccontextmanager
-async def reached(table: config.SharedIndex, folder: Path) -> AsyncIterator[Redis]:
+async def reached(
+    table: config.SharedIndex, folder: Path, *, sweeps: bool = True
+) -> AsyncIterator[Redis]:
     """Have connections to Redis while the context is open; they belong to the loop that opened it.
 
-    The index is swept over them where nobody else does. Nothing is connected yet. Raises ValueError
-    where the settings contradict each other.
+    With `sweeps` the index is swept over them where nobody else does. Nothing is connected yet. Raises
+    ValueError where the settings contradict each other.
     """
     # The extra is there: `router.config.read` has looked.
     from indexer.shared.redis.connect import RedisSettings, connect  # noqa: PLC0415
@@ -49,13 +60,15 @@ async def reached(table: config.SharedIndex, folder: Path) -> AsyncIterator[Redi
             key=path(table.key),
         )
     )
-    owner = f"router on {socket.gethostname()} {secrets.token_hex(4)}"
-    names = Names(table.prefix)
-    sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
-    tasks = [
-        kept(Work("sweeping the shared index", sweep)),
-        watched(tell_of_server(redis), "looking at the Redis server"),
-    ]
+    tasks = []
+    if sweeps:
+        owner = f"router on {socket.gethostname()} {secrets.token_hex(4)}"
+        names = Names(table.prefix)
+        sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
+        tasks = [
+            kept(Work("sweeping the shared index", sweep)),
+            watched(tell_of_server(redis), "looking at the Redis server"),
+        ]
     try:
         yield redis
     finally:
@@ -164,7 +177,8 @@ async def shared_pods(
     async with AsyncExitStack() as stack:
         replica = writing = None
         if table.mode == "replica" or table.write:
-            redis = await stack.enter_async_context(reached(table, folder))
+            sweeps = not is_asked_by_answers(table)
+            redis = await stack.enter_async_context(reached(table, folder, sweeps=sweeps))
             if table.mode == "replica":
                 replica = await stack.enter_async_context(copying(table, redis, settled))
             if table.write:

@@ -1,4 +1,10 @@
-"""Direct mode: a router that writes what it follows to the shared index, where nobody else does."""
+"""Direct mode: a router that writes what it follows to the shared index, where nobody else does.
+
+A publisher does the same beside its engine. This way is for engines beside which nothing can run: one
+router follows them, and the others read from Redis what it wrote. Following and writing are indexer's
+(`indexer.watch.engine_cache`, `indexer.shared.writer`); here is only what differs: many pods in one
+process, and no claim taken from a publisher.
+"""
 
 import secrets
 import time

@@ -176,3 +176,27 @@ async def test_another_versions_data_are_refused_by_name(
         while "schema 99" not in (await one.trust()).reason:
             await asyncio.sleep(0.02)
         assert await one.score() == {"w": 0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    ['mode = "shared"', 'mode = "replica"', 'mode = "replica"\nshare-bookings = true',
+     'mode = "shared"\nwrite = true'],
+)  # fmt: skip
+async def test_a_router_sweeps_once_however_it_uses_the_index(
+    tmp_path: Path,
+    redis_server: RedisServer,
+    prefix: str,
+    options: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owners: list[str] = []
+
+    async def sweep_forever(*_: object, owner: str, **__: object) -> None:
+        owners.append(owner)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("router.pods.shared_index.sweep_forever", sweep_forever)
+    async with router(tmp_path, redis_server.url, prefix, "", options):
+        pass
+    assert len(owners) == 1
