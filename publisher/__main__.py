@@ -16,12 +16,13 @@ import zmq
 from indexer.follow.endpoint import endpoint_problem
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import pass_over_what_is_no_http
+from indexer.process.listen import is_host_port
 from indexer.process.log_limit import limited_handler
 from indexer.shared.layout.names import prefix_problem
+from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 from publisher.assemble import Settings, publishing
 
 MOST_RANKS = 1024
-LEAST_LEASE, MOST_LEASE = 1.0, 3600.0
 
 PARENT_SECONDS = 0.5
 """Pause between two looks whether the parent still runs."""
@@ -43,10 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
     for option in ("listen", "metrics_listen", "advertise"):
         value = getattr(args, option)
-        host, _, port = value.rpartition(":")
-        if (value or option == "listen") and not (
-            host and port.isascii() and port.isdigit() and int(port) <= 65535
-        ):
+        # Where others reach it, and what they are told, has a host.
+        if (value or option == "listen") and (value[:1] == ":" or not is_host_port(value)):
             parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
     if not args.pod or not args.model:
         parser.error("--pod and --model: neither may be empty")
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if problem := prefix_problem(args.redis_prefix):
             parser.error(f"--redis-prefix: {problem}")
         if not LEAST_LEASE <= args.redis_lease_seconds <= MOST_LEASE:
-            parser.error(f"--redis-lease-seconds: {LEAST_LEASE:g} to {MOST_LEASE:g}")
+            parser.error(f"--redis-lease-seconds: {LEAST_LEASE} to {MOST_LEASE}")
     if args.advertise and not args.redis:
         parser.error("--advertise: needs --redis")
     for option in ("prefix", "user", "password_file", "ca", "cert", "key", "lease_seconds"):

@@ -1,6 +1,7 @@
 """What listens guards its door: connections that say nothing take descriptors which others need."""
 
 import asyncio
+import re
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,6 +30,14 @@ GRPC_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 )
 """Of each gRPC server."""
+
+_HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
+
+
+def is_host_port(text: str) -> bool:
+    """Whether it is host:port, an IPv6 address in brackets; without a host it is every address."""
+    match = _HOST_PORT.fullmatch(text)
+    return match is not None and int(match[1]) <= 65535
 
 
 @asynccontextmanager

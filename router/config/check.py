@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from indexer.follow.endpoint import endpoint_problem, rank_endpoint
+from indexer.process.listen import is_host_port
 from indexer.shared.layout.names import prefix_problem
 from indexer.shared.redis.address import AddressError
 from indexer.shared.redis.address import contradictions as redis_contradictions
@@ -12,8 +13,6 @@ from indexer.shared.redis.address import parse as parse_address
 from prefixstore.tokenizers.pin import Pin
 from router.config.schema import Config, Hub, Pick, Server, SharedIndex
 from scorer.policy import UnknownPolicyError, make_policy
-
-HOST_PORT = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})$")
 
 URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 """With a path where there is one; without credentials, which would end up in messages."""
@@ -126,28 +125,28 @@ def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], s
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     server = config.server
-    if not _is_address(server.listen):
+    if not is_host_port(server.listen):
         yield ("server", "listen"), f"{server.listen!r} is not host:port"
     if server.metrics_listen:
-        if not _is_address(server.metrics_listen):
+        if not is_host_port(server.metrics_listen):
             yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
         if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
             yield ("server", "metrics-listen"), "is server.listen; each needs its own port"
     yield from _shared_ports(server)
     for position, pod in enumerate(config.pods):
-        if not _is_address(pod.address) or pod.address.endswith(":0"):
+        if not is_host_port(pod.address) or pod.address.endswith(":0"):
             problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
             yield ("pods", position, "address"), problem
 
 
 def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield what is wrong with addresses that several processes share."""
-    if server.processes == 1 or not _is_address(server.listen):
+    if server.processes == 1 or not is_host_port(server.listen):
         return
     port = int(server.listen.rpartition(":")[2])
     if not port:
         yield ("server", "listen"), "has port 0, which several processes cannot share"
-    if server.metrics_listen and _is_address(server.metrics_listen):
+    if server.metrics_listen and is_host_port(server.metrics_listen):
         first = int(server.metrics_listen.rpartition(":")[2])
         last = first + server.processes - 1
         if first and last > 65535:
@@ -200,7 +199,7 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                     ("pods", position, "replay"),
                     "replay and topic go with events, not with watch",
                 )
-            if not _is_address(pod.watch):
+            if not is_host_port(pod.watch):
                 yield ("pods", position, "watch"), f"{pod.watch!r} is not host:port"
             continue
         if not pod.events:
@@ -228,12 +227,3 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 if socket in taken:
                     yield at, f"{endpoint!r} is {taken[socket]} already"
                 taken[socket] = f"the {key} of pod {pod.id!r}"
-
-
-def _is_address(value: str) -> bool:
-    match = HOST_PORT.match(value)
-    return bool(match) and _is_port(match[2] if match else "")
-
-
-def _is_port(digits: str) -> bool:
-    return int(digits) <= 65535

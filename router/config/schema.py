@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
+
 MIB = 1 << 20
 MOST_BYTES = 1 << 42
 """More memory than any machine has that a router would be given: a larger figure is a slip."""
@@ -414,7 +416,7 @@ class SharedIndex(Table, frozen=True):
     stale_seconds: Seconds = 60.0
     """How long Redis may be away before what is known from it counts no more: a failover takes some
     10 s, and caches turn over in minutes."""
-    lease_seconds: Annotated[float, Meta(ge=1, le=3600)] = 10.0
+    lease_seconds: Annotated[float, Meta(ge=LEAST_LEASE, le=MOST_LEASE)] = 10.0
     """write: how long what this router wrote outlives it."""
     write: bool = False
     """Whether this router also writes what it follows by `events`, where nobody else does; of several

@@ -31,6 +31,8 @@ from indexer.watch.watched_rank import layout_of
 SLOTS_OF_A_CLAIM = 1 << 16
 """A slot is the claim's base x this + the number of its place."""
 
+LEAST_LEASE, MOST_LEASE = 1, 3600
+"""Seconds that a record may outlive its writer."""
 MOST_RANKS = 1024
 MOST_COUNT = 1 << 53
 """Of batches, claims and blocks: Lua in Redis counts in floats, which are whole up to here."""
