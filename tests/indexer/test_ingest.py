@@ -163,7 +163,7 @@ class Line:
         pure = Resolver("m", "", orphan_bytes=1)
         pure.restore(msgspec.msgpack.decode(saved, type=SavedRank).resolver)
         pure.check()
-        assert {spot: keys for spot, keys in pure.held().items() if keys} == {
+        assert {spot: keys for spot, keys in pure.names.held().items() if keys} == {
             spot: keys for spot, keys in before.items() if keys
         }
         self.connected = False

@@ -158,7 +158,7 @@ def test_the_parts_of_a_snapshot_tell_what_each_key_follows() -> None:
     side = Side("compiled", index)
     rank = side.ingest.watch("p", 0)
     told.snapshot(rank)
-    links = told.cache._ranks[0][1].chains()["gpu", 0][1]  # type: ignore[index]
+    links = told.cache._ranks[0][1].names.chains()["gpu", 0][1]  # type: ignore[index]
     assert [position for position, _ in links] == [many + 2]
     depths = sorted(index.arrays.blocks.quarters[1 : many + 4, DEPTH].tolist())
     assert depths == sorted([*range(many + 2), 1])

@@ -16,11 +16,13 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain, Keyspace
 from indexer.keys.token import pack_tokens
+from tests.examples import examples
 
 BLOCKS = 4 * STEP
 READERS = 2
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("make", [MemoryIndex, ArrayIndex])
 def test_a_chain_that_comes_and_goes_is_seen_as_a_beginning_of_it_or_an_end(
     make: type[Index],
@@ -48,7 +50,7 @@ def test_a_chain_that_comes_and_goes_is_seen_as_a_beginning_of_it_or_an_end(
     for reader in readers:
         reader.start()
     noise = Random(1)
-    for number in range(60):
+    for number in range(examples(60, desk=20)):
         index.add(1, keys)
         index.add(2, [noise.getrandbits(63) for _ in range(500)])
         if number % 3:

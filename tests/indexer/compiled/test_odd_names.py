@@ -122,7 +122,8 @@ def test_odd_names_go_with_the_blocks_that_the_index_gives_up() -> None:
     for prompt in range(100):
         busy.store(prompt, copies=2)
         assert index.stats().bytes <= bound
-        ingest.check()
+        if prompt % 10 == 9:
+            ingest.check()
     assert index.stats().evicted
     for engine in (idle, busy):
         state = engine.rank.state

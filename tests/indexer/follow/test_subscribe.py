@@ -131,7 +131,7 @@ async def stop(task: asyncio.Task[None]) -> None:
 async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_asked_for_again(
     context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = new_rank(pending_bytes=20_000)
+    rank = new_rank(pending_bytes=10_000)
     engine = publisher.engine = EngineModel(buffer_steps=1 << 20)
     caplog.set_level("INFO")
     # For a thread of its own, so that nothing makes it wait for the subscriber.
@@ -140,7 +140,7 @@ async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_ask
         publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
         task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=10).run())
         await until(lambda: rank.trust.level is Level.EXACT)
-        frames = [engine.store((number % 7, number % 5, 1)) for number in range(5000)]
+        frames = [engine.store((number % 7, number % 5, 1)) for number in range(2500)]
 
         def send() -> None:
             for sequence, payload in frames:

@@ -96,7 +96,7 @@ class Pod:
 
     def note(self, sequence: int, rank: int) -> None:
         before = self.truths[sequence - 1]
-        held = self.resolvers[rank].held()
+        held = self.resolvers[rank].names.held()
         self.truths[sequence] = {
             place: keys for place, keys in before.items() if place[0] != rank
         } | {(rank, tier): set(keys) for (tier, _), keys in held.items() if keys}
