@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 import stat
 import sys
 from pathlib import Path
@@ -79,10 +80,11 @@ async def test_a_recording_of_a_running_engine_verifies_exactly(
     assert verify.main([str(out), "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)
     assert outcome["requests"] == len(bodies) - 1
-    # A repeat may reach a busy recorder before the events of the request that it repeats.
-    early = [miss for miss in outcome["mismatches"] if "stored while" in miss["reason"]]
+    # A busy recorder may read an answer before the events that the engine sent before it.
+    late = re.compile("while the request waited|no event tells of it")
+    early = [miss for miss in outcome["mismatches"] if late.search(miss["reason"])]
     assert outcome["exact"] + len(early) == outcome["requests"], outcome["mismatches"]
-    assert {miss["predicted"] for miss in early} <= {0}
+    assert len(early) <= 2, outcome["mismatches"]
     assert outcome["trust"] == "exact"
 
 
