@@ -1,6 +1,7 @@
 """An engine's /tokenize with a token a byte and a begin token."""
 
 import json
+import ssl
 from typing import Any
 
 from tests.fake_http import Answer, Asked, FakeHttp
@@ -11,8 +12,8 @@ BEGIN = 256
 class FakeEngine(FakeHttp):
     """A chat is its contents, each with a begin token before it."""
 
-    def __init__(self) -> None:
-        super().__init__(tokenized)
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tokenized, tls)
 
     def bodies(self) -> list[dict[str, Any]]:
         return [json.loads(asked.body) for asked in self.asked]

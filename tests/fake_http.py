@@ -1,5 +1,6 @@
 """A small HTTP server in threads, for tests of what asks one while it blocks."""
 
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ class Answer:
 class FakeHttp:
     """Answers with `answer`, which tests may change, and keeps what it was asked. A context manager."""
 
-    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
+    def __init__(
+        self, answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None
+    ) -> None:
         self.answer = answer
         self.asked: list[Asked] = []
         self.gate = threading.Event()
@@ -65,7 +68,9 @@ class FakeHttp:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))

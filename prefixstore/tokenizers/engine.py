@@ -7,6 +7,7 @@ in turn. What they are asked is prompts: no message of here quotes any of it.
 
 import json
 import logging
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,8 +53,14 @@ class Engine:
         skip_for: float,
         clock: Callable[[], float],
         key: str = "",
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
     ) -> None:
-        """`model` is the name the engines serve it as, `key` what they ask for (`--api-key`)."""
+        """`model` is the name the engines serve it as, `key` what they ask for (`--api-key`).
+
+        Engines with `https` are recognised by `tls`, and by `server_name` instead of their URL's host
+        where it is given.
+        """
         self.name = f"the engine at {', '.join(urls)}"
         self.stats = EngineStats()
         self._model = model
@@ -62,10 +69,12 @@ class Engine:
         self._timeout = timeout
         self._skip_for = skip_for
         self._clock = clock
+        self._extensions = {"sni_hostname": server_name} if server_name else {}
         # No proxy and no credentials from the environment: engines are neighbours.
         self._client = httpx2.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=timeout,
+            verify=tls or True,
             trust_env=False,
             follow_redirects=False,
         )
@@ -118,7 +127,9 @@ class Engine:
         with _own_errors(url, self._timeout):
             begun = self._clock()
             headers = {"Content-Type": "application/json"}
-            with self._client.stream("POST", url, content=content, headers=headers) as response:
+            with self._client.stream(
+                "POST", url, content=content, headers=headers, extensions=self._extensions
+            ) as response:
                 answer = bytearray()
                 for part in response.iter_bytes():
                     answer += part

@@ -79,13 +79,42 @@ class Intake:
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return a stream's handler, whose messages are read as it asks for them.
 
-        Idle streams would keep places that others need, so they have none.
+        Idle streams would keep places that others need, so each message has its own once it is read
+        (`room`).
         """
 
         async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
             await self._refusing(handler(requests, context), context)
 
         return grpc.stream_stream_rpc_method_handler(handle)
+
+    async def room(self, size: int, context: Context) -> Place:
+        """Return the place of a stream's message that was read, once there is room for it.
+
+        Whoever has it is to `leave` it. Raises RefusedError.
+        """
+        call = _Call()
+        try:
+            call.place = place = self._in_flight.enter(context.peer(), call.wake, size)
+            if place.state is State.WAITING:
+                self._look_later()
+                await call.turn()
+        except NoPlaceError:
+            raise self._too_many() from None
+        except BaseException:
+            if call.place is not None:
+                self._in_flight.leave(call.place)
+            raise
+        self._in_flight.has_read(place, size)
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Take note that a message has been answered."""
+        self._in_flight.leave(place)
+
+    def _too_many(self) -> RefusedError:
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        return RefusedError(code, TOO_MANY % self._in_flight.limit)
 
     async def _refusing(self, answer: Awaitable[Any], context: Context) -> Any:
         # gRPC's library keeps what `abort` raises with the call, in a cycle: the frames that it was
@@ -102,11 +131,11 @@ class Intake:
         try:
             message = await self._message(call, context)
         except (NoPlaceError, LateError) as error:
-            code = grpc.StatusCode.RESOURCE_EXHAUSTED
-            self._counts.answered(method, code.name, call.lasted)
-            is_late = isinstance(error, LateError)
-            text = LATE % self._seconds if is_late else TOO_MANY % self._in_flight.limit
-            raise RefusedError(code, text) from None
+            refused = self._too_many()
+            if isinstance(error, LateError):
+                refused = RefusedError(refused.code, LATE % self._seconds)
+            self._counts.answered(method, refused.code.name, call.lasted)
+            raise refused from None
         else:
             return await handler(message, context)
         finally:

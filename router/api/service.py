@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
@@ -20,6 +21,7 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.api.in_flight import Place
 from router.api.intake import Intake, RefusedError
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
@@ -124,11 +126,12 @@ class RouterService:
             async with writing:
                 await _write(context, message)
 
-        async def reply_later(request: wire.ScoreRequest) -> None:
-            try:
-                await write(await self._stream_reply(request))
-            finally:
-                width.release()
+        async def reply(request: wire.ScoreRequest) -> None:
+            await write(await self._stream_reply(request))
+
+        def replied(place: Place, _: object) -> None:
+            self._intake.leave(place)
+            width.release()
 
         ending: EndingError | None = None
         async with asyncio.TaskGroup() as tasks:
@@ -139,11 +142,25 @@ class RouterService:
                     except BadRequestError as error:
                         await write(self._refusal(0, error, 0.0))
                         continue
-                    if self._answerer.waits(request):
+                    waits = self._answerer.waits(request)
+                    if waits:
                         await width.acquire()
-                        tasks.create_task(reply_later(request))
+                    try:
+                        place = await self._intake.room(len(raw), context)
+                    except RefusedError as error:
+                        if waits:
+                            width.release()
+                        await write(self._refused(request.request_id, error.code, error.text, 0.0))
+                        continue
+                    if waits:
+                        # Not in the task: one that is cancelled before it begins does nothing.
+                        task = tasks.create_task(reply(request))
+                        task.add_done_callback(partial(replied, place))
                     else:
-                        await write(await self._stream_reply(request))
+                        try:
+                            await reply(request)
+                        finally:
+                            self._intake.leave(place)
             except EndingError as error:
                 ending = error
         if ending is not None:
@@ -179,9 +196,12 @@ class RouterService:
         return stream_reply(request.request_id, response)
 
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
-        code = STATUSES[type(error)]
+        text = shortened(str(error), MOST_SAID)
+        return self._refused(request_id, STATUSES[type(error)], text, seconds)
+
+    def _refused(self, request_id: int, code: grpc.StatusCode, text: str, seconds: float) -> bytes:
         self._meter.answered("ScoreStream", code.name, seconds)
-        refused = pb.RequestError(code=code.value[0], message=shortened(str(error), MOST_SAID))
+        refused = pb.RequestError(code=code.value[0], message=text)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     def _unary(

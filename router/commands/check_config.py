@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the tokenizers and templates on this machine that cannot be used."""
-    with Sources(folder, config.tokenizers, time.monotonic) as sources:
+    with Sources(folder, config, time.monotonic) as sources:
         for position, model in enumerate(config.models):
             if not (model.tokenizer or model.hub.offline):
                 continue

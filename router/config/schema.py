@@ -363,8 +363,8 @@ class Probe(Table, frozen=True):
     timeout_seconds: Seconds = 2.0
     """Longest wait for an answer."""
     ca: str = ""
-    """PEM of the authority that engines with `https` are recognised by; empty: the system's. Files are
-    relative to this one."""
+    """PEM of the authority that engines with `https` are recognised by, those of `tokenizer-urls` too;
+    empty: the system's. Files are relative to this one."""
     cert: str = ""
     """PEM of the certificate that the router shows them."""
     key: str = ""

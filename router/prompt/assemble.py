@@ -43,7 +43,7 @@ async def texts(config: Config, folder: Path) -> AsyncIterator[Texts]:
     """Read texts for as long as the context is open; `folder` is where relative paths begin."""
     async with AsyncExitStack() as stack:
         # Outlives the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, config.tokenizers, time.monotonic))
+        sources = stack.enter_context(Sources(folder, config, time.monotonic))
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),

@@ -13,7 +13,8 @@ from prefixstore.tokenizers.pin import Pin
 from prefixstore.tokenizers.remote import RemoteSource
 from prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
-from router.config.schema import Hub, Model, Tokenizers
+from router.config.credentials import engine_credentials
+from router.config.schema import Config, Hub, Model
 
 
 class Sources:
@@ -22,9 +23,12 @@ class Sources:
     Relative paths begin at `folder`; `clock` is monotonic, in seconds.
     """
 
-    def __init__(self, folder: Path, settings: Tokenizers, clock: Callable[[], float]) -> None:
+    def __init__(self, folder: Path, config: Config, clock: Callable[[], float]) -> None:
+        """Make those of a configuration. Raises OSError for [probe]'s files."""
         self._folder = folder
-        self._settings = settings
+        self._settings = config.tokenizers
+        # The engines that are asked are those that are probed.
+        self._tls = engine_credentials(config.probe, folder)
         self._clock = clock
         self._stack = ExitStack()
         self.engines: dict[str, EngineStats] = {}
@@ -49,6 +53,8 @@ class Sources:
             skip_for=self._settings.skip_seconds,
             clock=self._clock,
             key=self._key(model),
+            tls=self._tls.context,
+            server_name=self._tls.name,
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from prefixstore.tokenizers.tokenizer import (
 )
 from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
 from tests.fake_http import Answer, Asked
+from tests.servers.certificates import Authority
 
 PROMPT = "a prompt nobody may read"
 
@@ -78,6 +80,36 @@ def test_the_engine_is_given_its_key_where_it_has_one(
     engine.close()
     headers = fake.asked[-1].headers
     assert headers.get("Authorization") == (f"Bearer {key}" if key else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "server_name", "is_recognised"),
+    [
+        ("127.0.0.1", None, True),
+        ("127.0.0.2", None, False),
+        ("engines.example", "engines.example", True),
+        ("engines.example", "other.example", False),
+        ("engines.example", None, False),
+    ],
+)
+def test_an_engine_with_https_has_to_be_who_its_url_or_the_configured_name_says(
+    tmp_path: Path, clock: Clock, host: str, server_name: str | None, *, is_recognised: bool
+) -> None:
+    authority = Authority(tmp_path)
+    theirs = authority.certificate("engine", host)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(theirs.cert, theirs.key)
+    with FakeEngine(context) as fake:
+        engine = Engine(
+            [fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock,
+            tls=ssl.create_default_context(cafile=authority.ca), server_name=server_name,
+        )  # fmt: skip
+        if is_recognised:
+            assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
+        else:
+            with pytest.raises(TokenizerUnavailableError, match="certificate verify failed"):
+                engine.tokenize("a", add_special_tokens=False)
+        engine.close()
 
 
 def test_a_suffix_is_found_too(engine: Engine, fake: FakeEngine) -> None:
