@@ -35,7 +35,7 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.recordings import TOKENIZER
 from tests.soak.honest_engine import HonestEngine, new_prompt
 from tests.soak.hostile_callers import HostileCallers
-from tests.soak.hostile_peers import LyingEngine, RewrittenFile, forever, lying_pages, serve_lies
+from tests.soak.hostile_peers import LyingEngine, RewrittenFile, again, lying_pages, serve_lies
 from tests.soak.innocent_callers import InnocentCallers
 from tests.soak.watched_process import WatchedProcess
 
@@ -43,6 +43,8 @@ TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{
 LOOK_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
 """SIGTERM: 5 s for calls, and what a busy machine takes besides."""
+LAST_ACT_SECONDS = 120.0
+"""For whatever was begun before the time was up."""
 
 CONFIG = """
 pods-file = "pods.toml"
@@ -80,6 +82,8 @@ class Soak:
 
     def __init__(self, folder: Path, seed: int, pause: float) -> None:
         self.folder = folder
+        self.over = asyncio.Event()
+        """Set once the time is up: every task ends by itself then."""
         self.pause = pause
         self.acts: Counter[str] = Counter()
         self.rng = Random(seed)
@@ -104,6 +108,10 @@ class Soak:
             ("publisher", "--pod", "told", "--model", "m", "--events", told.events, "--replay",
              told.replay, "--listen", self.watch, "--metrics-listen", self.page),
         )  # fmt: skip
+
+    def going_on(self) -> bool:
+        """Return False once the time is up."""
+        return not self.over.is_set()
 
     async def write(self, stack: AsyncExitStack) -> list[LyingEngine]:
         """Write the files, and start what the router follows."""
@@ -147,8 +155,8 @@ class Soak:
             self.acts[name] += 1
 
         for act in (callers.act, callers.act, *(liar.act for liar in liars), self.signals):
-            tasks.create_task(forever(act, self.pause, done))
-        tasks.create_task(forever(self.file.act, 10 * self.pause, done))
+            tasks.create_task(again(act, self.pause, done, self.going_on))
+        tasks.create_task(again(self.file.act, 10 * self.pause, done, self.going_on))
 
     async def signals(self) -> str:
         """Send signals that mean nothing."""
@@ -160,7 +168,7 @@ class Soak:
     async def serve_prompts(self) -> None:
         """Let all engines but the still one serve prompts."""
         prefixes = [new_prompt(self.rng, 4)[:-1] for _ in range(8)]
-        while True:
+        while self.going_on():
             engine = self.rng.choice(self.engines[1:])
             prefix = self.rng.choice(prefixes)
             await engine.serve(new_prompt(engine.rng, engine.rng.randrange(1, 8), prefix))
@@ -168,7 +176,7 @@ class Soak:
 
     async def look(self) -> None:
         """Take note of memory and descriptors."""
-        while True:
+        while self.going_on():
             self.router.look()
             self.publisher.look()
             await asyncio.sleep(LOOK_SECONDS)
@@ -261,16 +269,14 @@ async def run(
     ):
         stub = router_pb2_grpc.RouterStub(channel)
         problems = await soak.wrong(stub)
-        callers = InnocentCallers(stub, soak.engines, http=soak.http)
-        try:
-            async with asyncio.timeout(minutes * 60), asyncio.TaskGroup() as tasks:
-                for one in callers.all(soak.watch, fingerprint("m", "")):
-                    tasks.create_task(one)  # type: ignore[arg-type]
-                for work in (soak.serve_prompts(), soak.look()):
-                    tasks.create_task(work)
-                soak.attack(tasks, liars)
-        except TimeoutError:
-            pass
+        callers = InnocentCallers(stub, soak.engines, http=soak.http, going_on=soak.going_on)
+        async with asyncio.timeout(minutes * 60 + LAST_ACT_SECONDS), asyncio.TaskGroup() as tasks:
+            asyncio.get_running_loop().call_later(minutes * 60, soak.over.set)
+            for one in callers.all(soak.watch, fingerprint("m", "")):
+                tasks.create_task(one)  # type: ignore[arg-type]
+            for work in (soak.serve_prompts(), soak.look()):
+                tasks.create_task(work)
+            soak.attack(tasks, liars)
         problems += await soak.wrong(stub)
         lags = await soak.lags()
         problems += await soak.ended()

@@ -255,10 +255,13 @@ class RewrittenFile:
         return "pods-file"
 
 
-async def forever(
-    act: Callable[[], Awaitable[str]], pause: float, done: Callable[[str], None]
+async def again(
+    act: Callable[[], Awaitable[str]],
+    pause: float,
+    done: Callable[[str], None],
+    going_on: Callable[[], bool],
 ) -> None:
-    """Act again and again."""
-    while True:
+    """Act again and again as long as the soak goes on: a cancelled act might swallow its end."""
+    while going_on():
         done(await act())
         await asyncio.sleep(pause)

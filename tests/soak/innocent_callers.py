@@ -27,7 +27,12 @@ class InnocentCallers:
     """Ask about pods of whom `still` holds what it holds for good, and the others change."""
 
     def __init__(
-        self, stub: router_pb2_grpc.RouterStub, engines: list[HonestEngine], *, http: str
+        self,
+        stub: router_pb2_grpc.RouterStub,
+        engines: list[HonestEngine],
+        *,
+        http: str,
+        going_on: Callable[[], bool],
     ) -> None:
         self.calls: Counter[str] = Counter()
         self.failed: list[str] = []
@@ -36,11 +41,12 @@ class InnocentCallers:
         self._still = engines[0]
         self._engines = engines
         self._http = http
+        self._going_on = going_on
         self._rng = Random(7)
         self._texts: dict[str, int] = {}
 
     def all(self, watch: str, keyspace: str) -> list[Awaitable[None]]:
-        """Return all that they do, endlessly."""
+        """Return all that they do as long as the soak goes on."""
         acts = (
             self.score, self.score_all, self.pick, self.explain, self.list_pods, self.text,
             self.chat, self.stream, self.pages, self.diagnose,
@@ -49,7 +55,7 @@ class InnocentCallers:
         return [self._again(act.__name__, act) for act in acts] + [self._again("watch", watching)]
 
     async def _again(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
-        while True:
+        while self._going_on():
             begun = time.monotonic()
             try:
                 await act()
