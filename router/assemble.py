@@ -44,6 +44,7 @@ from router.health import Component, Health, fitness_of
 from router.health_service import HealthService
 from router.http import http_app
 from router.loop_lag import watch_lag
+from router.match.scorer import Scorer
 from router.metrics import Metrics, PartsCollector
 from router.peers import booking_id
 from router.peers.exchange import PeerBookings
@@ -51,7 +52,6 @@ from router.peers.run import sharing
 from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
 from router.pick.picking import Picking
-from router.pick.scorer import Scorer
 from router.pods.discover import Found, PodSource, Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import FileSource

@@ -30,10 +30,10 @@ from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.load.engine_metrics import Observed
 from router.load.rank_bookings import Work
+from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.group_window import GroupWindow
 from router.pick.picking import Picking
-from router.pick.scorer import Scorer
 from router.pods.table import Pod, PodTable, Role, Status
 from router.prompt.assemble import texts
 from router.prompt.bounds import Limits

@@ -15,10 +15,10 @@ from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.load.engine_metrics import Observed
 from router.load.rank_bookings import Work
+from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import candidate_message
 from router.pick.eligible import eligible
-from router.pick.scorer import Scorer
 from router.pick.weigh import Ask
 from router.pods.table import Pod, PodTable
 from router.prompt.token_prompt import TokenPrompt

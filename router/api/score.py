@@ -8,10 +8,10 @@ from typing import NamedTuple
 from indexer.rank import Rank
 from indexer.trust import Trust
 from router.api.score_reply import match_part, score_entry, score_rest
+from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pick.candidate_message import trust_message
-from router.pick.scorer import Scorer
 from router.pods.namespaces import set_apart
 from router.pods.table import Pod, PodTable
 from router.prompt.bad_request import BadRequestError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from router.diagnosis.evidence import Evidence, Tally
 from router.diagnosis.facts import Finding, PodFacts
-from router.pick.scorer import ASSUMED_BLOCK_SIZE
+from router.match.scorer import ASSUMED_BLOCK_SIZE
 from router.pick.weigh import Traits
 from scorer.warmth import ASSUMED
 

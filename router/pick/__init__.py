@@ -1,1 +1,1 @@
-"""Matching, weighing, choosing and assigning; the policies are `scorer.policies`."""
+"""Weighing, choosing, booking and assigning; matching is `match`, the policies are `scorer.policies`."""

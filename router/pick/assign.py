@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
 from router.load.bookings import MOST_PREFILL, Bookings, Work
-from router.pick.forms import Form
+from router.match.forms import Form
 from router.pick.options import Option
 from router.pick.pending import End, Placed
 from router.pick.predicted import Predicted

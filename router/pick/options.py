@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from indexer.rank import Rank
 from indexer.trust import Trust
+from router.match.scorer import NOTHING
 from router.pick.field import Field
-from router.pick.scorer import NOTHING
 from router.pods.table import Pod
 from scorer.candidate import Candidate
 from scorer.columns import Columns, Costs

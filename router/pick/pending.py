@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from router.load.bookings import Booking
-from router.pick.forms import Form
+from router.match.forms import Form
 from router.pick.predicted import Predicted
 from router.pick.weigh import Choice, Traits
 

@@ -18,11 +18,11 @@ from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.bookings import Bookings
 from router.load.table import LoadTable
+from router.match.scorer import Scorer
 from router.pick.assign import Assigner
 from router.pick.calibration import Calibration
 from router.pick.pending import End, Placed, Witness
 from router.pick.predicted import Predicted, Predictions, held, predicted
-from router.pick.scorer import Scorer
 from router.pick.sessions import Sessions
 from router.pick.weigh import Ask, Choice, Weigher
 from router.pods.table import Pod

@@ -12,11 +12,11 @@ from indexer.index.contract import Index
 from router.config import schema as config
 from router.load.bookings import Bookings
 from router.load.table import LoadTable
+from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
 from router.pick.calibration import Calibration
 from router.pick.pending import Witness
 from router.pick.picker import Picker, PickSettings
-from router.pick.scorer import Scorer
 from router.pick.sessions import Sessions
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from indexer.rank import Rank
+from router.match.scorer import NOTHING
 from router.pick.options import Option, Options
-from router.pick.scorer import NOTHING
 from router.pods.table import Pod
 from scorer.match import Match
 

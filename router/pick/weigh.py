@@ -19,10 +19,10 @@ import numpy as np
 from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.table import LoadTable
+from router.match.scorer import NOTHING, Prompt, Scorer
 from router.pick.calibration import Calibration
 from router.pick.field import Field, field_of
 from router.pick.options import Option, Options
-from router.pick.scorer import NOTHING, Prompt, Scorer
 from router.pick.sessions import Sessions
 from router.pick.utilisation import Utilisation
 from router.pods.table import Pod

@@ -22,7 +22,7 @@ from indexer.shared.replica.pod_copy import State
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
-from router.pick.scorer import Scorer
+from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Held, Pod

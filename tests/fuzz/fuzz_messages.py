@@ -50,9 +50,9 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from indexer.shared.query import lookup
     from indexer.watch.client import ProtocolError, Watcher
     from router.api.parse import parse
+    from router.match.scorer import Scorer
     from router.pb.warmpath.v1 import router_pb2 as pb
     from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-    from router.pick.scorer import Scorer
     from router.prompt import body
     from router.prompt.bad_request import BadRequestError
     from router.prompt.parse import listed_ids

@@ -22,9 +22,9 @@ from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.trust import Level
 from router import state_file
 from router.api.score import Answerer
+from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2
 from router.pick import scorer as score_module
-from router.pick.scorer import Scorer
 from router.pods.follow import _restore as restore
 from router.pods.table import Pod, PodTable
 from router.prompt.token_prompt import TokenPrompt

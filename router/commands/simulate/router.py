@@ -29,8 +29,8 @@ from router.commands.simulate.fleet import SimulatedEngine
 from router.commands.simulate.study import Variant
 from router.config import schema as config
 from router.load.engine_metrics import Observed
+from router.match.scorer import Scorer
 from router.pick.picking import Picking
-from router.pick.scorer import Scorer
 from router.pick.weigh import Ask
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel

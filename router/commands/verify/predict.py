@@ -15,7 +15,7 @@ from indexer.trust import Level, Trust
 from router.commands.verify.cause import Case, Names, Said, cause
 from router.commands.verify.outcome import Mismatch, Outcome
 from router.commands.verify.recording import Asked, Frame, Life, Recording, ReplayEnd
-from router.pick.scorer import Scorer
+from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 

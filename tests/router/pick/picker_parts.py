@@ -13,10 +13,10 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import Names
 from indexer.watch.watched_rank import WatchedRank
 from router.config import schema as config
+from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
 from router.pick.pending import Placed, Witness
 from router.pick.picking import Picking
-from router.pick.scorer import Scorer
 from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod, Role
 

@@ -15,7 +15,7 @@ from indexer.follow.rank_source import RankSource
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.token import pack_tokens, unpack_tokens
-from router.pick.scorer import Scorer
+from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 from tests.recordings import VLLM_EVENTS

@@ -21,7 +21,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
-from router.pick.scorer import Scorer
+from router.match.scorer import Scorer
 from router.pods.namespaces import limit_known, set_apart
 from router.pods.table import Pod, Status
 from router.prompt.reader import ReadPrompt

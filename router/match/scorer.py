@@ -18,8 +18,8 @@ from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.trust import Level
-from router.pick.forms import UNKNOWN, Form, KeptForms, Ordered
-from router.pick.lives import OldLives
+from router.match.forms import UNKNOWN, Form, KeptForms, Ordered
+from router.match.lives import OldLives
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategies.by_name import LEADING, Strategy

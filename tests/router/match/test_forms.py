@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.engines.cache_groups import Group, Layout
-from router.pick.forms import KeptForms
+from router.match.forms import KeptForms
 from tests.router.pick.weighed import FakeRank
 
 LAYOUTS = st.sampled_from(
