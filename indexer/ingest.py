@@ -1,7 +1,7 @@
 """Every rank's ingestion into one index: ranks by (pod, number), and the slots they hold."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from indexer.embedded import new_state
 from indexer.follow.blind import BlindRank
@@ -59,6 +59,11 @@ class Ingest:
     def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get((pod, rank))
+
+    @property
+    def ranks(self) -> Mapping[tuple[str, int], Rank]:
+        """Every rank's ingestion, by pod and number."""
+        return self._ranks
 
     def life(self, pod: str, rank: int) -> int:
         """Return a number that changes when a rank's cache begins anew: a restart, or a clear.

@@ -1,6 +1,6 @@
 """Slots: the small integers that stand for a rank's tier in the index, in one life of the engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from indexer.engines.event import Tier
 from indexer.invariant import BrokenInvariantError
@@ -18,6 +18,11 @@ class Place:
     """The cache group (`indexer.engines.cache_groups`)."""
     doubted: bool = False
     """Whether its blocks are in doubt: held when something was missed, and not proven since."""
+    name: tuple[str, int] = field(init=False, repr=False, compare=False)
+    """The rank's pod and number: made once, as every look-up asks for it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", (self.pod, self.rank))
 
 
 class SlotTable:

@@ -11,16 +11,16 @@ Form = tuple[int, bool]
 
 UNKNOWN: Form = (0, False)
 
-Ordered = Mapping[Rank, None]
-"""Ranks in the order given, with a quick look for one."""
+Layouts = Mapping[Rank, Layout]
+"""Ranks in the order given, each with its layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
     """Ranks that have one form each."""
 
-    known: Mapping[Form, Ordered] = field(default_factory=dict)
-    unknown: Ordered = field(default_factory=dict)
+    known: Mapping[Form, Layouts] = field(default_factory=dict)
+    unknown: Layouts = field(default_factory=dict)
     """Those of which no event has told."""
     usual: Form | None = None
     """The form of most; None where none is known."""
@@ -47,11 +47,11 @@ class KeptForms:
 
 
 def _forms_of(ranks: Sequence[Rank], layouts: Sequence[Layout]) -> Forms:
-    known: dict[Form, dict[Rank, None]] = {}
-    unknown: dict[Rank, None] = {}
+    known: dict[Form, dict[Rank, Layout]] = {}
+    unknown: dict[Rank, Layout] = {}
     for rank, layout in zip(ranks, layouts, strict=True):
         form = layout.form
         alike = known.setdefault(form, {}) if form[0] else unknown
-        alike[rank] = None
+        alike[rank] = layout
     usual = max(known, key=lambda form: len(known[form]), default=None)
     return Forms(known, unknown, usual, all(layout.has_prefix for layout in layouts))

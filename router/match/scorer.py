@@ -18,7 +18,7 @@ from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.trust import Level
-from router.match.forms import UNKNOWN, Form, KeptForms, Ordered
+from router.match.forms import UNKNOWN, Form, KeptForms, Layouts
 from router.match.lives import OldLives
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
@@ -209,17 +209,22 @@ class Scorer:
 
     def _held(self, sought: Chain, *, leading: bool) -> dict[Rank, list[Held]]:
         held: dict[Rank, list[Held]] = {}
+        rank_of = self._ingest.ranks.get
         for place, start, stop in self._ingest.match(sought, leading=leading):
-            holder = self._ingest.rank(place.pod, place.rank)
+            holder = rank_of(place.name)
             if holder is not None:
-                held.setdefault(holder, []).append((place.group, start, stop, place.tier))
+                piece = (place.group, start, stop, place.tier)
+                if holder in held:
+                    held[holder].append(piece)
+                else:
+                    held[holder] = [piece]
         return held
 
     def _matches_of(
         self,
         sought: Chain,
         held: Mapping[Rank, list[Held]],
-        wanted: Ordered,
+        wanted: Layouts,
         stale_since: float,
     ) -> dict[Rank, Match]:
         """Return the matches of ranks that have one form."""
@@ -228,12 +233,12 @@ class Scorer:
         # Pods mostly hold the same blocks, and then have one match.
         alike: dict[Held, Match] = {}
         for rank, pieces in held.items():
-            if rank not in wanted:
+            layout = wanted.get(rank)
+            if layout is None:
                 continue
             trust = rank.trust
             if trust.level is Level.STALE and trust.since < stale_since:
                 continue
-            layout = rank.layout
             is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
             match = alike.get(pieces[0]) if is_simple else None
             if match is None:

@@ -36,7 +36,7 @@ from scorer.policy import Policy, make_policy
 from scorer.prefill import PrefillModel
 from scorer.reason import reason
 from scorer.strategies.longest_prefix import longest_prefix
-from scorer.warmth import Warmth, warmth
+from scorer.warmth import warmth
 
 
 class NoPodError(Exception):
@@ -247,18 +247,22 @@ class Weigher:
         """Return the figures of `Warmth`, in its order, of each rank."""
         # A rank without a match has nothing cached, whatever its trust is.
         cold = warmth(NOTHING, Level.EXACT, tokens, self._prefill)
-        number = len(field.ranks)
-        cached, prefill = np.full(number, float(cold.cached)), np.full(number, cold.prefill)
-        arriving = np.full(number, cold.arriving)
+        figures = np.empty((3, len(field.ranks)))
+        figures.T[:] = cold
         # Many ranks hold the same of a prompt, and have one match.
-        warm_of: dict[tuple[int, Level], Warmth] = {}
+        places_of: dict[tuple[Match, Level], list[int]] = {}
+        place_of = field.place_of.get
         for rank, match in matches.items():
-            place = field.place_of.get(rank)
+            place = place_of(rank)
             if place is not None:
-                kind = id(match), rank.trust.level
-                if kind not in warm_of:
-                    warm_of[kind] = warmth(match, kind[1], tokens, self._prefill)
-                cached[place], prefill[place], arriving[place] = warm_of[kind]
+                kind = match, rank.trust.level
+                if kind in places_of:
+                    places_of[kind].append(place)
+                else:
+                    places_of[kind] = [place]
+        for (match, level), places in places_of.items():
+            figures.T[places] = warmth(match, level, tokens, self._prefill)
+        cached, prefill, arriving = figures
         return cached, prefill, arriving
 
 
