@@ -45,8 +45,6 @@ class Candidate(NamedTuple):
     prefill: float
     """Seconds that computing the rest takes here, loading from slower tiers included."""
     load: Load = IDLE
-    known_tokens: int = 0
-    """Tokens that the rank is known to hold altogether."""
     is_session: bool = False
     """Whether the session's last request went here."""
     slowness: float = 1.0

@@ -4,7 +4,7 @@ An object and its terms take microseconds to make, and a fleet may have thousand
 few options that somebody asks for are made into objects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,8 +22,8 @@ class Columns:
     prefill: Column
     slowness: Column
     arriving: Column
-    known_tokens: Column
-    """Zeros, unless the policy asks for them (`needs_known_tokens`)."""
+    known_tokens: Callable[[], Column]
+    """Counts the tokens that each rank is known to hold, of any prompt; that takes long."""
     session: int | None = None
     """The place of the rank where the session's last request went; None where it is none of them."""
 

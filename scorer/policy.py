@@ -3,8 +3,7 @@
 A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `costs` says
 what each candidate costs, a NumPy array with a place for each. It keeps no state, so that the same
 question has the same answer (`Explain` asks it again); what it needs to know of the past is in the
-columns and the request. Where it reads `known_tokens`, which take long to count, it has a class
-attribute `needs_known_tokens` that is true.
+columns and the request.
 
 A package of its own adds one through the entry-point group `warmpath.policies`:
 

@@ -124,7 +124,7 @@ class Layout:
             return Way.LEFT_OUT
         return Way.CHAINED
 
-    @property
+    @cached_property
     def shown(self) -> int:
         """The group whose blocks are counted where an answer has one number for a tier."""
         return self.prefix[0] if self.prefix else min(self.groups, default=0)

@@ -1,6 +1,5 @@
 """One rank's slots in the index: one for each place of its present life, two where there is doubt."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -114,20 +113,15 @@ class RankSlots:
 
         While a snapshot is under way, the larger number of the blocks held before and the new ones.
         """
-        certain, doubted = self._counts(self.certain, layout), self._counts(self.doubted, layout)
-        return {
-            tier: max(certain[tier], doubted[tier])
-            if self._is_aside
-            else certain[tier] + doubted[tier]
-            for tier in certain | doubted
-        }
-
-    def _counts(self, slots: Mapping[Spot, int], layout: Layout) -> Counter[Tier]:
-        counts: Counter[Tier] = Counter()
-        for (tier, group), slot in list(slots.items()):
-            if group == layout.shown:
-                counts[tier] += self._index.count(slot)
-        return counts
+        held: dict[Tier, int] = {}
+        shown = layout.shown
+        for slots in (self.certain, self.doubted):
+            for (tier, group), slot in list(slots.items()):
+                count = self._index.count(slot) if group == shown else 0
+                if count:
+                    before = held.get(tier, 0)
+                    held[tier] = max(before, count) if self._is_aside else before + count
+        return held
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:
         """Raise BrokenInvariantError where the index holds other keys than these."""

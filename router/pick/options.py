@@ -122,7 +122,6 @@ class Options(Sequence[Option]):
         figures = [
             columns.cached,
             columns.prefill,
-            columns.known_tokens,
             columns.slowness,
             columns.arriving,
             costs.cost,
@@ -132,7 +131,7 @@ class Options(Sequence[Option]):
         at = np.array(places)
         rows = np.array([column.take(at) for column in figures]).T.tolist()
         for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
-            cached, prefill, known_tokens, slowness, arriving, cost, *terms = row
+            cached, prefill, slowness, arriving, cost, *terms = row
             rank = field.ranks[place]
             yield Option(
                 field.pods[place],
@@ -144,7 +143,6 @@ class Options(Sequence[Option]):
                     int(cached),
                     prefill,
                     load,
-                    int(known_tokens),
                     place == columns.session,
                     slowness,
                     arriving,

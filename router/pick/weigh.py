@@ -221,9 +221,6 @@ class Weigher:
         cached, prefill, arriving = self._warmths(field, matches, request.prompt_tokens)
         factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
         factor = np.array(factors)
-        known = np.zeros(len(field.names))
-        if getattr(policy, "needs_known_tokens", False):
-            known += [self._scorer.held_tokens(model, rank) for rank in field.ranks]
         columns = Columns(
             field.names,
             loads,
@@ -231,7 +228,7 @@ class Weigher:
             prefill * factor,
             np.array(slownesses),
             arriving * factor,
-            known,
+            lambda: self._known_tokens(model, field),
             None if session is None else field.places.get(session),
         )
         if policy is None:
@@ -240,6 +237,10 @@ class Weigher:
             costs = policy.costs(request, columns, self._rng)
         order = order_of(costs, columns, self._rng)
         return Options(field, columns, costs, order, matches=matches, factors=factors)
+
+    def _known_tokens(self, model: str, field: Field) -> Column:
+        held = self._scorer.held_tokens
+        return np.array([held(model, rank) for rank in field.ranks], dtype=np.float64)
 
     def _warmths(
         self, field: Field, matches: Mapping[Rank, Match], tokens: int

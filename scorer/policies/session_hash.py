@@ -1,15 +1,22 @@
 """Every session has its place: a consistent hash."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scorer.candidate import Request
 from scorer.columns import Columns, Costs
 
+Words = NDArray[np.uint64]
+
 HASHES = 2**64
+
+MOST_RANKS = 1 << 16
+"""Ranks whose names' hashes are remembered: to mix one with a session's takes less than to make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +34,24 @@ class SessionHash:
         del rng
         if not request.affinity:
             return Costs(np.zeros(len(columns.names)))
-        session = blake2b(request.affinity.encode(errors="surrogatepass"), digest_size=32)
-        key = session.digest()
-        return Costs(np.array([_hash(key, *name) / HASHES for name in columns.names]))
+        names = np.array([_of_rank(*name) for name in columns.names], np.uint64)
+        return Costs(_mixed(names ^ np.uint64(_hash(request.affinity))) / HASHES)
 
 
-def _hash(key: bytes, pod: str, rank: int) -> int:
-    name = f"{rank}/{pod}".encode(errors="surrogatepass")
-    return int.from_bytes(blake2b(name, digest_size=8, key=key).digest())
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest())
+
+
+@lru_cache(MOST_RANKS)
+def _of_rank(pod: str, rank: int) -> int:
+    return _hash(f"{rank}/{pod}")
+
+
+def _mixed(words: Words) -> Words:
+    """Return 64-bit words of which each bit depends on all of the given one's.
+
+    The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

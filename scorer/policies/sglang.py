@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 from scorer.candidate import Request
 from scorer.columns import Columns, Costs
@@ -19,8 +18,6 @@ class Sglang:
     the prompt: the warmest. Else the one that is known to hold the fewest tokens, so that caches
     fill evenly. Among equals of these two fewer requests in flight; the cost is the place.
     """
-
-    needs_known_tokens: ClassVar[bool] = True
 
     abs: float = 32.0
     """Requests."""
@@ -43,5 +40,5 @@ class Sglang:
         if columns.cached.max() > self.threshold * request.prompt_tokens:
             name, first = "uncached", request.prompt_tokens - columns.cached
         else:
-            name, first = "known", columns.known_tokens
+            name, first = "known", columns.known_tokens()
         return Costs(places(first, flights), ((name, first), ("requests", flights)))

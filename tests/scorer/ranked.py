@@ -1,7 +1,8 @@
 """A policy asked about candidates that a test has made as objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +23,14 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    policy: Policy, request: Request, candidates: Sequence[Candidate], rng: Random
+    policy: Policy,
+    request: Request,
+    candidates: Sequence[Candidate],
+    rng: Random,
+    known: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> list[Ranked]:
-    """Return the candidates as a policy puts them, best first."""
-    columns = figures(candidates)
+    """Return the candidates as a policy puts them, best first; `known` are known tokens by name."""
+    columns = figures(candidates, known)
     return ranked(policy.costs(request, columns, rng), columns, candidates, rng)
 
 
@@ -43,20 +48,24 @@ def ranked(
     ]
 
 
-def figures(candidates: Sequence[Candidate]) -> Columns:
+def figures(
+    candidates: Sequence[Candidate],
+    known: Mapping[tuple[str, int], int] = MappingProxyType({}),
+) -> Columns:
     """Return the figures of candidates; at most one of them is the session's."""
+    names = [(one.pod, one.rank) for one in candidates]
     sessions = [place for place, one in enumerate(candidates) if one.is_session]
 
     def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.array([getattr(one, name) for one in candidates], dtype=np.float64)
 
     return Columns(
-        [(one.pod, one.rank) for one in candidates],
+        names,
         columns_of([one.load for one in candidates]),
         cached=column("cached"),
         prefill=column("prefill"),
         slowness=column("slowness"),
         arriving=column("arriving"),
-        known_tokens=column("known_tokens"),
+        known_tokens=lambda: np.array([known.get(name, 0) for name in names], dtype=np.float64),
         session=sessions[0] if sessions else None,
     )

@@ -1,7 +1,9 @@
 """The published policies choose as they are described; every number here is worked out by hand."""
 
+from collections.abc import Mapping
 from functools import cache
 from random import Random
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tests.scorer.ranked import rank
 
 
 @cache
-def known(policy: str) -> Policy:
+def usual(policy: str) -> Policy:
     return make_policy(policy)
 
 
@@ -25,10 +27,11 @@ def order(
     utilisation: float = 0.0,
     affinity: str = "",
     seed: int = 0,
+    known: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> list[str]:
     request = Request(tokens, utilisation, affinity)
-    made = known(policy) if options is None else make_policy(policy, options)
-    return [one.candidate.pod for one in rank(made, request, candidates, Random(seed))]
+    made = usual(policy) if options is None else make_policy(policy, options)
+    return [one.candidate.pod for one in rank(made, request, candidates, Random(seed), known)]
 
 
 def costs(policy: str, *candidates: Candidate, **options: float) -> dict[str, float]:
@@ -250,12 +253,11 @@ def test_sglang_stays_with_the_cache_while_the_most_are_no_more_than_a_tenth_abo
 
 
 def test_sglang_takes_the_smallest_tree_where_half_or_less_is_cached() -> None:
-    def grown(pod: str, known: int, cached: int, in_flight: int = 0) -> Candidate:
-        return Candidate(pod, 0, cached, 0.0, Load(in_flight=in_flight), known)
-
-    assert order("sglang", grown("a", 900, 501), grown("b", 5, 0)) == ["a", "b"]
-    assert order("sglang", grown("a", 900, 500), grown("b", 5, 0)) == ["b", "a"]
-    assert order("sglang", grown("a", 5, 0, 2), grown("b", 5, 0, 1)) == ["b", "a"]
+    large = {("a", 0): 900, ("b", 0): 5}
+    assert order("sglang", warm("a", 501), warm("b", 0), known=large) == ["a", "b"]
+    assert order("sglang", warm("a", 500), warm("b", 0), known=large) == ["b", "a"]
+    busy, less_busy = (warm(pod, 0, Load(in_flight=number)) for pod, number in (("a", 2), ("b", 1)))
+    assert order("sglang", busy, less_busy, known={("a", 0): 5, ("b", 0): 5}) == ["b", "a"]
 
 
 def test_sticky_queue_stays_until_more_than_q_wait() -> None:

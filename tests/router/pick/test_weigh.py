@@ -86,7 +86,7 @@ def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model()
     parts.weigh(pods=[*parts.pods, blind])
     parts.choose(prompt=SizedPrompt(641), pods=[blind])
     [told] = parts.weigh(policy="sglang", pods=[blind]).options
-    assert told.candidate.known_tokens == 640
+    assert dict(told.terms)["known"] == 640
 
 
 def of_busy_pods(slow: float, busy: bool) -> tuple[Option, Option]:
