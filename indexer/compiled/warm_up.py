@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
@@ -20,11 +21,12 @@ def warm_up(index: ArrayIndex) -> None:
     """Use everything once."""
     chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
     keys = chain.keys()
-    packed(chain.tokens, chain.block_size, chain.blocks, chain.root)
+    made = packed(chain.tokens, chain.block_size, chain.blocks, chain.root)
     stretches_of(np.zeros(1, np.uint64), [(0, 1, None)])
     index.add(0, keys)
     index.add(100, keys)
     index.match(chain)
+    index.match(replace(chain, made=made))
     index.stretches(keys)
     index.holds(0, np.array(keys, np.uint64))
     index.remove(0, keys)
@@ -33,7 +35,8 @@ def warm_up(index: ArrayIndex) -> None:
     for slot in range(10):  # as many sets as their table has no room for
         index.add(slot, [key for key in range(1 << 10) if key >> slot & 1])
     index.add(300, keys)
-    unpack(np.zeros(1, np.uint8), np.empty(1, np.uint32))
+    # What cannot be written to is another kind of array.
+    unpack(np.frombuffer(bytes(1), np.uint8), np.empty(1, np.uint32))
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))
     _follow(index)
