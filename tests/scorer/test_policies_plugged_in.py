@@ -1,5 +1,6 @@
 """Policies are found by name, those of other packages too."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -7,7 +8,14 @@ import pytest
 
 from scorer.candidate import Candidate, Request
 from scorer.policies.load_band import LoadBand
-from scorer.policy import DEFAULT, GROUP, UnknownPolicyError, make_policy, policy_names
+from scorer.policy import (
+    DEFAULT,
+    GROUP,
+    UnknownPolicyError,
+    _registered,
+    make_policy,
+    policy_names,
+)
 from tests.scorer.ranked import rank
 
 PACKAGE = """
@@ -28,7 +36,7 @@ class LastInTheAlphabet:
 
 
 @pytest.fixture
-def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "plugged_in_policy.py").write_text(PACKAGE)
     info = tmp_path / "plugged_in_policy-1.dist-info"
     info.mkdir()
@@ -37,6 +45,10 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f"[{GROUP}]\nlast-in-the-alphabet = plugged_in_policy:LastInTheAlphabet\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    # A process looks once for the policies that there are.
+    _registered.cache_clear()
+    yield
+    _registered.cache_clear()
 
 
 @pytest.mark.usefixtures("_installed")
