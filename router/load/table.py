@@ -86,6 +86,8 @@ class LoadTable:
         self._others_version = 0
         self._with_others: Collection[tuple[str, int]] = ()
         """The ranks that the version of others' bookings is of."""
+        self._to_renew: set[tuple[str, int]] = set()
+        """Those of which others have told since `heard`."""
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Take note of what was seen of a rank, unless something later was."""
@@ -98,10 +100,27 @@ class LoadTable:
                 # Observations come one by one; the pick that follows thousands finds all done.
                 self._kept.renew(name, observed.at)
 
-    def heard(self, now: float) -> None:
-        """Take note that other routers have told anew: what they booked explains what was seen."""
-        for name in [*self._seen]:
-            self._fresh(name, self._told(name, now), now)
+    def heard(self, now: float) -> Collection[tuple[str, int]]:
+        """Take note that other routers have told anew; return the ranks to `renew`."""
+        self._take_in(now)
+        changed, self._to_renew = self._to_renew, set()
+        return changed
+
+    def _take_in(self, now: float) -> None:
+        version = 0 if self._others is None else self._others.version(now)
+        if self._others is None or version == self._others_version:
+            return
+        before, self._with_others = self._with_others, self._others.where()
+        self._others_version = version
+        for name in {*before, *self._with_others}:
+            self._kept.changed(name)
+            self._to_renew.add(name)
+
+    def renew(self, pod: str, rank: int, now: float) -> None:
+        """Reckon a rank's load before a pick asks for it: what others booked explains what was seen."""
+        name = (pod, rank)
+        self._fresh(name, self._told(name, now), now)
+        self._kept.renew(name, now)
 
     def forget(self, pod: str, rank: int) -> None:
         """Drop what was seen of a rank that is gone."""
@@ -131,12 +150,7 @@ class LoadTable:
         if len(ranks) < FEW:
             return columns_of(self.loads(ranks, now))
         waited = self._bookings.expire(now)
-        version = 0 if self._others is None else self._others.version(now)
-        if self._others is not None and version != self._others_version:
-            before, self._with_others = self._with_others, self._others.where()
-            self._others_version = version
-            for name in {*before, *self._with_others}:
-                self._kept.changed(name)
+        self._take_in(now)
         return self._kept.columns(ranks, now, waited)
 
     def _standing(self, name: tuple[str, int], now: float) -> Standing:

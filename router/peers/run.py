@@ -12,6 +12,7 @@ from indexer.process.tasks import Work, cancel, kept
 from indexer.shared.redis.command import Redis
 from router.load.table import LoadTable
 from router.peers.exchange import PeerBookings
+from router.turns import in_turns
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ INTERVALS = (0.05, 0.1)
 """Seconds between two rounds, drawn anew each time, so that routers do not keep step."""
 TIMEOUT_SECONDS = 0.5
 """Of a round; the next one asks again for what was not answered."""
+LOADS_AT_ONCE = 64
+"""Loads that are reckoned anew without a pause: about two milliseconds' work."""
 
 
 @asynccontextmanager
@@ -58,7 +61,9 @@ async def _share(
         replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
         for report in bookings.answer(replies, clock()):
             reported(report)
-        loads.heard(clock())
+        # A pick that comes in between reckons the rest itself.
+        async for name in in_turns(loads.heard(clock()), LOADS_AT_ONCE):
+            loads.renew(*name, clock())
         if bookings.is_connected != was_connected:
             was_connected = bookings.is_connected
             if was_connected:

@@ -116,6 +116,27 @@ def test_a_rank_that_is_gone_was_never_picked() -> None:
     assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [0.0]
 
 
+def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = ToldBookings("0" * 12, gone=lambda _: None)
+    table = LoadTable(new_bookings(), STALE, others=told)
+    elsewhere = new_bookings(most=50)
+    names = [(f"pod-{number}", 0) for number in range(40)]
+    for pod, _ in names:
+        elsewhere.book(work(2.0, pod), 10.0)
+    table.columns(names, 10.0)
+    ranks = [rank_told(*name, book, 10.0) for name, book in elsewhere.ranks().items()]
+    told.hear("1" * 12, msgspec.msgpack.encode(Told(1, 40, ranks)), 10.0)
+    told.heard(10.0)
+    for name in table.heard(10.0):
+        table.renew(*name, 10.0)
+    asked: list[object] = []
+    monkeypatch.setattr(table._kept, "_standing", lambda *of: asked.append(of))
+    assert table.columns(names, 10.0).wait.tolist() == [2.0] * 40
+    assert not asked
+
+
 @given(st.lists(st.integers(0, FAR), min_size=1, max_size=6), st.floats(0, 86400))
 def test_figures_that_no_float_has_are_rounded_once(tokens: list[int], passed: float) -> None:
     bookings = new_bookings()
@@ -239,8 +260,15 @@ class AnyNews(RuleBasedStateMachine):
         elif which == 1:
             bookings.finish(booking.id, self.now)
 
-    @rule(router=ROUTERS)
-    def another_router_tells(self, router: str) -> None:
+    def hear(self, most: int) -> None:
+        """Take in what was told; a pick comes when the loads of `most` ranks are reckoned."""
+        for world in self.worlds:
+            world.told.heard(self.now)
+            for name in sorted(world.table.heard(self.now))[:most]:
+                world.table.renew(*name, self.now)
+
+    @rule(router=ROUTERS, most=st.integers(0, 9))
+    def another_router_tells(self, router: str, most: int) -> None:
         self.number += 1
         bookings = self.elsewhere[router]
         bookings.expire(self.now)
@@ -252,15 +280,13 @@ class AnyNews(RuleBasedStateMachine):
         value = msgspec.msgpack.encode(Told(self.number, bookings.picks, ranks))
         for world in self.worlds:
             assert world.told.hear(router, value, self.now)
-            world.told.heard(self.now)
-            world.table.heard(self.now)
+        self.hear(most)
 
-    @rule(router=ROUTERS)
-    def another_router_goes(self, router: str) -> None:
+    @rule(router=ROUTERS, most=st.integers(0, 9))
+    def another_router_goes(self, router: str, most: int) -> None:
         for world in self.worlds:
             world.told.hear(router, None, self.now)
-            world.told.heard(self.now)
-            world.table.heard(self.now)
+        self.hear(most)
 
     @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))
     def columns_are_the_loads(self, names: list[tuple[str, int]]) -> None:

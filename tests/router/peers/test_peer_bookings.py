@@ -71,7 +71,8 @@ class Router:
         for report in self.peers.answer(self.store.run(self.peers.ask(self.now)), self.now):
             if self.bookings.finish(report.decode(), self.now):
                 self.ended.append(report.decode())
-        self.loads.heard(self.now)
+        for name in self.loads.heard(self.now):
+            self.loads.renew(*name, self.now)
 
     def load(self, pod: str = "p") -> Load:
         return self.loads.load(pod, 0, self.now)
@@ -559,7 +560,8 @@ class AnyFleet(RuleBasedStateMachine):
         for report in router.peers.answer(replies, router.now):
             if router.bookings.finish(report.decode(), router.now):
                 router.ended.append(report.decode())
-        router.loads.heard(router.now)
+        for name in router.loads.heard(router.now):
+            router.loads.renew(*name, router.now)
 
     @rule(
         which=st.integers(0, 2),
