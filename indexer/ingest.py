@@ -92,8 +92,7 @@ class Ingest:
     def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
         """Return who holds which blocks of a prompt: places, first blocks, past the last ones.
 
-        `leading` is as in `Index.match`. May be called from any thread where there is no `remote`, which
-        is of one loop.
+        `leading` is as in `Index.match`. May be called from any thread. `remote` is asked on its own.
         """
         place_of = self.slots.place
         while True:
@@ -106,7 +105,7 @@ class Ingest:
             if self.slots.reused == reused:
                 break
             # A number may stand for another place by now than when it was looked up.
-        return found if self.remote is None else found + self.remote.match(chain, leading=leading)
+        return found
 
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""

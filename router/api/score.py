@@ -99,13 +99,13 @@ class Answerer:
                 trace.step("ask the shared index")
         matches = self._scorer.matches(prompt, ranks, strategy)
         parts_of: dict[Match, bytes] = {}
-        entries = self._entries
+        entries, trusts = self._entries, matches.trusts
         if len(entries) > 2 * len(ranks) + MOST_FORGOTTEN:
             entries.clear()
         for pod in pods:
             ready = pod.ready
             for rank in pod.ranks:
-                trust = rank.trust
+                trust = rank.trust if not trusts else trusts.get(rank) or rank.trust
                 entry = entries.get(rank)
                 if (
                     entry is None

@@ -17,9 +17,10 @@ from indexer.keys.word import WORD_BYTES
 from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.records.remote_rank import RemoteRank
-from indexer.trust import Level
+from indexer.trust import Level, Trust
 from router.match.forms import UNKNOWN, Form, KeptForms, Layouts
 from router.match.lives import OldLives
+from router.match.matches import Matches
 from scorer.match import Match, Span, match_of, spans_of
 from scorer.reuse import Window, reusable
 from scorer.strategies.by_name import LEADING, Strategy
@@ -112,7 +113,7 @@ class Scorer:
         strategy: Strategy,
         *,
         stale_since: float = math.inf,
-    ) -> dict[Rank, Match]:
+    ) -> Matches:
         """Return what each rank that holds anything of the prompt could reuse of it.
 
         Only as much is looked up as the strategy needs. Keys are computed once for each block size
@@ -121,8 +122,6 @@ class Scorer:
         """
         if self._old_lives is not None:
             self._old_lives.forget(ranks)
-        if self.remote is not None:
-            self.remote.begin()
         forms = self._forms.of(ranks)
         # Caches that need only a window may be held where the prompt's beginning is not.
         leading = strategy in LEADING and forms.has_prefix
@@ -133,13 +132,13 @@ class Scorer:
         if forms.unknown and self._believed:
             assumed = self._form(prompt.model, UNKNOWN)
             of_form[assumed] = {**of_form.get(assumed, {}), **forms.unknown}
-        matches: dict[Rank, Match] = {}
+        matches = Matches()
         for form, alike in of_form.items():
             sought = self._sought(prompt, form)
-            held = self._held(sought, leading=leading)
+            held = self._held(sought, alike, matches.trusts, leading=leading)
             if shared:
                 _share(held, alike, shared)
-            matches |= self._matches_of(sought, held, alike, stale_since)
+            self._match_all(matches, sought, held, alike, stale_since)
         return matches
 
     def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
@@ -193,8 +192,7 @@ class Scorer:
     async def refresh(self, prompt: Prompt, ranks: Sequence[Rank], timeout: float) -> None:
         """Have at hand what the shared index says of a prompt, within `timeout` seconds.
 
-        It does not fail: what could not be read in time shows in the trust of those ranks that are read
-        from there, from the next `matches` on and until the caller waits for anything.
+        It does not fail: what could not be read in time shows in the trusts of the prompt's `Matches`.
         """
         if self.remote is None:
             return
@@ -207,10 +205,20 @@ class Scorer:
         # With two look-ups the keys are better made once.
         return replace(chain, made=packed_keys(chain)) if self._believed else chain
 
-    def _held(self, sought: Chain, *, leading: bool) -> dict[Rank, list[Held]]:
+    def _held(
+        self, sought: Chain, wanted: Layouts, trusts: dict[Rank, Trust], *, leading: bool
+    ) -> dict[Rank, list[Held]]:
+        """Return what ranks hold; put into `trusts` how far Redis is believed of those wanted."""
         held: dict[Rank, list[Held]] = {}
         rank_of = self._ingest.ranks.get
-        for place, start, stop in self._ingest.match(sought, leading=leading):
+        found = self._ingest.match(sought, leading=leading)
+        if self.remote is not None:
+            there, doubt = self.remote.match(sought, leading=leading)
+            found += there
+            trusts |= {
+                rank: rank.in_answer(doubt) for rank in wanted if isinstance(rank, RemoteRank)
+            }
+        for place, start, stop in found:
             holder = rank_of(place.name)
             if holder is not None:
                 piece = (place.group, start, stop, place.tier)
@@ -220,23 +228,24 @@ class Scorer:
                     held[holder] = [piece]
         return held
 
-    def _matches_of(
+    def _match_all(
         self,
+        matches: Matches,
         sought: Chain,
         held: Mapping[Rank, list[Held]],
         wanted: Layouts,
         stale_since: float,
-    ) -> dict[Rank, Match]:
-        """Return the matches of ranks that have one form."""
+    ) -> None:
+        """Add the matches of ranks that have one form."""
         beliefs = self._beliefs(sought)
-        matches: dict[Rank, Match] = {}
+        trusts = matches.trusts
         # Pods mostly hold the same blocks, and then have one match.
         alike: dict[Held, Match] = {}
         for rank, pieces in held.items():
             layout = wanted.get(rank)
             if layout is None:
                 continue
-            trust = rank.trust
+            trust = rank.trust if not trusts else trusts.get(rank) or rank.trust
             if trust.level is Level.STALE and trust.since < stale_since:
                 continue
             is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
@@ -259,7 +268,7 @@ class Scorer:
             if holder is None or holder not in wanted:
                 continue
             # What was sent there before its events came is known better now.
-            assumed = 0 if holder.trust.level is Level.EXACT else sent
+            assumed = 0 if matches.trust(holder).level is Level.EXACT else sent
             if arriving or assumed:
                 matches[holder] = Match(
                     matches.get(holder, NOTHING).spans,
@@ -267,7 +276,6 @@ class Scorer:
                     arriving_tokens=arriving * size,
                     assumed_tokens=assumed * size,
                 )
-        return matches
 
     def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
         """Return how many leading blocks are believed to be on each rank: arriving, assumed."""

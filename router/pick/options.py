@@ -1,6 +1,6 @@
 """The candidates of a pick as they were weighed, best first: columns, and an object for whoever asks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from indexer.rank import Rank
 from indexer.trust import Trust
+from router.match.matches import Matches
 from router.match.scorer import NOTHING
 from router.pick.field import Field
 from router.pods.table import Pod
@@ -36,7 +37,7 @@ class Option(NamedTuple):
 
 
 class Options(Sequence[Option]):
-    """Options that are made when they are asked for. Their trust is that of then."""
+    """Options that are made when they are asked for. Their trust is that of then, or the look-up's."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Options(Sequence[Option]):
         costs: Costs,
         order: Sequence[int],
         *,
-        matches: Mapping[Rank, Match],
+        matches: Matches,
         factors: Sequence[float],
     ) -> None:
         """Take a field's columns, and its places, best first; `factors` are calibrations."""
@@ -137,7 +138,7 @@ class Options(Sequence[Option]):
                 field.pods[place],
                 rank,
                 self.matches.get(rank, NOTHING),
-                rank.trust,
+                self.matches.trust(rank),
                 Candidate(
                     *field.names[place],
                     int(cached),

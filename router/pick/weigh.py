@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.table import LoadTable
+from router.match.matches import Matches
 from router.match.scorer import NOTHING, Prompt, Scorer
 from router.pick.calibration import Calibration
 from router.pick.field import Field, field_of
@@ -243,7 +243,7 @@ class Weigher:
         return np.array([held(model, rank) for rank in field.ranks], dtype=np.float64)
 
     def _warmths(
-        self, field: Field, matches: Mapping[Rank, Match], tokens: int
+        self, field: Field, matches: Matches, tokens: int
     ) -> tuple[Column, Column, Column]:
         """Return the figures of `Warmth`, in its order, of each rank."""
         # A rank without a match has nothing cached, whatever its trust is.
@@ -252,11 +252,12 @@ class Weigher:
         figures.T[:] = cold
         # Many ranks hold the same of a prompt, and have one match.
         places_of: dict[tuple[Match, Level], list[int]] = {}
-        place_of = field.place_of.get
+        place_of, trusts = field.place_of.get, matches.trusts
         for rank, match in matches.items():
             place = place_of(rank)
             if place is not None:
-                kind = match, rank.trust.level
+                trust = rank.trust if not trusts else trusts.get(rank) or rank.trust
+                kind = match, trust.level
                 if kind in places_of:
                     places_of[kind].append(place)
                 else:
@@ -273,4 +274,4 @@ class _Weighing(NamedTuple):
     model: str
     request: Request
     session: tuple[str, int] | None
-    matches: Mapping[Rank, Match]
+    matches: Matches

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines.event import Tier
+from indexer.index.slot import Place
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
 from indexer.keys.segment import SEGMENT
@@ -20,9 +21,9 @@ from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Redis
 from indexer.shared.replica.pod_copy import State
 from indexer.shared.replica.run import Replica
-from indexer.trust import Level
+from indexer.trust import Level, Trust
 from indexer.watch.watched_rank import WatchedRank
-from router.match.scorer import Scorer
+from router.match.scorer import NOTHING, Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Held, Pod
@@ -33,6 +34,10 @@ DEADLINE = 0.25
 LATE = 20.0
 """Seconds after which a Score that was to end at the deadline did not: nothing waits that long."""
 STALE_AFTER = 3.0
+
+
+Found = list[tuple[Place, int, int]]
+"""Places, and which blocks each holds: the first, and past the last."""
 
 
 def prompt_of(tokens: Sequence[int]) -> TokenPrompt:
@@ -79,32 +84,35 @@ class Reader(ABC):
         took = loop.time() - begun
         if took > LATE:
             raise WrongError(f"{self.name}: Score took {took:.1f} s")
-        scores = list(self._scorer.score(prompt, self._ranks, longest_prefix))
+        matches = self._scorer.matches(prompt, self._ranks, longest_prefix)
         sought = prompt.chain(BLOCK, "")
-        held = self._held(sought)
-        for score in scores:
-            rank = score.rank
-            self.levels[rank.trust.level] += 1
-            if rank.trust.level is Level.EXACT:
+        found, doubt = self._find(sought)
+        held = _held(found, sought.keys())
+        levels = set()
+        for rank in self._ranks:
+            trust = matches.trust(rank)
+            if doubt is not None and trust.level is Level.EXACT:
+                # The leading blocks are sure, and those behind them are not.
+                trust = doubt
+            self.levels[trust.level] += 1
+            levels.add(trust.level)
+            if trust.level is Level.EXACT:
                 of_pod = held.get(rank.pod, {})
                 self._judge(rank, sought, of_pod, begun)
                 leading = _leading(sought.keys(), of_pod) * BLOCK
-                if score.matched_tokens != leading:
-                    raise WrongError(f"{self.name}: {score.matched_tokens} of {leading} tokens")
+                matched = matches.get(rank, NOTHING).matched_tokens
+                if matched != leading:
+                    raise WrongError(f"{self.name}: {matched} of {leading} tokens")
             else:
-                self.reasons[f"{rank.trust.level}: {rank.trust.reason[:60]}"] += 1
-        now_exact = all(rank.trust.level is Level.EXACT for rank in self._ranks)
+                self.reasons[f"{trust.level}: {trust.reason[:60]}"] += 1
+        now_exact = levels == {Level.EXACT}
         if now_exact != self.is_exact or not self.marks:
             self.marks.append((loop.time(), now_exact))
         return held
 
-    def _held(self, sought: Chain) -> dict[str, Held]:
-        keys = sought.keys()
-        held: dict[str, Held] = {}
-        for place, start, stop in self.ingest.match(sought):
-            of_tier = held.setdefault(place.pod, {}).setdefault(place.tier, set())
-            of_tier.update(keys[start:stop])
-        return held
+    def _find(self, sought: Chain) -> tuple[Found, Trust | None]:
+        """Return who holds which of all blocks, and the doubt about that."""
+        return self.ingest.match(sought), None
 
     def _judge(self, rank: Rank, sought: Chain, held: Held, begun: float) -> None:
         truths = self._truths(rank, begun)
@@ -229,6 +237,9 @@ class Looking(Reader):
         self._ranks += ranks
         self.tasks = [watched(self.remote.run(), "asking")]
 
+    def _find(self, sought: Chain) -> tuple[Found, Trust | None]:
+        return self.remote.match(sought)
+
     def _truths(self, rank: Rank, begun: float) -> list[Held]:
         record = self.registry.record(rank.pod)
         heard_at = self.registry.heard_at(rank.pod)
@@ -253,6 +264,14 @@ class Looking(Reader):
         await super().close()
         await self.remote.close()
         await self.redis.close()
+
+
+def _held(found: Found, keys: Sequence[int]) -> dict[str, Held]:
+    held: dict[str, Held] = {}
+    for place, start, stop in found:
+        of_tier = held.setdefault(place.pod, {}).setdefault(place.tier, set())
+        of_tier.update(keys[start:stop])
+    return held
 
 
 def _leading(keys: Sequence[int], held: Held) -> int:

@@ -49,9 +49,9 @@ async def looking(
     async def look() -> tuple[Level, str, int]:
         await remote.poll()
         await remote.refresh([packed_keys(PROMPT)], 5.0)
-        remote.begin()
-        found = remote.match(PROMPT)
-        return rank.trust.level, rank.trust.reason, sum(stop - at for _, at, stop in found)
+        found, doubt = remote.match(PROMPT)
+        trust = rank.in_answer(doubt)
+        return trust.level, trust.reason, sum(stop - at for _, at, stop in found)
 
     yield look
     await remote.close()

@@ -1,7 +1,7 @@
 """The shared index read for each prompt: over the network where there is time, else from a copy.
 
     refresh   the parts that were not read of late --HMGET a bucket--> Redis --> the copy
-    match     who holds what, by the copy alone, and whether all of it is fresh
+    match     who holds what, by the copy alone, and the doubt about that: None where all of it is fresh
 
 Each read tells too which bucket it was (`births`): one that was lost since holds less than it should,
 and until its writers have looked again nothing is sure.
@@ -28,9 +28,9 @@ from indexer.shared.query.places import Places
 from indexer.shared.query.reach import Reach, problem_of
 from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
 from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
-from indexer.shared.records.remote_rank import Doubt, RemoteRank
+from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Redis
-from indexer.trust import Level
+from indexer.trust import Level, Trust
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,6 @@ class RemoteIndex:
         """When a claim was last found to be another: what was read before has none of its blocks."""
         self.births = Births(names, registry.lost)
         self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
-        self._doubt: Doubt | None = None
-        """Of the answer that is being made."""
 
     # Ranks
 
@@ -116,7 +114,7 @@ class RemoteIndex:
             keyspace=keyspace,
             ranks=ranks,
             stale_after=self._stale_after,
-            doubt=lambda: self._doubt,
+            trouble=lambda: self.reach.trouble,
             close=self._remove,
             clock=self._clock,
         )
@@ -213,20 +211,16 @@ class RemoteIndex:
             self.copy.put(field, value, now)
             self.read_bytes += len(value or b"")
 
-    def begin(self) -> None:
-        """Begin an answer: nothing speaks against it yet."""
-        self._doubt = None
-
-    def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
+    def match(
+        self, chain: Chain, *, leading: bool = False
+    ) -> tuple[list[tuple[Place, int, int]], Trust | None]:
         """Return who holds which blocks of a prompt, by what was read: places, first, past the last.
 
-        `leading` is as in `Index.match`. Where it is not all fresh, the ranks' trust says so from here
-        on, until another answer is begun.
+        Beside it the doubt about this answer (`RemoteRank.in_answer`). `leading` is as in `Index.match`.
         """
         if chain.block_size not in self._sizes:
-            return []
+            return [], self.reach.trouble
         copied = self.copy.match(np.frombuffer(packed_keys(chain), "<u8"), leading=leading)
-        self._look_over(copied)
         place_of = self._places.place
         found = [
             (place, start, stop)
@@ -235,14 +229,15 @@ class RemoteIndex:
         ]
         # Of a claim that is not read yet, or of one that is gone and not swept yet.
         self.unknown_slots += len(copied.stretches) - len(found)
-        return found
+        return found, self._doubt(copied)
 
-    def _look_over(self, copied: Copied) -> None:
-        """Take note of what speaks against an answer."""
+    def _doubt(self, copied: Copied) -> Trust | None:
+        """Return the doubt about an answer: of several the first, or the first that makes it stale."""
         now = self._clock()
+        doubts = []
         if self._registry.is_disrupted:
             # Another server may have answered than the one that the records were read from.
-            self._worsen(Doubt(Level.DEGRADED, UNCONFIRMED, now))
+            doubts.append(Trust(Level.DEGRADED, UNCONFIRMED, now))
         age = now - copied.read_at
         is_old = age > self._fresh + SLACK_SECONDS or copied.read_at < self._anew_at
         flaws = [f"a copy {_seconds(age)} old"] if is_old else []
@@ -253,14 +248,10 @@ class RemoteIndex:
             problem = self.reach.problem or "there was no time to ask the shared index"
             level = Level.STALE if is_old and age >= self._stale_after else Level.DEGRADED
             since = copied.read_at if is_old else now
-            self._worsen(Doubt(level, f"{problem}: {', '.join(flaws)}", since))
+            doubts.append(Trust(level, f"{problem}: {', '.join(flaws)}", since))
         if copied.failed:
-            self._worsen(Doubt(Level.DEGRADED, f"{AWAY}{copied.failed[0]}", now))
-
-    def _worsen(self, doubt: Doubt) -> None:
-        """Let something speak against the answer; what was said first stays unless this is worse."""
-        if self._doubt is None or (self._doubt.level, doubt.level) == (Level.DEGRADED, Level.STALE):
-            self._doubt = doubt
+            doubts.append(Trust(Level.DEGRADED, f"{AWAY}{copied.failed[0]}", now))
+        return max(doubts, key=lambda doubt: doubt.level is Level.STALE, default=None)
 
     # Beside the answers
 
@@ -306,8 +297,6 @@ class RemoteIndex:
                 # What was lost is told now, while it is being confirmed, not to the next who asks.
                 self.births.doubt()
         self._sizes = frozenset(rank.layout.block_size for rank in ranks)
-        # What the last answer was made of says nothing of the next.
-        self._doubt = self.reach.trouble
 
     async def close(self) -> None:
         """End the reads that are under way."""

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from indexer.shared.layout.names import Names
 from indexer.shared.query.breaker import Breaker
 from indexer.shared.records.registry import AWAY
-from indexer.shared.records.remote_rank import Doubt
 from indexer.shared.redis.command import Command, Redis, RefusedError, Reply, UnreachableError
-from indexer.trust import Level
+from indexer.trust import Level, Trust
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ class Reach:
     ) -> None:
         self.problem = ""
         """What went wrong last; empty after a read that went well, where nothing is left alone."""
-        self.trouble: Doubt | None = None
+        self.trouble: Trust | None = None
         """That buckets are left alone, and since when."""
         self._redis = redis
         self._names = names
@@ -127,7 +126,7 @@ class Reach:
         reason = f"{self.problem}; {count} of {len(self._breakers)} buckets are left alone"
         since = before.since if before else self._clock()
         if before is None or before.reason != reason:
-            self.trouble = Doubt(Level.DEGRADED, reason, since)
+            self.trouble = Trust(Level.DEGRADED, reason, since)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where a breaker contradicts itself."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Tier
@@ -16,17 +15,11 @@ from indexer.watch.watched_rank import copies_of, layout_of
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Why an answer may be old or incomplete, and since when (seconds, the ingest's clock)."""
-
-    level: Level
-    reason: str
-    since: float
-
-
 class RemoteRank:
-    """Its record limits how far it is believed, and so does the `doubt` about the present answer.
+    """A rank with a record in Redis, which says how far the rank may be believed.
+
+    Each answer lowers that by a doubt of its own (`in_answer`). Beside the answers `trouble` does: it
+    returns that parts of Redis are left alone; None where none are.
 
     `keyspace` is the fingerprint of the router's keys, `ranks` how many the pod is configured to have.
     Without a good reading the rank is degraded, and after `stale_after` seconds stale.
@@ -41,7 +34,7 @@ class RemoteRank:
         keyspace: str,
         ranks: int,
         stale_after: float,
-        doubt: Callable[[], Doubt | None],
+        trouble: Callable[[], Trust | None],
         close: Callable[["RemoteRank"], None],
         clock: Callable[[], float],
     ) -> None:
@@ -49,14 +42,14 @@ class RemoteRank:
         self.number = number
         self.layout = Layout()
         self.recorded = Trust(Level.COLD, UNREAD, clock())
-        """How far its record lets one believe it, whatever the present answer is made of."""
+        """How far its record lets one believe it, whether or not Redis can be asked for its blocks."""
         self.is_connected = False
         """Whether the engine's events reached the index when the record was last read."""
         self._registry = registry
         self._keyspace = keyspace
         self._ranks = ranks
         self._stale_after = stale_after
-        self._doubt = doubt
+        self._trouble = trouble
         self._close = close
         self._clock = clock
         self._limits = Limits(clock)
@@ -67,11 +60,15 @@ class RemoteRank:
 
     @property
     def trust(self) -> Trust:
-        """How far the answer that is being made may be believed of this rank."""
-        said, doubt = self.recorded, self._doubt()
+        """How far the rank may be believed before anything is asked: by its record and the trouble."""
+        return self.in_answer(self._trouble())
+
+    def in_answer(self, doubt: Trust | None) -> Trust:
+        """Return how far an answer with that doubt may be believed of this rank; None for no doubt."""
+        said = self.recorded
         if doubt is None or said.level in {Level.COLD, Level.STALE}:
             return self._limits.on(said)
-        return Trust(doubt.level, doubt.reason, doubt.since)
+        return doubt
 
     @property
     def sequence(self) -> int | None:

@@ -191,10 +191,11 @@ class Ways:
         return found
 
     async def match(self, ingest: Ingest, chain: Chain) -> list[tuple[Place, int, int]]:
+        found = ingest.match(chain)
         if ingest.remote is not None:
             await ingest.remote.refresh([packed_keys(chain)], 5.0)
-            ingest.remote.begin()
-        return list(ingest.match(chain))
+            found += ingest.remote.match(chain)[0]
+        return found
 
 
 class Script:

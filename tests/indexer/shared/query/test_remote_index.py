@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 import pytest
 
 from indexer.engines.event import Tier
+from indexer.index.reference import ReferenceIndex
 from indexer.index.slot import Place
+from indexer.ingest import Ingest
 from indexer.keys.segment import SEGMENT
 from indexer.keys.word import pack_words
 from indexer.shared.layout.names import Names
@@ -19,8 +22,14 @@ from indexer.shared.records.registry import Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Redis
 from indexer.shared.redis.connect import RedisSettings, connect
-from indexer.trust import Level
+from indexer.trust import Level, Trust
+from router.config import schema as config
+from router.match.scorer import Scorer
+from router.pick.picking import Picking
+from router.pick.weigh import Ask, Choice
+from router.pods.table import Pod
 from tests.indexer.shared.told_pod import KEYSPACE, ToldPod, prompt_of
+from tests.router.pick.picker_parts import KeyedPrompt
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -40,11 +49,13 @@ class Stand:
     remote: RemoteIndex
     rank: RemoteRank
     pod: ToldPod
+    doubt: Trust | None = None
+    """About the last answer."""
 
     async def ask(self, keys: list[int]) -> list[tuple[Place, int, int]]:
         await self.remote.refresh([pack_words(keys)], ROOMY)
-        self.remote.begin()
-        return self.remote.match(prompt_of(keys))
+        found, self.doubt = self.remote.match(prompt_of(keys))
+        return found
 
     async def held(self, keys: list[int]) -> int:
         """Return how many leading blocks the pod is said to hold."""
@@ -59,8 +70,13 @@ class Stand:
                 await self.ask(keys)
 
     @property
+    def trust(self) -> Trust:
+        """How far the last answer may be believed of the rank."""
+        return self.rank.in_answer(self.doubt)
+
+    @property
     def level(self) -> Level:
-        return self.rank.trust.level
+        return self.trust.level
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -221,12 +237,12 @@ async def test_where_answers_take_too_long_they_come_from_the_copy_and_say_so(
         await made.until(lambda: made.level is Level.EXACT)
         relay.latency = 0.5
         await made.until(lambda: made.level is not Level.EXACT)
-        await made.until(lambda: "did not answer in 100 ms: a copy" in made.rank.trust.reason)
+        await made.until(lambda: "did not answer in 100 ms: a copy" in made.trust.reason)
         assert made.level is Level.DEGRADED
         assert await made.held(PROMPT) == len(PROMPT)
         unread = [*PROMPT[:SEGMENT], *range(5000, 5000 + SEGMENT)]
         assert await made.held(unread) == SEGMENT
-        assert "nothing is known of 64 blocks" in made.rank.trust.reason
+        assert "nothing is known of 64 blocks" in made.trust.reason
         await made.until(lambda: made.remote.reach.open_buckets == 64)
         relay.latency = 0.0
         await confirmed(made)
@@ -247,6 +263,7 @@ async def test_what_does_not_answer_is_left_alone_and_asked_again_when_it_does(
             assert await made.held(PROMPT) == len(PROMPT)
             assert made.level is Level.DEGRADED
         assert (made.remote.reads, made.remote.late) == (reads, late)
+        assert "64 of 64 buckets are left alone" in made.rank.trust.reason
         assert made.remote.timeouts
         relay.resume()
         await confirmed(made)
@@ -278,11 +295,12 @@ async def test_who_has_no_time_left_is_answered_from_the_copy(
         await made.pod.hold(PROMPT)
         relay.latency = 0.05
         await made.remote.refresh([pack_words(PROMPT)], 0.0)
-        made.remote.begin()
-        assert made.remote.match(prompt_of(PROMPT)) == []
-        assert made.rank.trust.reason == (
+        found, doubt = made.remote.match(prompt_of(PROMPT))
+        assert found == []
+        assert made.rank.in_answer(doubt).reason == (
             f"there was no time to ask the shared index: nothing is known of {len(PROMPT)} blocks"
         )
+        assert made.rank.trust.level is Level.EXACT, "that was one answer's, not the rank's"
         assert made.remote.late == 1
         # The read goes on for those who come next.
         await made.until(lambda: made.level is Level.EXACT)
@@ -316,7 +334,7 @@ async def test_where_a_bucket_is_lost_behind_everyones_back_nothing_is_exact_bef
             await made.pod.fence()
         assert await made.held(PROMPT) == 0
         assert made.level is Level.DEGRADED
-        assert "bucket was lost" in made.rank.trust.reason
+        assert "bucket was lost" in made.trust.reason
         for _ in range(2):
             await made.remote.poll()
             await made.ask(PROMPT)
@@ -343,31 +361,84 @@ async def test_a_loss_while_nobody_asked_is_over_for_the_next_who_asks_when_it_w
         assert made.level is Level.EXACT
 
 
+@dataclass
+class Part:
+    """One master of a cluster, blocks that lie there and elsewhere, and a pod whose record lies elsewhere."""
+
+    master: RedisServer
+    there: list[int]
+    here: list[int]
+    pod: str
+
+
+def part_of(cluster: RedisCluster, prefix: str) -> Part:
+    names = Names(prefix)
+    master = cluster.master_of(names.bucket(0))
+    part = Part(master, [], [], "")
+    part.pod = next(
+        name
+        for name in (f"pod-{number}" for number in range(100))
+        if cluster.master_of(names.record(name)) is not master
+    )
+    for key in range(7000, 7064):
+        on = cluster.master_of(names.bucket(names.bucket_of(key)))
+        (part.there if on is master else part.here).append(key)
+    return part
+
+
+async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_look_up(
+    redis_cluster: RedisCluster, prefix: str
+) -> None:
+    part = part_of(redis_cluster, prefix)
+    clock = asyncio.get_running_loop().time
+    async with stand(redis_cluster.url, prefix, deadline=0.5, name=part.pod) as made:
+        ingest = Ingest(
+            ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=3600.0,
+            clock=clock, remote=made.remote,
+        )  # fmt: skip
+        made.rank = rank = ingest.add_shared(part.pod, 0, keyspace=KEYSPACE, ranks=1)
+        picker = Picking(
+            config.Pick(), config.Booking(), index=ReferenceIndex(), new_id=str, rng=Random(0)
+        ).picker(Scorer(ingest, ""))
+        pods = [Pod(part.pod, "here:80", "m", (rank,))]
+
+        async def weighed(key: int) -> Choice:
+            ask = Ask(KeyedPrompt([key]), pods)
+            await picker.refresh(ask, ROOMY)
+            return picker.weigh(ask, clock())
+
+        for key in (part.here[0], part.there[0]):
+            await made.pod.hold([key])
+        # Every node is connected to, and confirmed, before one of them hangs.
+        await made.ask([part.here[1]])
+        await made.ask([part.there[1]])
+        await confirmed(made)
+        part.master.pause()
+        try:
+            choices = await asyncio.gather(weighed(part.there[0]), weighed(part.here[0]))
+            lost, fine = (choice.options[0] for choice in choices)
+        finally:
+            part.master.resume()
+    assert (lost.match.matched_tokens, lost.trust.level) == (0, Level.DEGRADED)
+    assert "nothing is known of 1 blocks" in lost.trust.reason
+    assert (fine.match.matched_tokens, fine.trust.level) == (16, Level.EXACT)
+
+
 async def test_of_a_cluster_without_one_master_the_others_part_is_fresh(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:
-    names = Names(prefix)
-    gone = redis_cluster.master_of(names.bucket(0))
-    kept = next(
-        name
-        for name in (f"pod-{number}" for number in range(100))
-        if redis_cluster.master_of(names.record(name)) is not gone
-    )
-    here: list[int] = []
-    there: list[int] = []
-    for key in range(7000, 7064):
-        on = redis_cluster.master_of(names.bucket(names.bucket_of(key)))
-        (there if on is gone else here).append(key)
-    async with stand(redis_cluster.url, prefix, deadline=0.5, name=kept) as made:
+    part = part_of(redis_cluster, prefix)
+    gone, here, there = part.master, part.here, part.there
+    async with stand(redis_cluster.url, prefix, deadline=0.5, name=part.pod) as made:
         for key in (here[0], there[0]):
             await made.pod.hold([key])
         assert [await made.held([key]) for key in (here[0], there[0])] == [1, 1]
         gone.pause()
         try:
-            await made.until(lambda: "copy" in made.rank.trust.reason, [there[0]])
+            await made.until(lambda: "copy" in made.trust.reason, [there[0]])
             assert await made.held([there[0]]) == 1
             await made.pod.change({here[1]: ([here[1]], ())})
-            await made.until(lambda: "copy" not in made.rank.trust.reason, [here[1]])
+            await made.until(lambda: "copy" not in made.trust.reason, [here[1]])
             assert await made.held([here[1]]) == 1
         finally:
             gone.resume()

@@ -145,9 +145,8 @@ class RemoteMachine(RuleBasedStateMachine):
         self.redis.disruptions += 1
         reachable = not self.redis.unreachable and not self.remote.reach.open_buckets
         self.runner.run(self.remote.refresh([pack_words([key(0, 0)])], 1.0))
-        self.remote.begin()
-        found = self.remote.match(prompt_of([key(0, 0)]))
-        assert self.rank.trust.level is not Level.EXACT
+        found, doubt = self.remote.match(prompt_of([key(0, 0)]))
+        assert self.rank.in_answer(doubt).level is not Level.EXACT
         assert not reachable or not found
         self.redis.hashes = kept
         self.runner.run(self.pod.tell())
@@ -168,10 +167,11 @@ class RemoteMachine(RuleBasedStateMachine):
         keys = [key(segment, block) for block in range(BLOCKS)]
         for _ in range(2):
             self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
-            self.remote.begin()
-            assert self.remote.match(prompt_of(keys)) == []
-            assert self.rank.trust.level is Level.DEGRADED
-            assert "lost" in self.rank.trust.reason
+            found, doubt = self.remote.match(prompt_of(keys))
+            assert found == []
+            trust = self.rank.in_answer(doubt)
+            assert trust.level is Level.DEGRADED
+            assert "lost" in trust.reason
             self.poll()
             self.now += 10
         self.redis.hashes[name] = kept | {BORN: self.birth()}
@@ -250,15 +250,14 @@ class RemoteMachine(RuleBasedStateMachine):
         self.redis.fails_in = None
         names = {self.names.bucket(bucket) for bucket in range(BUCKETS) if may_ask[bucket]}
         assert {one.words[1] for one in self.redis.asked[asked:]} <= names
-        self.remote.begin()
-        found = self.remote.match(prompt_of(keys))
+        found, doubt = self.remote.match(prompt_of(keys))
         held = {keys[at] for _, start, stop in found for at in range(start, stop)}
         for segment in range(segments):
             of = {one for one in keys if one // 1000 == segment + 1}
             truth = {key(segment, block) for block in self.truth[segment]} & of
             if reachable[segment]:
                 assert held & of == truth
-        trust = self.rank.trust
+        trust = self.trust = self.rank.in_answer(doubt)
         if trust.level is Level.EXACT:
             truth = {key(segment, block) for segment in SEGMENTS for block in self.truth[segment]}
             assert held == truth & set(keys)
@@ -307,11 +306,11 @@ def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
     machine.change(segment=0, held={0, 1, 2}, spilled=False)
     machine.claim_anew()
     # Nothing was read since, though it was a moment ago.
-    machine.remote.begin()
-    assert machine.remote.match(prompt_of([key(0, 0)])) == []
-    assert machine.rank.trust.level is Level.DEGRADED
+    found, doubt = machine.remote.match(prompt_of([key(0, 0)]))
+    assert found == []
+    assert machine.rank.in_answer(doubt).level is Level.DEGRADED
     machine.ask(segments=1, blocks=3, fails_in=None)
-    assert machine.rank.trust.level is Level.EXACT
+    assert machine.trust.level is Level.EXACT
     machine.teardown()
 
 

@@ -69,7 +69,7 @@ class Stand:
     def new_rank(self, keyspace: str = "ours", ranks: int = 1) -> RemoteRank:
         return RemoteRank(
             "p", 0, self.registry, keyspace=keyspace, ranks=ranks, stale_after=5.0,
-            doubt=lambda: None, close=lambda _: None, clock=lambda: self.now,
+            trouble=lambda: None, close=lambda _: None, clock=lambda: self.now,
         )  # fmt: skip
 
     async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
