@@ -13,12 +13,12 @@ import grpc
 import grpc.aio
 import zmq.asyncio
 from aiohttp import web
-from grpc_health.v1 import health_pb2_grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from indexer.follow.connect import Engine, Patience, connections
 from indexer.follow.endpoint import EXPOSED, is_exposed
 from indexer.keys.key import fingerprint
+from indexer.process.grpc_health import HealthService
 from indexer.process.listen import GRPC_OPTIONS, http_listener
 from indexer.process.tasks import Work, cancel, kept, watched
 from indexer.shared.layout.names import Names
@@ -30,7 +30,7 @@ from indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from indexer.shared.writer.run import News, random_base, write
 from indexer.watch.engine_cache import collect_forever, engine_cache
 from indexer.watch.pod_cache import PodCache
-from publisher.health_service import HealthService
+from publisher.health import health_handler
 from publisher.metrics import PublisherCollector
 from publisher.places import Places
 from publisher.watch_server import WatchServer
@@ -46,6 +46,8 @@ SLOW_SECONDS = 10.0
 PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
+MOST_REQUEST_BYTES = 16 << 10
+"""Of a message from a router: a keyspace, an epoch and a number, or a service's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
-        health = HealthService(cache)
+        health = HealthService(lambda: all(rank.is_connected for rank in cache.ranks), ("",))
         address = await _serve(settings, server, health, stack)
         writer = _writer(settings, cache, keyspace, address) if redis else None
         collector = PublisherCollector(cache, server, writer, time.monotonic)
@@ -235,9 +237,13 @@ async def _serve_metrics(listen: str, collector: PublisherCollector, stack: Asyn
 async def _serve(
     settings: Settings, watch: WatchServer, health: HealthService, stack: AsyncExitStack
 ) -> str:
-    server = grpc.aio.server(options=[*GRPC_OPTIONS, ("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((watch.handler(),))
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    options = [
+        *GRPC_OPTIONS,
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
+    ]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((watch.handler(), health_handler(health)))
     try:
         credentials = _credentials(settings)
         if credentials is None:
@@ -249,7 +255,6 @@ async def _serve(
         if settings.tls_cert is not None:
             problem += ", or --tls-cert and --tls-key hold no PEM certificate and its key"
         raise OSError(problem) from error
-    await health.tell()
     await server.start()
     stack.push_async_callback(server.stop, 0)
     return f"{settings.listen.rpartition(':')[0]}:{port}"

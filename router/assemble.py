@@ -8,7 +8,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,22 +18,22 @@ from typing import TypeVar
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from indexer.embedded import embedded_index
 from indexer.follow.rank_ingest import SavedRank
 from indexer.ingest import Ingest
+from indexer.process.grpc_health import HealthService
 from indexer.process.listen import GRPC_OPTIONS, http_listener
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import Names
 from router import state_file
 from router.api.in_flight import InFlight
-from router.api.intake import Intake
+from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.service import SERVICE, RouterService
+from router.api.standard import standard_handlers
 from router.config.credentials import engine_credentials, publisher_credentials
 from router.config.schema import Config, IndexTable
 from router.diagnosis.attribution import Attribution
@@ -41,7 +41,6 @@ from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
-from router.health_service import HealthService
 from router.http import http_app
 from router.loop_lag import watch_lag
 from router.match.scorer import Scorer
@@ -193,14 +192,13 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         expiring = kept(Work("ending picks of which nothing is reported", partial(_expire, picker)))
         stack.callback(expiring.cancel)
         limits = config.limits
-        in_flight = InFlight(
-            limits.max_in_flight_bytes,
-            limits.largest_message,
-            seconds=limits.message_seconds,
-            clock=time.monotonic,
+        largest = limits.largest_message
+        room = partial(
+            InFlight, largest=largest, seconds=limits.message_seconds, clock=time.monotonic
         )
+        calls, streams = room(limits.max_in_flight_bytes), room(STREAMS * largest)
         registry.register(
-            PartsCollector(ingest, read, picking, attribution, in_flight, shared=through)
+            PartsCollector(ingest, read, picking, attribution, (calls, streams), shared=through)
         )
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
@@ -237,11 +235,17 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             picks,
             metrics,
             drain,
-            Intake(in_flight, metrics, seconds=limits.message_seconds),
+            Intake(calls, streams, metrics, seconds=limits.message_seconds),
             tokenize_seconds=limits.tokenize_seconds,
         )
+        # Who asks for the health waits for no call, and for no stream of Scores.
+        few = STANDARD * largest
+        standard = Intake(room(few), room(few), metrics, seconds=limits.message_seconds)
         http_address = await _serve_http(config, registry, health, stack)
-        address = await _serve_grpc(config, service, health, drain, stack)
+        checks = HealthService(health.ready, ("", SERVICE.full_name))
+        handlers = service.handlers(), *standard_handlers(checks, SERVICE.full_name, standard)
+        address = await _serve_grpc(config, handlers, checks, drain, stack)
+        health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
 
@@ -358,7 +362,11 @@ async def _serve_http(
 
 
 async def _serve_grpc(
-    config: Config, service: RouterService, health: Health, drain: Drain, stack: AsyncExitStack
+    config: Config,
+    handlers: Sequence[grpc.GenericRpcHandler],
+    checks: HealthService,
+    drain: Drain,
+    stack: AsyncExitStack,
 ) -> str:
     server = grpc.aio.server(
         options=[
@@ -371,23 +379,17 @@ async def _serve_grpc(
             ("grpc.http2.lookahead_bytes", 256 << 10),
         ]
     )
-    server.add_generic_rpc_handlers((service.handlers(),))
-    checks = HealthService(health, ("", SERVICE.full_name))
-    await checks.tell()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    names = (SERVICE.full_name, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
-    reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+    server.add_generic_rpc_handlers(handlers)
     try:
         port = server.add_insecure_port(config.server.listen)
     except RuntimeError as error:
         raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
     await server.start()
-    health.set("listening", ok=True, reason="gRPC listens")
     telling = kept(Work("telling who watches the health", checks.keep_telling))
 
     async def stop() -> None:
         telling.cancel()
-        await checks.enter_graceful_shutdown()
+        checks.end()
         seconds = config.server.drain_seconds
         log.info("the process was asked to end: calls that were begun have %g s", seconds)
         await drain.run(seconds)

@@ -6,7 +6,7 @@ hash or request id is ever a label. What the parts count in plain fields is read
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -100,7 +100,7 @@ class PartsCollector(Collector):
         texts: Texts,
         picking: Picking,
         attribution: Attribution,
-        in_flight: InFlight,
+        rooms: Sequence[InFlight],
         *,
         shared: SharedPods | None = None,
     ) -> None:
@@ -109,7 +109,8 @@ class PartsCollector(Collector):
         self._texts = texts
         self._picking = picking
         self._attribution = attribution
-        self._in_flight = in_flight
+        self._rooms = rooms
+        """Of calls' and of streams' messages."""
 
     def describe(self) -> Iterable[Metric]:
         """Declare nothing ahead: the names are unique by construction."""
@@ -150,12 +151,7 @@ class PartsCollector(Collector):
         yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
         yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
         yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
-        in_flight = self._in_flight
-        yield _gauge("warmpath_in_flight_bytes", "Bytes kept for calls' messages.", in_flight.bytes)
-        yield _gauge("warmpath_in_flight_max_bytes", "The most that may be.", in_flight.limit)
-        yield _gauge("warmpath_in_flight_waiting_calls", "Calls not read yet.", in_flight.waiting)
-        yield _counter("warmpath_in_flight_refused", "Calls refused unread.", in_flight.refused)
-        yield _counter("warmpath_in_flight_late", "Calls whose message was late.", in_flight.late)
+        yield from self._in_flight()
         yield from self._picks()
         if self._shared is not None and self._shared.replica is not None:
             yield from _copies(self._shared.replica)
@@ -186,6 +182,20 @@ class PartsCollector(Collector):
         for model, fallback in self._texts.sources.fallbacks.items():
             fallbacks.add_metric([model], fallback.fallbacks)
         yield from (asked, failed, fallbacks)
+
+    def _in_flight(self) -> Iterator[Metric]:
+        kept, most, waiting, refused, late = (
+            sum(figures)
+            for figures in zip(
+                *((of.bytes, of.limit, of.waiting, of.refused, of.late) for of in self._rooms),
+                strict=True,
+            )
+        )
+        yield _gauge("warmpath_in_flight_bytes", "Bytes kept for calls' messages.", kept)
+        yield _gauge("warmpath_in_flight_max_bytes", "The most that may be.", most)
+        yield _gauge("warmpath_in_flight_waiting_calls", "Calls not read yet.", waiting)
+        yield _counter("warmpath_in_flight_refused", "Calls refused unread.", refused)
+        yield _counter("warmpath_in_flight_late", "Calls whose message was late.", late)
 
     def _picks(self) -> Iterator[Metric]:
         picking = self._picking

@@ -171,13 +171,15 @@ class _Router:
         )
         answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=0.0)
         largest = config.Limits().largest_message
-        in_flight = InFlight(2 * largest, largest, seconds=1.0, clock=clock)
+        calls, streams = (
+            InFlight(2 * largest, largest, seconds=1.0, clock=clock) for _ in range(2)
+        )
         service = RouterService(
             answerer,
             picks,
             _Silent(),
             Drain(clock),
-            Intake(in_flight, _Silent(), seconds=1.0),
+            Intake(calls, streams, _Silent(), seconds=1.0),
             tokenize_seconds=1.0,
         )
         self._handlers = service.handlers()

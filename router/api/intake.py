@@ -4,17 +4,27 @@ gRPC's library reads a unary call's message before its handler is asked, and has
 of all calls. A handler of a stream asks for each message, and a stream of one is the same on the wire.
 So every call is taken as a stream: until its message is asked for, no more of it has come than HTTP/2's
 flow control lets through.
+
+Calls and streams have separate rooms, since a stream may wait long for its next message.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+
+STREAMS = 16
+"""Streams that may wait for their next message at once, each of which may be the largest. One that has
+waited for long ends where others wait for its room."""
+
+STANDARD = 4
+"""Calls, and streams, of health and reflection that may be read at once."""
 
 LOOK_SECONDS = 0.1
 """Between two looks for late messages, while calls wait."""
@@ -25,6 +35,10 @@ Handler = Callable[[bytes, Context], Awaitable[Any]]
 TOO_MANY = (
     "too many calls wait for their message to be read: the messages of all calls may have %d bytes "
     "(limits.max-in-flight-bytes)"
+)
+TOO_MANY_STREAMS = (
+    "too many streams wait for room: the messages of all streams may have %d bytes, and each stream "
+    "keeps room for its next one"
 )
 LATE = (
     "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
@@ -51,8 +65,12 @@ class Counts(Protocol):
 class Intake:
     """Reads the message of each call when there is room for it."""
 
-    def __init__(self, in_flight: InFlight, counts: Counts, *, seconds: float) -> None:
-        self._in_flight = in_flight
+    def __init__(
+        self, calls: InFlight, streams: InFlight, counts: Counts, *, seconds: float
+    ) -> None:
+        """Keep the messages of calls with one in `calls`, those of all others in `streams`."""
+        self._calls = calls
+        self._streams = streams
         self._counts = counts
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
@@ -75,46 +93,42 @@ class Intake:
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def streams(
-        self, handler: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
+        self, handler: Callable[[Context], Awaitable[None]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return a stream's handler, whose messages are read as it asks for them.
+        """Return a stream's handler, of one that takes `messages` and writes the answers itself."""
 
-        Idle streams would keep places that others need, so each message has its own once it is read
-        (`room`).
-        """
-
-        async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
-            await self._refusing(handler(requests, context), context)
+        async def handle(_: AsyncIterator[bytes], context: Context) -> None:
+            await self._refusing(handler(context), context)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    async def room(self, size: int, context: Context) -> Place:
-        """Return the place of a stream's message that was read, once there is room for it.
+    async def messages(
+        self, context: Context
+    ) -> AsyncGenerator[tuple[bytes, Callable[[], None]], None]:
+        """Yield each message of a stream, and a function to be called once it is answered.
 
-        Whoever has it is to `leave` it. Raises RefusedError.
+        Raises RefusedError.
         """
-        call = _Call()
-        try:
-            call.place = place = self._in_flight.enter(context.peer(), call.wake, size)
-            if place.state is State.WAITING:
-                self._look_later()
-                await call.turn()
-        except NoPlaceError:
-            raise self._too_many() from None
-        except BaseException:
-            if call.place is not None:
-                self._in_flight.leave(call.place)
-            raise
-        self._in_flight.has_read(place, size)
-        return place
+        while True:
+            call = _Call()
+            try:
+                message = await self._message(self._streams, call, context)
+            except BaseException as error:
+                if call.place is not None:
+                    self._streams.leave(call.place)
+                if isinstance(error, NoPlaceError | LateError):
+                    raise self._refused(error, TOO_MANY_STREAMS % self._streams.limit) from None
+                raise
+            assert call.place is not None
+            done = partial(self._streams.leave, call.place)
+            if message is None:
+                done()
+                return
+            yield message, done
 
-    def leave(self, place: Place) -> None:
-        """Take note that a message has been answered."""
-        self._in_flight.leave(place)
-
-    def _too_many(self) -> RefusedError:
-        code = grpc.StatusCode.RESOURCE_EXHAUSTED
-        return RefusedError(code, TOO_MANY % self._in_flight.limit)
+    def _refused(self, error: Exception, too_many: str) -> RefusedError:
+        text = LATE % self._seconds if isinstance(error, LateError) else too_many
+        return RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     async def _refusing(self, answer: Awaitable[Any], context: Context) -> Any:
         # gRPC's library keeps what `abort` raises with the call, in a cycle: the frames that it was
@@ -129,22 +143,25 @@ class Intake:
     async def _taken(self, method: str, handler: Handler, context: Context) -> Any:
         call = _Call()
         try:
-            message = await self._message(call, context)
+            message = await self._message(self._calls, call, context)
+            if message is None:
+                raise asyncio.CancelledError("the caller has gone")
         except (NoPlaceError, LateError) as error:
-            refused = self._too_many()
-            if isinstance(error, LateError):
-                refused = RefusedError(refused.code, LATE % self._seconds)
+            refused = self._refused(error, TOO_MANY % self._calls.limit)
             self._counts.answered(method, refused.code.name, call.lasted)
             raise refused from None
         else:
             return await handler(message, context)
         finally:
             if call.place is not None:
-                self._in_flight.leave(call.place)
+                self._calls.leave(call.place)
 
-    async def _message(self, call: "_Call", context: Context) -> bytes:
-        """Return a call's message. Raises NoPlaceError and LateError."""
-        call.place = place = self._in_flight.enter(context.peer(), call.wake)
+    async def _message(self, room: InFlight, call: "_Call", context: Context) -> bytes | None:
+        """Return a message that has a place in a room, or None where no more comes.
+
+        Raises NoPlaceError and LateError.
+        """
+        call.place = place = room.enter(context.peer(), call.wake)
         if place.state is State.WAITING:
             self._look_later()
             await call.turn()
@@ -155,9 +172,9 @@ class Intake:
                 raise call.late from None
             raise
         if message is grpc.aio.EOF:
-            raise asyncio.CancelledError("the caller has gone")
+            return None
         read: bytes = message
-        self._in_flight.has_read(place, len(read))
+        room.has_read(place, len(read))
         return read
 
     def _look_later(self) -> None:
@@ -166,8 +183,9 @@ class Intake:
 
     def _look(self) -> None:
         self._timer = None
-        self._in_flight.end_late()
-        if self._in_flight.waiting:
+        for room in (self._calls, self._streams):
+            room.end_late()
+        if self._calls.waiting or self._streams.waiting:
             self._look_later()
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -21,7 +22,6 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.api.in_flight import Place
 from router.api.intake import Intake, RefusedError
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
@@ -114,9 +114,7 @@ class RouterService:
         return await self._answer("Score", answer)
 
     async def ScoreStream(  # noqa: N802  the contract's name
-        self,
-        request_iterator: AsyncIterator[bytes],
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """Answer a stream of Scores as each is done; all messages are bytes."""
         width = asyncio.Semaphore(STREAM_WIDTH)
@@ -129,42 +127,43 @@ class RouterService:
         async def reply(request: wire.ScoreRequest) -> None:
             await write(await self._stream_reply(request))
 
-        def replied(place: Place, _: object) -> None:
-            self._intake.leave(place)
-            width.release()
-
-        ending: EndingError | None = None
-        async with asyncio.TaskGroup() as tasks:
+        async def task_of(raw: bytes, tasks: asyncio.TaskGroup) -> asyncio.Task[None] | None:
+            """Answer a message, or return the task that does."""
             try:
-                async for raw in self._drain.each(request_iterator):
+                request = await parse(wire.ScoreRequest, raw)
+            except BadRequestError as error:
+                await write(self._refusal(0, error, 0.0))
+                return None
+            if not self._answerer.waits(request):
+                await reply(request)
+                return None
+            await width.acquire()
+            task = tasks.create_task(reply(request))
+            # Not in the task: one that is cancelled before it begins does nothing.
+            task.add_done_callback(lambda _: width.release())
+            return task
+
+        ending: RefusedError | None = None
+        async with (
+            asyncio.TaskGroup() as tasks,
+            aclosing(self._intake.messages(context)) as messages,
+        ):
+            try:
+                async for raw, done in self._drain.each(messages):
+                    task = None
                     try:
-                        request = await parse(wire.ScoreRequest, raw)
-                    except BadRequestError as error:
-                        await write(self._refusal(0, error, 0.0))
-                        continue
-                    waits = self._answerer.waits(request)
-                    if waits:
-                        await width.acquire()
-                    try:
-                        place = await self._intake.room(len(raw), context)
-                    except RefusedError as error:
-                        if waits:
-                            width.release()
-                        await write(self._refused(request.request_id, error.code, error.text, 0.0))
-                        continue
-                    if waits:
-                        # Not in the task: one that is cancelled before it begins does nothing.
-                        task = tasks.create_task(reply(request))
-                        task.add_done_callback(partial(replied, place))
-                    else:
-                        try:
-                            await reply(request)
-                        finally:
-                            self._intake.leave(place)
+                        task = await task_of(raw, tasks)
+                    finally:
+                        if task is None:
+                            done()
+                        else:
+                            task.add_done_callback(partial(_call, done))
             except EndingError as error:
+                ending = RefusedError(STATUSES[EndingError], str(error))
+            except RefusedError as error:
                 ending = error
         if ending is not None:
-            raise RefusedError(STATUSES[EndingError], str(ending))
+            raise ending
 
     async def Pick(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
@@ -273,6 +272,10 @@ class RouterService:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+
+
+def _call(done: Callable[[], None], _: object) -> None:
+    done()
 
 
 async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:

@@ -65,3 +65,15 @@ async def test_a_publisher_serves_while_it_follows_every_rank_of_its_engine(
         await until(stub, Status.NOT_SERVING)
         assert (await anext(told)).status == Status.NOT_SERVING
         ranks[0].close(linger=0)
+
+
+async def test_a_request_longer_than_any_a_router_makes_is_not_read(
+    health: tuple[int, health_pb2_grpc.HealthStub],
+) -> None:
+    _, stub = health
+    question = health_pb2.HealthCheckRequest(service="x" * (1 << 20))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Check(question, timeout=10)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with pytest.raises(grpc.aio.AioRpcError, match="no such service"):
+        await stub.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)

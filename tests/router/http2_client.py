@@ -14,8 +14,11 @@ CANCEL = 8
 class Http2Client:
     """A connection on whose streams the server may send `window` bytes of data (RFC 9113, 6.9.2)."""
 
-    def __init__(self, address: str, *, window: int = 0) -> None:
+    def __init__(
+        self, address: str, *, window: int = 0, service: str = "warmpath.v1.Router"
+    ) -> None:
         self._window = window
+        self._service = service
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._stream = -1
@@ -32,7 +35,7 @@ class Http2Client:
         self._writer.close()
 
     def call(self, method: str, *messages: bytes, reset: bool = False) -> int:
-        """Begin a call of the router, whole, and with `reset` cancel it in the same breath."""
+        """Begin a call of the service, whole, and with `reset` cancel it in the same breath."""
         stream = self.begin(method)
         data = b"".join(b"\0" + struct.pack(">I", len(one)) + one for one in messages)
         self._send(frame(DATA, END_STREAM, stream, data) + (self._reset(stream) if reset else b""))
@@ -46,7 +49,7 @@ class Http2Client:
             for pair in (
                 (":method", "POST"),
                 (":scheme", "http"),
-                (":path", f"/warmpath.v1.Router/{method}"),
+                (":path", f"/{self._service}/{method}"),
                 (":authority", "router"),
                 ("te", "trailers"),
                 ("content-type", "application/grpc"),

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc
+import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.router.http2_client import Http2Client
 from tests.router.running_router import running_router
 from tests.simworker.local_worker import LocalWorker
 
@@ -106,3 +109,42 @@ async def test_who_watches_hears_of_pods_that_come_and_go(tmp_path: Path, servic
             said = await router.until(NOT_SERVING, 503)
             assert "/health answers 503" in said["pods"]["reason"]
             watching.cancel()
+
+
+async def test_a_watcher_that_reads_nothing_keeps_the_answer_from_nobody(tmp_path: Path) -> None:
+    question = health_pb2.HealthCheckRequest().SerializeToString()
+    async with running_router(tmp_path, '[[models]]\nname = "demo"') as (router, channel):
+        stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+        async with Http2Client(router.address, service="grpc.health.v1.Health") as mute:
+            for _ in range(20):
+                mute.call("Watch", question)
+            # Their first status waits for a window that never opens.
+            watching = stub.Watch(ASK)
+            assert (await watching.read()).status == NOT_SERVING
+            for _ in range(5):
+                assert (await stub.Check(ASK, timeout=10)).status == NOT_SERVING
+            watching.cancel()
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+async def test_a_question_longer_than_any_name_is_refused(tmp_path: Path, method: str) -> None:
+    question = health_pb2.HealthCheckRequest(service="x" * (1 << 20))
+    async with running_router(tmp_path, '[[models]]\nname = "demo"') as (_, channel):
+        stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+        call = getattr(stub, method)(question, timeout=10)
+        with pytest.raises(grpc.aio.AioRpcError, match="more than 4096") as refused:
+            await (call if method == "Check" else anext(aiter(call)))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_unknown_service_is_said_to_be_unknown(tmp_path: Path) -> None:
+    question = health_pb2.HealthCheckRequest(service="nothing")
+    async with running_router(tmp_path, '[[models]]\nname = "demo"') as (_, channel):
+        stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.Check(question, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        watching = stub.Watch(question)
+        told = await watching.read()
+        assert told.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watching.cancel()

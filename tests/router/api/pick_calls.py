@@ -190,7 +190,7 @@ class Calls:
             self.picks,
             self.meter,
             Drain(lambda: 0.0),
-            Intake(in_flight, self.meter, seconds=1.0),
+            Intake(in_flight, in_flight, self.meter, seconds=1.0),
             tokenize_seconds=1.0,
         )
         self.running: list[asyncio.Task[None]] = []

@@ -312,6 +312,13 @@ async def test_an_unknown_pod_never_makes_a_call_fail(stand: Stand) -> None:
     assert scores["pod-1"].ready
 
 
+async def test_a_question_to_reflection_longer_than_any_name_is_refused(stand: Stand) -> None:
+    reflection = reflection_pb2_grpc.ServerReflectionStub(stand.channel)  # type: ignore[no-untyped-call]
+    ask = reflection_pb2.ServerReflectionRequest(file_by_filename="x" * (1 << 20))
+    with pytest.raises(grpc.aio.AioRpcError, match="more than 4096"):
+        await anext(aiter(reflection.ServerReflectionInfo(iter([ask]))))
+
+
 async def test_health_reflection_and_metrics_are_served(stand: Stand) -> None:
     health = health_pb2_grpc.HealthStub(stand.channel)  # type: ignore[no-untyped-call]
     for name in ("", "warmpath.v1.Router"):
@@ -322,6 +329,10 @@ async def test_health_reflection_and_metrics_are_served(stand: Stand) -> None:
     async for reply in reflection.ServerReflectionInfo(iter([ask])):
         names = {service.name for service in reply.list_services_response.service}
         assert "warmpath.v1.Router" in names
+    ask = reflection_pb2.ServerReflectionRequest(file_containing_symbol="warmpath.v1.Router")
+    async for reply in reflection.ServerReflectionInfo(iter([ask])):
+        files = reply.file_descriptor_response.file_descriptor_proto
+        assert any(b"warmpath/v1/router.proto" in file for file in files)
     await stand.score(packed())
     base = f"http://{stand.router.http_address}"
     async with stand.http.get(f"{base}/metrics") as response:

@@ -1,7 +1,7 @@
-"""Messages of streams of Scores have room like those of other calls, once they are read."""
+"""Messages of streams of Scores have room before they are read, until they are answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from router.api.in_flight import InFlight
-from router.api.intake import Intake
+from router.api.intake import Intake, RefusedError
 from router.api.score import Scored
 from router.api.service import STREAM_WIDTH, RouterService
 from router.drain import Drain
@@ -52,19 +52,24 @@ class Slow:
 class Stream:
     """A caller of ScoreStream, one connection with the messages given."""
 
-    def __init__(self, peer: str, messages: list[bytes]) -> None:
+    def __init__(self, peer: str, messages: list[bytes], *, is_idle: bool = False) -> None:
         self._peer = peer
         self._messages = messages
-        self.read = 0
+        self._is_idle = is_idle
+        """Whether it stays open when it has sent all."""
+        self.reads = 0
         self.replies: list[pb.ScoreStreamResponse] = []
 
     def peer(self) -> str:
         return self._peer
 
-    async def requests(self) -> AsyncIterator[bytes]:
-        for message in self._messages:
-            self.read += 1
-            yield message
+    async def read(self) -> Any:
+        self.reads += 1
+        if self._messages:
+            return self._messages.pop(0)
+        if self._is_idle:
+            await asyncio.Event().wait()
+        return grpc.aio.EOF
 
     async def write(self, message: bytes) -> None:
         self.replies.append(pb.ScoreStreamResponse.FromString(message))
@@ -74,8 +79,13 @@ class Router:
     """A service with room for some messages."""
 
     def __init__(self, messages: float, most_waiting: int = 10) -> None:
+        self.now = 0.0
         self.in_flight = InFlight(
-            int(messages * SIZE), SIZE, seconds=1.0, clock=lambda: 0.0, most_waiting=most_waiting
+            int(messages * SIZE),
+            SIZE,
+            seconds=1.0,
+            clock=lambda: self.now,
+            most_waiting=most_waiting,
         )
         self.answerer = Slow()
         self.service = RouterService(
@@ -83,7 +93,7 @@ class Router:
             None,  # type: ignore[arg-type]
             Silent(),
             Drain(lambda: 0.0),
-            Intake(self.in_flight, Silent(), seconds=1.0),
+            Intake(self.in_flight, self.in_flight, Silent(), seconds=1.0),
             tokenize_seconds=1.0,
         )
 
@@ -93,7 +103,7 @@ class Router:
         context: Any
         tasks = []
         for context in streams:
-            call = self.service.ScoreStream(context.requests(), context)
+            call = self.service.ScoreStream(context)
             tasks.append(asyncio.create_task(call))
         yield tasks
         assert all(task.done() for task in tasks)
@@ -124,36 +134,48 @@ async def test_a_stream_reads_no_more_than_there_is_room_for() -> None:
         at_work = len(router.answerer.asked)
         assert 2 <= at_work <= 4
         assert router.in_flight.bytes <= router.in_flight.limit
-        # The one that was read last waits for room.
-        assert stream.read == at_work + 1
+        assert stream.reads == at_work
         router.answerer.go_on.set()
         await call
     assert sorted(reply.request_id for reply in stream.replies) == list(range(1, 11))
 
 
-async def test_a_stream_waits_for_the_room_of_others() -> None:
+async def test_a_stream_waits_unread_for_the_room_of_others() -> None:
     router = Router(messages=1.5)
     one, other = Stream("a", messages(1, 1)), Stream("b", messages(2, 1))
     with router.streaming(one, other) as calls:
         await turns()
         assert router.answerer.asked == [1]
+        assert not other.reads
         router.answerer.go_on.set()
         await asyncio.gather(*calls)
     assert router.answerer.asked == [1, 2]
 
 
-async def test_a_message_that_finds_no_room_is_refused_by_name_and_the_stream_goes_on() -> None:
+async def test_a_stream_that_finds_no_room_to_wait_in_ends_and_says_why() -> None:
     router = Router(messages=1.5, most_waiting=0)
-    one, other = Stream("a", messages(1, 1)), Stream("b", messages(2, 2))
-    with router.streaming(one, other) as calls:
+    idle, other = Stream("a", [], is_idle=True), Stream("b", messages(1, 1))
+    with router.streaming(idle, other) as [first, refused]:
+        with pytest.raises(RefusedError, match="too many streams") as raised:
+            await refused
+        assert raised.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_a_stream_that_sends_nothing_ends_where_another_needs_its_room() -> None:
+    router = Router(messages=1.5)
+    router.answerer.go_on.set()
+    idle, other = Stream("a", messages(1, 1), is_idle=True), Stream("b", messages(2, 1))
+    with router.streaming(idle, other) as [first, second]:
         await turns()
-        assert [reply.request_id for reply in other.replies] == [2, 3]
-        assert {reply.error.code for reply in other.replies} == {
-            grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-        }
-        assert "limits.max-in-flight-bytes" in other.replies[0].error.message
-        router.answerer.go_on.set()
-        await asyncio.gather(*calls)
+        assert len(idle.replies) == 1
+        assert not other.reads
+        router.now = 10.0
+        with pytest.raises(RefusedError, match=r"limits\.message-seconds"):
+            await first
+        await second
+    assert len(other.replies) == 1
 
 
 @pytest.mark.parametrize("passed", range(8))

@@ -1,0 +1,89 @@
+"""gRPC's standard health service: whether a process is fit, asked once or watched. No sockets here.
+
+`grpc_health`'s own servicer holds a lock while it writes to a watcher. A watcher that reads nothing
+keeps that lock, and then nobody has an answer any more. Here no watcher waits for another.
+
+Source: `grpc/health/v1/health.proto`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+
+from grpc_health.v1 import health_pb2 as pb
+
+from indexer.message import read_message
+
+LOOK_SECONDS = 0.1
+"""Pause between two looks for clients that watch. A client that asks once gets the present status."""
+MOST_BYTES = 4096
+"""Of a request: a service's name."""
+
+Status = pb.HealthCheckResponse
+
+
+class UnknownServiceError(Exception):
+    """The process serves nothing of this name."""
+
+
+class HealthService:
+    """Says of every service in `names` whether the process is fit, which `is_fit` looks at."""
+
+    def __init__(self, is_fit: Callable[[], bool], names: Collection[str]) -> None:
+        self._is_fit = is_fit
+        self._names = names
+        self._was_fit = False
+        self._has_ended = False
+        self._news = asyncio.Event()
+
+    def check(self, raw: bytes) -> bytes:
+        """Answer a question; both messages are bytes. Raises UnknownServiceError, and ValueError."""
+        name = _name(raw)
+        if name not in self._names:
+            raise UnknownServiceError(name)
+        return _answer(self._status())
+
+    async def watch(self, raw: bytes) -> AsyncIterator[bytes]:
+        """Yield the status, and each one that differs from the last. Raises ValueError."""
+        name = _name(raw)
+        said = None
+        while True:
+            news = self._news
+            status = self._status() if name in self._names else Status.SERVICE_UNKNOWN
+            if status != said:
+                said = status
+                yield _answer(status)
+            await news.wait()
+
+    def end(self) -> None:
+        """Say from now on that the process is not fit: it is about to end."""
+        self._has_ended = True
+        self._tell()
+
+    async def keep_telling(self) -> None:
+        """Wake the clients that watch whenever the status has changed, until cancelled."""
+        while True:
+            is_fit = self._is_fit()
+            if is_fit != self._was_fit:
+                self._was_fit = is_fit
+                self._tell()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _status(self) -> int:
+        is_fit = not self._has_ended and self._is_fit()
+        return Status.SERVING if is_fit else Status.NOT_SERVING
+
+
+def _name(raw: bytes) -> str:
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"a request for the health has {len(raw)} bytes, more than {MOST_BYTES}")
+    name: str = read_message(pb.HealthCheckRequest, raw).service
+    return name
+
+
+def _answer(status: int) -> bytes:
+    answer: bytes = Status(status=status).SerializeToString()
+    return answer

@@ -1,0 +1,38 @@
+"""gRPC's standard health service beside CacheWatch, over gRPC's library."""
+
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2
+
+from indexer.process.grpc_health import HealthService, UnknownServiceError
+
+SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def health_handler(health: HealthService) -> grpc.GenericRpcHandler:
+    """Return the gRPC handler, which takes and gives bytes."""
+
+    async def check(raw: bytes, context: Context) -> bytes:
+        try:
+            return health.check(raw)
+        except UnknownServiceError:
+            return await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        except ValueError as error:
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def watch(raw: bytes, context: Context) -> None:
+        try:
+            async for status in health.watch(raw):
+                await context.write(status)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    handlers: dict[str, Any] = {
+        "Check": grpc.unary_unary_rpc_method_handler(check),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)

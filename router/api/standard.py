@@ -1,0 +1,75 @@
+"""gRPC's standard services, health and reflection, whose messages have room like those of all calls.
+
+As gRPC's library serves them, whoever connects could have the router keep any number of the largest
+messages. What is asked here is a name.
+"""
+
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
+
+from indexer.process.grpc_health import HealthService, UnknownServiceError
+from router.api.intake import Context, Intake, RefusedError
+
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+MOST_BYTES = 4096
+"""Of a question to reflection."""
+
+
+def standard_handlers(
+    health: HealthService, service: str, intake: Intake
+) -> tuple[grpc.GenericRpcHandler, ...]:
+    """Return the handlers of health, and of reflection of a service beside these two."""
+
+    async def check(raw: bytes, _: Context) -> bytes:
+        try:
+            return health.check(raw)
+        except UnknownServiceError as error:
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, "no such service") from error
+        except ValueError as error:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+
+    async def watch(context: Context) -> None:
+        async with aclosing(intake.messages(context)) as messages:
+            async for raw, done in messages:
+                done()
+                try:
+                    async for status in health.watch(raw):
+                        await context.write(status)
+                except ValueError as error:
+                    raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+
+    servicer: Any = ReflectionServicer(service_names=(service, HEALTH, SERVICE_NAME))
+
+    async def reflect(context: Context) -> None:
+        async with aclosing(intake.messages(context)) as messages:
+            async for raw, done in messages:
+                question = _question(raw)
+                done()
+                for answer in servicer.ServerReflectionInfo((question,), context):
+                    await context.write(answer.SerializeToString())
+
+    return (
+        grpc.method_handlers_generic_handler(
+            HEALTH, {"Check": intake.unary("Check", check), "Watch": intake.streams(watch)}
+        ),
+        grpc.method_handlers_generic_handler(
+            SERVICE_NAME, {"ServerReflectionInfo": intake.streams(reflect)}
+        ),
+    )
+
+
+def _question(raw: bytes) -> reflection_pb2.ServerReflectionRequest:
+    problem = f"a question has {len(raw)} bytes, more than {MOST_BYTES}"
+    if len(raw) <= MOST_BYTES:
+        try:
+            return reflection_pb2.ServerReflectionRequest.FromString(raw)
+        except DecodeError:
+            problem = "a question is no ServerReflectionRequest"
+    raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, problem)
