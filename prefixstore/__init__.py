@@ -1,1 +1,1 @@
-"""Text to tokens: tokenizers, prefix stores, chat templates, the async pool; no blocks and no pods."""
+"""Text to tokens: tokenizers, prefix stores, chat templates, an async pool; no blocks and no pods."""

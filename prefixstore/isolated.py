@@ -1,4 +1,4 @@
-"""Python in a process of its own that takes nothing from where it was started."""
+"""Runs a module in a Python process of its own, independent of environment and working directory."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def isolated(module: str) -> tuple[str, ...]:
-    """Return the interpreter's arguments that run a module's `main` and end with what it returns.
+    """Return the interpreter's arguments that run a module's `main` and exit with its result.
 
-    Nothing of the environment, of the user or of the working directory is imported. The code is this
-    process's own, also where several versions are installed.
+    The environment, the user's packages and the working directory are not searched for modules. The
+    process runs the same version of the code as this one, even if several are installed.
     """
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {module} as m; sys.exit(m.main())"

@@ -1,9 +1,9 @@
-"""The tokenizer pool: text in, tokens out, without ever holding up the event loop.
+"""The tokenizer pool: turns texts into tokens without blocking the event loop.
 
-What a tokenizer's store knows is taken from it. A short rest is tokenised on the spot; a long one goes
-to a thread (`tokenizers` runs without the interpreter lock). The same text asked for twice at once is
-tokenised once. A caller's time bounds its own wait, not the work: what is not ready by then is ready
-for the next one.
+Tokens of a known beginning come from the tokenizer's store. A short rest is tokenised on the loop; a
+long one goes to a thread (`tokenizers` runs without the interpreter lock). Concurrent calls with the
+same text share one tokenisation. A caller's timeout ends its wait and not the work, so the result is
+stored for the next caller.
 """
 
 import asyncio
@@ -26,36 +26,37 @@ from prefixstore.workers import Workers, WorkFailedError, outcome
 INLINE_BYTES = 4096
 """An unknown rest up to this length is tokenised on the loop, in about a millisecond.
 
-A turn of a conversation mostly is, and to hand it to a thread and wait would take a fifth longer.
+Most turns of a conversation are shorter, and a hand-over to a thread would take a fifth longer.
 """
 
 
 class PoolFullError(Exception):
-    """So much is waiting that no more is taken."""
+    """A text is refused because too many prompts, or too many bytes, wait for the tokenizer."""
 
 
 class PoolClosedError(Exception):
-    """The pool takes nothing any more."""
+    """The pool was closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A text's tokens, as far as they are known."""
+    """The tokens of a text, or of its beginning if the rest was not ready in time."""
 
     ids: bytes
     """Packed little-endian uint32."""
     covered_chars: int
-    """Leading characters of the text that `ids` stand for."""
+    """Length in characters of the beginning that `ids` cover."""
     stored_chars: int
-    """Those that the store already knew the tokens of."""
+    """Length in characters of the beginning whose tokens were in the store."""
     stored_tokens: int
+    """Number of tokens that were in the store."""
     memo: KeyMemo
-    """Where its block keys are kept."""
+    """The store's block keys of this text."""
 
 
 @dataclass(slots=True)
 class PoolStats:
-    """What is going on; plain numbers, exported by the process."""
+    """Counters and gauges of a pool, which the router exports as metrics."""
 
     waiting_prompts: int = 0
     waiting_bytes: int = 0
@@ -66,12 +67,12 @@ class PoolStats:
 
 
 Name = tuple[Tokenizer, bytes]
-"""Of a text that is being tokenised: by whom, and the text itself."""
+"""Identifies a tokenisation that runs: the tokenizer and the text's UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, and what is known of it."""
+    """A text to tokenise, with the entries of its beginning that the store has."""
 
     tokenizer: Tokenizer
     store: PrefixStore
@@ -79,13 +80,13 @@ class Text:
     slices: list[bytes]
     known: list[Entry]
     covered: int
-    """Bytes that the known tokens stand for."""
+    """Bytes of the text that the known tokens cover."""
 
 
 class TokenizerPool:
-    """Tokenises with any tokenizer. Use from one event loop; `close` it at the end.
+    """Tokenises texts with any tokenizer. Use from one event loop; `close` it at the end.
 
-    Each tokenizer has a store of its own, so none is pushed out of memory by another's texts.
+    Each tokenizer has its own store, so one tokenizer's texts never evict another's.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class TokenizerPool:
         self.stats = PoolStats()
         self.stores: dict[str, PrefixStore] = {}
         self._tokenizers: dict[str, weakref.ref[Tokenizer]] = {}
-        """Whose texts they are; how long a tokenizer is kept is not decided here."""
+        """The tokenizer of each store, weakly: TokenizerCache decides how long tokenizers live."""
         self._new_store = new_store
         self.workers = workers
         self._max_prompts = max_prompts
@@ -118,9 +119,9 @@ class TokenizerPool:
     ) -> Tokens:
         """Tokenise a text, waiting at most `timeout` seconds.
 
-        Where that is not enough the tokens cover what is known already. `tokenizer_id` names what is
-        kept of the tokenizer's texts. Raises InvalidTextError, PoolFullError, PoolClosedError, and
-        TokenizerUnavailableError for a tokenizer that fails.
+        After that time the result has only the tokens that the store had. `tokenizer_id` names the
+        store. Raises InvalidTextError, PoolFullError, PoolClosedError, and TokenizerUnavailableError
+        for a tokenizer that fails.
         """
         if self._closed:
             raise PoolClosedError("the tokenizer pool is closed")
@@ -132,7 +133,7 @@ class TokenizerPool:
         entries: list[Entry] | None = known
         if len(known) < len(slices):
             job = Text(tokenizer, store, raw, slices, known, stored)
-            # What is proven of a tokenizer also bounds its time; any other may hang.
+            # A definition with proven cuts also has bounded time; any other may hang.
             if len(raw) - stored <= INLINE_BYTES and tokenizer.has_cuts:
                 found, error = outcome(lambda: _encode(job))
                 if error is not None:
@@ -160,7 +161,7 @@ class TokenizerPool:
         )
 
     def _store(self, tokenizer_id: str, tokenizer: Tokenizer) -> PrefixStore:
-        """Return a tokenizer's store: a new one where another has taken the id."""
+        """Return a tokenizer's store; a new one if the id belonged to another tokenizer before."""
         known = self._tokenizers.get(tokenizer_id)
         if known is None or known() is not tokenizer:
             self._tokenizers[tokenizer_id] = weakref.ref(tokenizer)
@@ -176,12 +177,12 @@ class TokenizerPool:
     async def _wait(
         self, tokenizer_id: str, text: Text, timeout: float | None
     ) -> list[Entry] | None:
-        """Return the entries of the whole text, None where the time is over."""
+        """Return the entries of the whole text, or None after `timeout` seconds."""
         name = text.tokenizer, text.raw
         job = self._jobs.get(name)
         if job is None:
             job = self._start(name, tokenizer_id, text)
-        # Shielded: neither this caller's time nor its going away ends the work for the others.
+        # `wait` does not cancel the job: a caller that times out or leaves must not end it for others.
         done, _ = await asyncio.wait((job,), timeout=timeout)
         if not done:
             self.stats.timeouts += 1
@@ -206,7 +207,7 @@ class TokenizerPool:
         stats.waiting_prompts += 1
         stats.waiting_bytes += size
         job = asyncio.create_task(self._work(name, tokenizer_id, text))
-        # Where every caller has gone, nobody else looks at how it ended.
+        # Retrieves the exception, which nobody else does if all callers have left.
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._jobs[name] = job
         return job
@@ -222,7 +223,7 @@ class TokenizerPool:
             del self._jobs[name]
 
     def _failure(self, tokenizer_id: str, error: BaseException) -> BaseException:
-        """Return what a caller is told of an error."""
+        """Return the exception that a caller gets for an error; count failures."""
         if isinstance(error, InvalidTextError):
             return error
         self.stats.failed += 1
@@ -231,7 +232,7 @@ class TokenizerPool:
         return TokenizerUnavailableError(f"the tokenizer of {tokenizer_id}: {error}")
 
     async def close(self) -> None:
-        """Take nothing more, and wait for nothing: a thread may hang. Callers are told."""
+        """Refuse new texts and fail the waiting callers, without waiting for threads: one may hang."""
         self._closed = True
         jobs = list(self._jobs.values())
         for job in jobs:
@@ -242,14 +243,14 @@ class TokenizerPool:
 
 
 def _encode(text: Text) -> list[Entry]:
-    """Tokenise what is not known of a text; return the entries of its other slices."""
+    """Tokenise the unknown rest of a text; return the entries of its slices."""
     parts = []
     entries = []
     begin = text.covered
     end = sum(map(len, text.slices[: len(text.known)]))
     for piece in text.slices[len(text.known) : -1]:
         end += len(piece)
-        # Where the last slice ended without a cut there is none before this one.
+        # If the last slice had no cut after `begin`, there is none before this slice either.
         since = max(begin, end - len(piece) - CUT_BYTES)
         cut = text.tokenizer.cut(text.raw, since, end)
         has_part = cut > since

@@ -1,7 +1,7 @@
-"""Threads that tokenise; one that hangs is given up and another takes its place.
+"""Threads that tokenise; a thread that hangs is given up and replaced.
 
-A thread cannot be killed, so what it holds is lost until it ends by itself. How many may be lost is
-bounded: past that no new ones are started.
+A thread cannot be killed, so its memory is lost until it ends by itself. The number of lost threads is
+bounded; beyond it none are replaced.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ Result = TypeVar("Result")
 
 
 class WorkFailedError(Exception):
-    """A worker did not finish its work."""
+    """A worker crashed, took too long, or none was left."""
 
 
 class Worker:
-    """One thread, which does one thing at a time."""
+    """One thread with a queue of work."""
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        # Not waited for at the end of the process: it may hang.
+        # A daemon, so that a hanging thread does not keep the process from ending.
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
@@ -31,11 +31,11 @@ class Worker:
             work()
 
     def give(self, work: Callable[[], None]) -> None:
-        """Do this, after what was given before."""
+        """Append `work` to the thread's queue."""
         self._work.put(work)
 
     def end(self) -> None:
-        """End the thread when it has done what it was given."""
+        """End the thread after the work in its queue."""
         self._work.put(None)
 
 
@@ -44,7 +44,7 @@ class Workers:
 
     def __init__(self, count: int, *, hang_seconds: float, most_lost: int) -> None:
         self.lost = 0
-        """Threads that hang and were given up."""
+        """Number of threads that hang and were given up."""
         self._hang_seconds = hang_seconds
         self._most_lost = most_lost
         self._wanted = self._count = count
@@ -59,7 +59,7 @@ class Workers:
         self._free(Worker(f"tokenizer-{self._begun}"))
 
     def _free(self, worker: Worker) -> None:
-        """Let a worker do what has waited longest."""
+        """Give a worker to the call that has waited longest, or mark it idle."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -88,10 +88,10 @@ class Workers:
         self._waiting.clear()
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do something on a thread.
+        """Run `work` on a thread and return its result.
 
-        Raises what it raises, and WorkFailedError where it breaks down, takes longer than
-        `hang_seconds`, or no thread is left to do it.
+        Raises what it raises, and WorkFailedError if it crashes, takes longer than `hang_seconds`, or
+        no thread is left.
         """
         worker = await self._take()
         loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class Workers:
         raise WorkFailedError(f"it took longer than {self._hang_seconds:g} s")
 
     def _give_up(self, ended: "asyncio.Future[Result]") -> None:
-        """Wait no longer for a thread; another takes its place, where not too many are lost."""
+        """Give up a thread; start another unless too many are lost."""
         ended.cancel()
         self.lost += 1
         if self.lost <= self._most_lost:
@@ -133,7 +133,7 @@ class Workers:
             self._fail_waiting(f"all threads hang; {self.lost} were given up")
 
     def _return(self, worker: Worker) -> None:
-        """Take back a worker that was given up and has ended its work after all."""
+        """Take back a worker that was given up and has finished its work after all."""
         self.lost -= 1
         if self._count < self._wanted:
             self._count += 1
@@ -142,19 +142,19 @@ class Workers:
             worker.end()
 
     def close(self) -> None:
-        """End the threads that do nothing, and fail what waits for one."""
+        """End the idle threads and fail the calls that wait for a thread."""
         self._fail_waiting("the threads end")
         while self._idle:
             self._idle.popleft().end()
 
 
 def outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
-    """Do something; return what comes of it, or how it failed."""
+    """Run `work`; return its result and None, or None and its error."""
     try:
         return work(), None
     except (KeyboardInterrupt, SystemExit):
         raise
     except Exception as error:  # noqa: BLE001  passed on
         return None, error
-    except BaseException as error:  # noqa: BLE001  what a crash in Rust raises
+    except BaseException as error:  # noqa: BLE001  a panic in Rust
         return None, WorkFailedError(f"it crashed: {type(error).__name__}")

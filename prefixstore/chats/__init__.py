@@ -1,1 +1,1 @@
-"""Chat requests, templates, and the processes that render them; what comes out is a text."""
+"""Chat requests, chat templates, and the processes that render chats to text; no tokens."""

@@ -1,4 +1,4 @@
-"""A chat, and a template to render it with, as they travel between processes."""
+"""A chat and a chat template in the form that is sent to the rendering processes."""
 
 from typing import Any
 
@@ -6,29 +6,29 @@ import msgspec
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """What a chat request gives a template, already checked and merged as the engine merges it."""
+    """The parts of a chat request that a template sees, checked, with defaults merged as in vLLM."""
 
     messages: list[dict[str, Any]]
-    """As the request wrote them; a template's own form is `prefixstore.chats.conversation`'s work."""
+    """As in the request; `prefixstore.chats.conversation` converts them for the template."""
     tools: list[dict[str, Any]] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     kwargs: dict[str, Any] = {}
-    """Further variables of the template; they go before its special tokens."""
+    """Further variables of the template; they override special tokens of the same name."""
 
 
 class ModelTemplate(msgspec.Struct, frozen=True):
-    """A model's template, not compiled."""
+    """A model's chat template, not compiled."""
 
     source: str | dict[str, str]
-    """Jinja; or several by name, of which `default` and, where tools are given, `tool_use` serve."""
+    """Jinja source, or several sources by name: `default`, and `tool_use` for chats with tools."""
     special_tokens: dict[str, str] = {}
-    """By the variable that a template knows each as: `bos_token`, …"""
+    """Special tokens by the name of their template variable: `bos_token`, …"""
     placeholders: dict[str, str] = {}
-    """Text that stands for a medium in templates that take text, by `image`, `audio` and `video`;
-    `{i}` in it is the medium's number, from 1."""
+    """Text that stands for a medium (key `image`, `audio` or `video`) in templates whose contents
+    are strings; `{i}` in it becomes the medium's number in the chat, from 1."""
 
     def texts(self) -> list[str]:
-        """Return the template, or all of them."""
+        """Return the Jinja source of every template."""
         return [self.source] if isinstance(self.source, str) else list(self.source.values())

@@ -1,8 +1,8 @@
-"""A chat request's body, as the engine's request model gives it to the template.
+"""Reads a chat request's JSON body as vLLM's request model does, into the template's input.
 
 Follows vLLM 0.32, `entrypoints/openai/chat_completion/protocol.py` (`ChatCompletionsToolsParam`,
-`build_chat_params`) and `renderers/params.py` (`merge_kwargs`). Of what the engine refuses only that is
-refused which could not be rendered as it would.
+`build_chat_params`) and `renderers/params.py` (`merge_kwargs`). It checks less than vLLM: it refuses
+only bodies that it could not render as vLLM would.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ FUNCTION = {
     "defer_loading": bool,
 }
 OMITTED = ("strict", "defer_loading")
-"""Fields that the engine does not write where they have no value; others it writes as null."""
+"""Fields that vLLM leaves out when they have no value; it writes the others as null."""
 
 Body = Mapping[str, Any]
 
 
 def chat_of(body: Body) -> Chat:
-    """Return the chat of a body. Raises TemplateError, which names the field."""
+    """Return the chat in a request body. Raises TemplateError, which names the field."""
     if body.get("chat_template") is not None:
         raise TemplateError("templates from requests are refused", "chat_template")
     if body.get("system") is not None:
-        # Of Anthropic's Messages API. Engines' chat API passes it over, and who sends it means it.
+        # A field of Anthropic's Messages API. The chat API ignores it, which no sender would want.
         problem = "is not a field of the chat API; give it as a message whose role is system"
         raise TemplateError(problem, "system")
     messages = _optional(body, "messages", list)
@@ -43,7 +43,7 @@ def chat_of(body: Body) -> Chat:
     generates = _optional(body, "add_generation_prompt", bool)
     kwargs = _kwargs(body)
     documents = _optional(body, "documents", list)
-    # The engine takes the body's where both are given.
+    # The engine prefers the body's documents over those in chat_template_kwargs.
     others = kwargs.pop("documents", None)
     return Chat(
         messages=messages,
@@ -56,9 +56,9 @@ def chat_of(body: Body) -> Chat:
 
 
 def _kwargs(body: Body) -> dict[str, Any]:
-    """Return the template's further variables."""
+    """Return the template's variables from `chat_template_kwargs` and `reasoning_effort`."""
     given = _optional(body, "chat_template_kwargs", dict) or {}
-    # These two are the body's own, whatever is given here; null and "auto" count as not given.
+    # These two come from the body's own fields; null and "auto" count as not given.
     kwargs = {
         key: value
         for key, value in given.items()
@@ -66,7 +66,7 @@ def _kwargs(body: Body) -> dict[str, Any]:
         and key not in ("add_generation_prompt", "continue_final_message")
     }
     if taken := RESERVED & kwargs.keys():
-        raise TemplateError("is the engine's to give", f"chat_template_kwargs.{min(taken)}")
+        raise TemplateError("is set by the engine only", f"chat_template_kwargs.{min(taken)}")
     effort = _optional(body, "reasoning_effort", str)
     if effort is not None:
         if effort not in EFFORTS:
@@ -97,7 +97,7 @@ def _tools(body: Body) -> list[dict[str, Any]] | None:
 
 
 def _tool(tool: Any, field: str) -> dict[str, Any]:
-    """Return a tool with the fields that the engine knows, in its order."""
+    """Return a tool with the fields of vLLM's request model, in its order."""
     if not isinstance(tool, dict):
         raise TemplateError("is no object", field)
     outer = _fields({"type": "function", **tool}, TOOL, field)

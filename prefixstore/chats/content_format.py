@@ -1,8 +1,8 @@
-"""Whether a template takes a message's content as a text or as a list of parts.
+"""Detects whether a template expects a message's content as a string or as a list of parts.
 
 Follows vLLM 0.32, `renderers/hf.py` (`_detect_content_format`), step by step, its simplifications
-included: a template that loops over a message's content takes parts, any other takes text. Where
-vLLM's search fails, as on a loop with several targets, it takes text; so does this one.
+included: a template that loops over a message's content expects parts, any other a string. Where
+vLLM's search fails, as on a loop with several targets, vLLM and this module assume a string.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from jinja2 import nodes
 
 
 def takes_parts(tree: nodes.Template) -> bool:
-    """Whether a template loops over contents."""
+    """Return whether a template loops over the parts of a message's content."""
     try:
         return _loops_over_content(tree)
     except _NotAPlainNameError:
@@ -20,7 +20,7 @@ def takes_parts(tree: nodes.Template) -> bool:
 
 
 class _NotAPlainNameError(Exception):
-    """vLLM's search asserts a plain name here."""
+    """An assignment or loop has a target other than a plain name, where vLLM's assertion fails."""
 
 
 def _loops_over_content(tree: nodes.Template) -> bool:
@@ -46,7 +46,7 @@ def _loops(tree: nodes.Node) -> Iterator[nodes.For]:
 
 
 def _message_names(tree: nodes.Template) -> list[str]:
-    """Return the variables of the loops over messages."""
+    """Return the loop variables that stand for one message."""
     lists = ["messages"]
     pending = deque(lists)
     while pending:
@@ -55,8 +55,8 @@ def _message_names(tree: nodes.Template) -> list[str]:
             if _reads(assign.node, name):
                 target = _target(assign.target)
                 lists.append(target)
-                # vLLM guards against a name given to itself alone; two that are given to each
-                # other would keep it busy for ever, and are followed once here.
+                # vLLM guards against a name that is assigned to itself. Two names assigned to each
+                # other would keep it busy for ever; here each is followed once.
                 if target not in lists[:-1]:
                     pending.append(target)
     return [
@@ -67,7 +67,7 @@ def _message_names(tree: nodes.Template) -> list[str]:
 
 
 def _content_parameters(tree: nodes.Template, messages: list[str]) -> dict[int, set[str]]:
-    """Return, by loop in a macro, the macro's parameters that some call gives a content to."""
+    """Return, by the `id` of each loop in a macro, the macro's parameters that receive a content."""
 
     def is_content(node: nodes.Node) -> bool:
         return any(_reads(node, name, "content") for name in messages)
@@ -91,7 +91,7 @@ def _content_parameters(tree: nodes.Template, messages: list[str]) -> dict[int, 
 
 
 def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Whether an expression is a variable, or one's item: whole, filtered or sliced."""
+    """Return whether an expression reads variable `name`, or its item `key`, filtered or sliced."""
     if isinstance(node, nodes.Filter | nodes.Test):
         return _reads(node.node, name, key)
     if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):

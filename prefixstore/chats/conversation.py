@@ -1,9 +1,9 @@
-"""Messages of a request, brought into the form that the engine hands its templates.
+"""Converts a request's messages into the form that vLLM passes to templates.
 
 Follows vLLM 0.32, `renderers/chat_utils.py` (`_parse_chat_message_content`, `_postprocess_messages`)
-and what its request model makes of tool calls (`entrypoints/openai/chat_completion/protocol.py`: the
-declared fields come first, in their order). A message that the engine would refuse may pass here: then
-nobody is served from what is scored.
+and how its request model reorders tool calls (`entrypoints/openai/chat_completion/protocol.py`: the
+declared fields come first, in their order). A message that the engine would refuse may pass here: the
+engine then refuses the request itself.
 """
 
 import json
@@ -20,7 +20,7 @@ TEXTS = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
-"""Types of parts that are text, and the key that holds it."""
+"""Types of parts that are text; each with the key of the part that holds the text."""
 
 MEDIA = {
     "image_url": "image",
@@ -29,7 +29,7 @@ MEDIA = {
     "input_audio": "audio",
     "video_url": "video",
 }
-"""Types of parts that are media, and how templates and `placeholders` call them."""
+"""Types of parts that are media; each with its name in templates and in `placeholders`."""
 
 PART_KEYS = frozenset(
     (
@@ -38,25 +38,25 @@ PART_KEYS = frozenset(
         *("thinking", "type", "uuid", "video_embeds", "video_url"),
     )
 )
-"""What the engine takes out of a part; templates see what is not among these."""
+"""Keys that the engine removes from a part; templates see all other keys."""
 
 BILLING_HEADER = "x-anthropic-billing-header"
-"""A line of Claude Code's that differs in every request; the engine drops it from system texts."""
+"""Begins a line that Claude Code sends, different in each request; vLLM drops it from system texts."""
 
 
 class Conversation:
-    """Turns messages into a template's, one request long: media are numbered throughout."""
+    """Converts the messages of one request; it numbers the media over all of them."""
 
     def __init__(self, *, parts: bool, placeholders: Mapping[str, str]) -> None:
-        """`parts`: the template takes contents as lists; else as texts."""
+        """`parts`: the template expects contents as lists of parts; otherwise as strings."""
         self._parts = parts
         self._placeholders = placeholders
         self._media: Counter[str] = Counter()
 
     def messages(self, given: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return a template's messages. Raises TemplateError, which names the field."""
+        """Return the messages for a template. Raises TemplateError, which names the field."""
         return [
-            # As `apply_chat_template` does: templates test for a key, not for null.
+            # Null values are left out as in `apply_chat_template`: templates test for a key.
             {key: value for key, value in message.items() if value is not None}
             for position, one in enumerate(given)
             for message in (self._message(one, f"messages[{position}]"),)
@@ -99,8 +99,7 @@ class Conversation:
         text = self._placeholders.get(medium)
         if text is None:
             raise TemplateError(
-                f"the chat template takes text, and what the engine writes into it for {medium} is "
-                "not among the model's placeholders",
+                f"the chat template takes text, and the model's placeholders have no text for {medium}",
                 field,
             )
         self._media[medium] += 1
@@ -108,7 +107,7 @@ class Conversation:
 
     @staticmethod
     def _part(part: Any, field: str) -> dict[str, Any] | None:
-        """Return a part as templates take it, None for one without content."""
+        """Return a part as templates expect it, or None for one without content."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if not isinstance(part, dict):
@@ -153,7 +152,7 @@ def _without_billing(parts: Sequence[Any]) -> Iterator[Any]:
 
 
 def _with_placeholders(media: Mapping[str, list[str]], texts: Sequence[str], field: str) -> str:
-    """Put the placeholders that the texts do not hold already before them."""
+    """Return the texts in one string, with the placeholders that they lack in front."""
     text = "\n".join(texts)
     missing = []
     for placeholder, count in Counter(
@@ -167,14 +166,14 @@ def _with_placeholders(media: Mapping[str, list[str]], texts: Sequence[str], fie
 
 
 def _joined(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return a tool's result as a text where it is nothing else: few templates take parts there."""
+    """Return a tool's result as a string if all its parts are text: few templates expect parts."""
     if isinstance(content, str) or any(part["type"] != "text" for part in content):
         return content
     return "\n".join(part["text"] for part in content)
 
 
 def _of_assistant(given: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """Return what only an assistant's message has."""
+    """Return the fields that only an assistant's message has: tool calls and reasoning."""
     found: dict[str, Any] = {}
     calls = given.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
@@ -201,7 +200,7 @@ def _tool_call(call: Any, field: str) -> dict[str, Any]:
 
 
 def _arguments(given: Any, field: str) -> dict[str, Any]:
-    """Return a call's arguments as an object; an empty one where they are none, as the engine does."""
+    """Return a call's arguments as an object; like vLLM, an empty one where they are not an object."""
     if isinstance(given, str) and given:
         try:
             given = json.loads(given)
@@ -213,10 +212,10 @@ def _arguments(given: Any, field: str) -> dict[str, Any]:
 
 
 def _developer_tools(tools: Any) -> Any:
-    """Order a developer's tools as the engine's request model declares them.
+    """Return a developer message's tools with their fields in the order of vLLM's request model.
 
-    It declares them for messages of its own only; where a tool is not what it takes there, the message
-    passes as OpenAI's, which knows nothing of tools and leaves them as they are.
+    vLLM first reads the message with its own model, which declares tools. If a tool does not fit, it
+    reads the message with OpenAI's model, which leaves tools as they are.
     """
     if not isinstance(tools, list) or not all(map(_is_tool, tools)):
         return tools

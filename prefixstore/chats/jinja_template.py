@@ -2,8 +2,8 @@
 
 Follows `transformers` 5.23, `utils/chat_template_utils.py` (`_compile_jinja_template` and
 `render_jinja_template`): Jinja's immutable sandbox, blocks trimmed, loop controls, the `generation`
-block, `raise_exception`, `strftime_now`, a `dict` and a `namespace` that lead nowhere, and a `tojson`
-that leaves text as it is. Values are plain JSON here, so nothing has to be made plain first.
+block, `raise_exception`, `strftime_now`, a `dict` and a `namespace` without access to the
+interpreter, and a `tojson` that does not escape HTML. All values are plain JSON.
 """
 
 import json
@@ -20,20 +20,19 @@ import jinja2.sandbox
 import jinja2.utils
 
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Put after what is to be continued, and looked for in the text."""
+"""Marks the end of the message to be continued, so that it is found in the rendered text."""
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Names that a message's reasoning is passed under; the first is what templates read."""
+"""Field names under which requests send a message's reasoning; templates read the first."""
 
 REASON_CHARS = 500
-"""Of what a template says when it refuses: it may repeat the prompt."""
+"""Longest excerpt of a template's own error message, which may repeat the prompt."""
 
 
 class TemplateError(Exception):
     """A template is broken, or refuses or cannot render this chat.
 
-    `field` names what of the chat is at fault, as in `messages[0].content`; empty where no one field
-    is.
+    `field` names the field of the chat at fault, as in `messages[0].content`; empty if there is none.
     """
 
     def __init__(self, problem: str, field: str = "") -> None:
@@ -43,13 +42,13 @@ class TemplateError(Exception):
 
 
 class RenderLimitError(TemplateError):
-    """A rendering takes more output or memory than it may."""
+    """A rendering exceeds its limit of output or memory."""
 
 
 def check_syntax(source: str) -> None:
-    """Raise TemplateError for what is no template.
+    """Raise TemplateError for a source that is not a Jinja template.
 
-    Nothing of it is run, as compiling it would: Jinja computes constants then, however large.
+    The source is parsed and not compiled: compiling computes constant expressions, however large.
     """
     try:
         _environment(lambda: datetime.now(UTC)).parse(source)
@@ -58,7 +57,7 @@ def check_syntax(source: str) -> None:
 
 
 class JinjaTemplate:
-    """A compiled template. `clock` tells the time for templates that write the date."""
+    """A compiled template. Templates that write the date take it from `clock`."""
 
     def __init__(self, source: str, clock: Callable[[], datetime]) -> None:
         """Compile a template. Raises TemplateError."""
@@ -121,7 +120,7 @@ class JinjaTemplate:
         return text
 
     def _tag(self, chat: list[dict[str, Any]]) -> str:
-        """Mark the end of the last message's content; return what is to be continued."""
+        """Append CONTINUE_TAG to the last message's content; return that content without it."""
         field = f"messages[{len(chat) - 1}].content"
         if not chat:
             raise TemplateError("continue_final_message needs a message to continue", "messages")
@@ -148,19 +147,19 @@ class JinjaTemplate:
 
 
 def _up_to_tag(text: str, final: str) -> str:
-    """Cut what the template writes after the last message's content."""
+    """Return the rendered text up to the end of the last message's content `final`."""
     tag = CONTINUE_TAG.strip()
     if final.strip() not in text or tag not in text:
         raise TemplateError("continue_final_message: the template does not write the last message")
     at = text.rindex(tag)
     if text.startswith(CONTINUE_TAG, at):
         return text[:at]
-    # The template has stripped the content, so what is left of it ends in no space either.
+    # The template has stripped the tag's space, so it strips contents, and the text ends without one.
     return text[:at].rstrip()
 
 
 def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a message's reasoning under every name that templates know it by."""
+    """Return a message with its reasoning under each of the names that templates read."""
     for field in REASONING_FIELDS:
         reasoning = message.get(field)
         if reasoning is not None:
@@ -175,13 +174,13 @@ def _bound(size: int, most: int | None) -> None:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
-        return "it goes deeper than may be"
+        return "it nests too deeply"
     reason = str(error) or type(error).__name__
     return reason if len(reason) <= REASON_CHARS else reason[:REASON_CHARS] + "…"
 
 
 class _Generation(jinja2.ext.Extension):
-    """The `generation` block, which marks what an assistant wrote: here only its text matters."""
+    """The `generation` block, which marks an assistant's text; it is rendered as plain text."""
 
     tags = {"generation"}  # noqa: RUF012  as Jinja declares it
 
@@ -210,9 +209,9 @@ class _Dict:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """A namespace that takes no underscored names, which could reach the interpreter's insides."""
+    """A namespace that refuses names with an underscore, which could reach interpreter internals."""
 
-    # The namespace's own argument has no name, so that `namespace(self=1)` works as elsewhere.
+    # `self` has no parameter name, so that a template can write `namespace(self=1)`.
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, rest = args[0], args[1:]
         values = dict(*rest, **kwargs)

@@ -1,9 +1,9 @@
-"""Rendering in processes that can be ended: a template is a program, and may never end by itself.
+"""Renders chats in processes that can be killed: a template is a program that may never end.
 
-Each of a fixed number of processes is handed a template once, and renders one chat at a time.
-One that takes too long, too much memory or ends is replaced, and fails only the chat it had. As in
-the tokenizer pool, a caller's time bounds its own wait and not the work: ending a process costs more
-than letting it finish within its limit.
+A fixed number of processes load each template once and render one chat at a time. A process that
+exceeds its time or memory, or crashes, is replaced, and only the chat that it had fails. As in the
+tokenizer pool, a caller's timeout ends its wait and not the work: killing a process costs more than
+letting it finish within its own limit.
 """
 
 import asyncio
@@ -29,31 +29,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What renderings may take."""
+    """Limits of time, output, memory and waiting chats."""
 
     seconds: float
-    """Of one rendering, by the wall clock."""
+    """Longest time of one rendering, by the wall clock."""
     max_output_bytes: int
-    """Of one rendering's text, as UTF-8."""
+    """Largest rendered text, in bytes of UTF-8."""
     max_memory_bytes: int
-    """Of one process's address space."""
+    """Largest address space of one process."""
     max_waiting: int
-    """Chats that wait for a process."""
+    """Most chats that wait for a process."""
     max_waiting_bytes: int
-    """Bytes of those."""
+    """Most bytes of waiting chats."""
 
 
 @dataclass(slots=True)
 class RenderStats:
-    """What is going on; plain numbers, exported by the process."""
+    """Counters and gauges of a renderer, which the router exports as metrics."""
 
     waiting: int = 0
     waiting_bytes: int = 0
     rendered: int = 0
     refused: int = 0
-    """Chats not taken because too many waited."""
+    """Chats refused because too many were waiting."""
     replaced: int = 0
-    """Processes that were ended, or ended."""
+    """Processes that were killed or crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class _Job:
 
 
 class ProcessRenderer:
-    """Renders in processes. Use from one event loop: `start`, then `render`, and `close` at the end."""
+    """A renderer in processes. Use from one event loop: `start`, then `render`, finally `close`."""
 
     def __init__(self, *, workers: int, limits: RenderLimits) -> None:
         self.stats = RenderStats()
         self._templates: dict[str, ModelTemplate] = {}
         self._broken: dict[str, tuple[ModelTemplate, str]] = {}
-        """Templates that could not be compiled, and why: none costs a second process."""
+        """Templates that could not be compiled, and why; none is sent to a process again."""
         self._limits = limits
         self._begin = Begin(limits.max_output_bytes, limits.max_memory_bytes, limits.seconds)
         self._count = workers
@@ -79,23 +79,23 @@ class ProcessRenderer:
         self._tasks: list[asyncio.Task[None]] = []
         self._jobs: deque[_Job] = deque()
         self._at_work: Counter[str] = Counter()
-        """Processes that render with each template."""
+        """Number of processes that are rendering with each template, by its id."""
         self._changed = asyncio.Event()
         self._closed = False
 
     def register(self, template_id: str, template: ModelTemplate) -> None:
-        """Make a template known; the first chat, or `start`, tells whether it is broken."""
+        """Register a template. `start`, or the first chat, finds out whether it is broken."""
         self._templates[template_id] = template
 
     def knows(self, template_id: str) -> bool:
-        """Whether a template has this id."""
+        """Return whether a template is registered under this id."""
         return template_id in self._templates
 
     async def start(self) -> None:
-        """Start all processes at once, and compile the templates that are known by now.
+        """Start all processes together and compile the registered templates.
 
-        Where there are none, the processes start with the first chats. A template that is broken is
-        logged. Raises OSError and TemplateError where there can be no process.
+        With no template registered, the first chats start the processes. Broken templates are logged.
+        Raises OSError and TemplateError if no process can be started.
         """
         slots = range(self._count if self._templates else 0)
         started = await asyncio.gather(*map(self._warm, slots), return_exceptions=True)
@@ -107,10 +107,10 @@ class ProcessRenderer:
 
     async def _warm(self, slot: int) -> None:
         worker = self._workers[slot] = await RenderWorker.start(self._begin)
-        # More may become known while these are being loaded.
+        # More templates may be registered while these are being loaded.
         for name, template in list(self._templates.items()):
             try:
-                # Here the process's own limit of its work is the one that counts.
+                # START_SECONDS is generous: the process's own CPU limit is the effective one here.
                 await self._load(worker, name, template, START_SECONDS)
             except TemplateError as error:
                 if _leaves_unknown(error):
@@ -133,7 +133,7 @@ class ProcessRenderer:
                 raise RenderTimeoutError("the chat was not rendered in time")
             return job.done.result()
         finally:
-            # Where nobody waits any more, the queue passes it over; what runs is let finish.
+            # The queue skips a job without a caller; a rendering that has begun may finish.
             job.done.cancel()
 
     def _queue(self, template_id: str, template: ModelTemplate, request: bytes) -> _Job:
@@ -157,9 +157,9 @@ class ProcessRenderer:
         return job
 
     async def _next(self) -> _Job:
-        """Return the chat that waited longest, of a template that has not all processes but one.
+        """Return the longest-waiting chat whose template does not yet use all processes but one.
 
-        So a template that hangs does not keep the chats of other models from being rendered.
+        A template that hangs therefore never blocks the chats of other models.
         """
         while True:
             most = max(1, self._count - 1) if len(self._templates) > 1 else self._count
@@ -175,7 +175,7 @@ class ProcessRenderer:
             job = await self._next()
             self.stats.waiting -= 1
             self.stats.waiting_bytes -= len(job.request)
-            # Its caller may have gone.
+            # Its caller has timed out or was cancelled.
             if job.done.done():
                 continue
             self._at_work[job.template_id] += 1
@@ -183,7 +183,7 @@ class ProcessRenderer:
                 worker = await self._worker(slot)
                 await self._load(worker, job.template_id, job.template, self._limits.seconds)
                 text = await worker.call(job.request, self._limits.seconds)
-            except Exception as error:  # noqa: BLE001  it is the caller's, who awaits it
+            except Exception as error:  # noqa: BLE001  the job's caller gets it
                 self._fail(job, error)
                 if _leaves_unknown(error):
                     await self._replace(slot)
@@ -201,23 +201,23 @@ class ProcessRenderer:
     async def _load(
         self, worker: RenderWorker, template_id: str, template: ModelTemplate, seconds: float
     ) -> None:
-        """Let a process have a template; remember one that cannot be compiled."""
+        """Load a template into a process; remember it if it cannot be compiled."""
         broken = self._broken.get(template_id)
         if broken and broken[0] is template:
             raise BrokenTemplateError(broken[1])
         try:
             await worker.load(template_id, template, seconds)
         except RenderCrashedError:
-            raise  # which may be nobody's fault
+            raise  # the template need not be at fault
         except TemplateError as error:
-            # Several processes may be given it together.
+            # Several processes may load it at once; one of them logs it.
             if self._broken.get(template_id, (None, ""))[0] is not template:
-                log.error("model %r: %s", template_id, error)  # noqa: TRY400  says all
+                log.error("model %r: %s", template_id, error)  # noqa: TRY400  the text suffices
             self._broken[template_id] = template, str(error)
             raise BrokenTemplateError(str(error)) from error
 
     async def _worker(self, slot: int) -> RenderWorker:
-        """Return a process that runs."""
+        """Return the slot's process, started anew if it has ended."""
         worker = self._workers.get(slot)
         if worker is None or not worker.alive:
             await self._stop(slot)
@@ -228,16 +228,16 @@ class ProcessRenderer:
         return worker
 
     async def _replace(self, slot: int) -> None:
-        """Start a new process now, so that the next chat need not wait for it."""
+        """Replace the slot's process now, so that the next chat need not wait for a start."""
         await self._stop(slot)
-        # What cannot be started now is tried again with the next chat, which fails by name.
+        # If the start fails, the next chat tries again and gets the error.
         with contextlib.suppress(TemplateError):
             await self._worker(slot)
 
     async def _stop(self, slot: int) -> None:
         worker = self._workers.get(slot)
         if worker is not None:
-            # Forgotten only when it has ended: `close` ends what is left where this is cancelled.
+            # Removed only once it has ended: if this is cancelled, `close` still finds it.
             await worker.stop()
             del self._workers[slot]
             self.stats.replaced += 1
@@ -249,7 +249,7 @@ class ProcessRenderer:
             job.done.set_exception(error)
 
     async def close(self) -> None:
-        """Take nothing more, end all processes, and fail what was being rendered or waited."""
+        """Refuse new chats, kill all processes, and fail the chats that are rendered or waiting."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -262,13 +262,13 @@ class ProcessRenderer:
 
 
 def _leaves_unknown(error: Exception) -> bool:
-    """Whether an error leaves a process in no known state: not so a plain refusal, an answer."""
-    said = error.__cause__ if isinstance(error, BrokenTemplateError) else error
-    return said is not None and type(said) is not TemplateError
+    """Return whether a process must be replaced after an error; not after a template's refusal."""
+    cause = error.__cause__ if isinstance(error, BrokenTemplateError) else error
+    return cause is not None and type(cause) is not TemplateError
 
 
 def _request(template_id: str, chat: Chat) -> bytes:
-    """Return a chat's frame. Raises TemplateError for one that has none."""
+    """Return a chat encoded as a frame. Raises TemplateError if it cannot be encoded."""
     try:
         return frame(Render(template_id, chat))
     except OverflowError as error:
@@ -276,4 +276,4 @@ def _request(template_id: str, chat: Chat) -> bytes:
             "a number is an integer beyond 64 bits, which is not supported"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise TemplateError(f"the chat cannot be handed on: {error}") from error
+        raise TemplateError(f"the chat cannot be encoded: {error}") from error

@@ -1,7 +1,7 @@
-"""What a renderer and its processes say to each other.
+"""The messages between the renderer and its processes.
 
-A frame is its length, 4 bytes little-endian, and a MessagePack map tagged with its kind. The renderer
-writes one and reads one, in turn: `Begin` once, `Load` for each template, then `Render`s.
+A frame is a length of 4 bytes, little-endian, and a MessagePack map tagged with its type. The renderer
+sends one request at a time: `Begin` once, `Load` for each template, then any number of `Render`.
 """
 
 import msgspec
@@ -11,47 +11,47 @@ from prefixstore.chats.chat import Chat, ModelTemplate
 LENGTH_BYTES = 4
 
 REPLY_ROOM = 1 << 16
-"""Bytes that a reply may have beyond the text it carries."""
+"""Bytes that a reply may have in addition to its text."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """The limits that a process puts on itself."""
+    """Sets the limits that a process applies to itself."""
 
     max_output_bytes: int
     max_memory_bytes: int
-    """Of address space; 0: unbounded."""
+    """Largest address space; 0: unbounded."""
     max_cpu_seconds: float
-    """Of one rendering. The renderer ends a process by the wall clock; this one counts where the
-    renderer itself is gone."""
+    """Most CPU time of one rendering. The renderer itself kills a process by the wall clock; this
+    limit works when the renderer is gone."""
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Compile a template."""
+    """Asks for a template to be compiled."""
 
     template_id: str
     source: ModelTemplate
 
 
 class Render(msgspec.Struct, frozen=True, tag=True):
-    """Render a chat."""
+    """Asks for a chat to be rendered."""
 
     template_id: str
     chat: Chat
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """What was asked is done."""
+    """Answers a request that succeeded; `text` is the rendered chat."""
 
     text: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A template refuses, or cannot do, what was asked."""
+    """Answers a request that the template refuses or cannot carry out."""
 
     problem: str
     field: str = ""
     limit: bool = False
-    """Output or memory ran out. The process is to be replaced: its memory may be in pieces."""
+    """A limit of output or memory was reached. The process must be replaced: its heap is fragmented."""
 
 
 Request = Begin | Load | Render

@@ -1,7 +1,7 @@
-"""The process that renders: reads frames from standard input, answers on standard output (one socket).
+"""The process that renders chats: it reads frames from standard input and answers on standard output.
 
-Started by `prefixstore.chats.process_renderer`, one request at a time. It ends with its input, so that
-none outlives the router, and bounds its own memory and processor time.
+`prefixstore.chats.process_renderer` starts it and sends one request at a time. It ends when its input
+ends, so it does not outlive the router, and it limits its own memory and CPU time.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateE
 
 def main() -> None:
     """Serve until the input ends."""
-    # Ctrl-C is for the router, which closes this process when it has answered.
+    # Ctrl-C is for the router, which ends this process after the last answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = sys.stdin.buffer
-    # Nothing but frames goes to the pipe, whatever a library may print.
+    # Only frames go to the pipe: standard output becomes standard error for libraries that print.
     with os.fdopen(os.dup(1), "wb") as replies:
         os.dup2(2, 1)
         with contextlib.suppress(BrokenPipeError):
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the input ends."""
     templates: dict[str, ChatTemplate] = {}
     limits = Begin(max_output_bytes=0, max_memory_bytes=0, max_cpu_seconds=0)
     while (request := _read(requests)) is not None:
@@ -55,7 +55,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 def _read(requests: BinaryIO) -> Request | None:
     length = int.from_bytes(requests.read(LENGTH_BYTES), "little")
     body = requests.read(length)
-    # A pipe that closes within a frame is one that closes.
+    # An input that ends within a frame has ended.
     return request_decoder.decode(body) if body and len(body) == length else None
 
 
@@ -89,7 +89,7 @@ def _bound_memory(most: int) -> None:
 
 
 def _bound_time(seconds: float) -> None:
-    """Let the kernel end this process once it has worked for `seconds` more, rounded up."""
+    """Let the kernel kill this process after `seconds` more of CPU time, rounded up."""
     if not seconds:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,4 +1,4 @@
-"""One process that renders, seen from the router."""
+"""The router's handle of one rendering process."""
 
 import asyncio
 import os
@@ -28,9 +28,8 @@ COMMAND = isolated("prefixstore.chats.render_process")
 START_SECONDS = 60.0
 """Longest wait for each step of a process's start: a busy machine takes a while to start Python."""
 
-
 ENDING_SECONDS = 1.0
-"""Longest wait for a process that hung up to be gone."""
+"""Longest wait for the exit of a process that closed its socket."""
 
 
 class RenderWorker:
@@ -56,8 +55,8 @@ class RenderWorker:
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
-                # Not asyncio's: under uvloop that copies this whole process, index and all, to become
-                # another. `Popen` uses vfork, where that is to be had.
+                # Not asyncio's subprocess: uvloop's forks this whole process, index and all. `Popen`
+                # uses vfork where the system has it.
                 process = subprocess.Popen(  # noqa: ASYNC220, S603
                     [sys.executable, *COMMAND],
                     stdin=theirs.fileno(),
@@ -78,22 +77,22 @@ class RenderWorker:
         return worker
 
     async def load(self, template_id: str, template: ModelTemplate, seconds: float) -> None:
-        """Hand the process a template, unless it has it; raises what `call` raises."""
+        """Load a template into the process unless it has it. Raises what `call` raises."""
         if self._loaded.get(template_id) is not template:
             await self.call(frame(Load(template_id, template)), seconds)
             self._loaded[template_id] = template
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not been seen to end."""
+        """Whether the process runs and its socket is open."""
         return self.process.poll() is None and not self._reader.at_eof()
 
     async def call(self, request: bytes, seconds: float) -> str:
         """Send a frame and return the text of the reply.
 
-        Raises TemplateError for a refusal. After any of its subclasses, or a cancellation, the process
-        is in no known state and is to be stopped: RenderLimitError, RenderTimeoutError past `seconds`,
-        RenderCrashedError where the process has ended or does not answer in frames.
+        Raises TemplateError for a refusal. After one of its subclasses, or a cancellation, the process
+        must be stopped: RenderLimitError, RenderTimeoutError past `seconds`, RenderCrashedError if the
+        process has ended or its answer is not a frame.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -115,7 +114,7 @@ class RenderWorker:
         raise kind(reply.problem, reply.field)
 
     def _worked_too_long(self) -> bool:
-        """Whether the kernel ended the process for the time that it worked."""
+        """Return whether the kernel killed the process for its CPU time."""
         try:
             return self.process.wait(ENDING_SECONDS) == -signal.SIGXCPU
         except subprocess.TimeoutExpired:
@@ -130,8 +129,8 @@ class RenderWorker:
         return await self._reader.readexactly(length)
 
     async def stop(self) -> None:
-        """End the process, whatever it does, and wait until it has ended."""
+        """Kill the process and wait until it has ended."""
         self._writer.transport.abort()
         self.process.kill()
-        # In a thread: it takes the kernel a while to free what a large process held.
+        # In a thread: the kernel takes a while to free the memory of a large process.
         await asyncio.to_thread(self.process.wait)

@@ -1,7 +1,7 @@
-"""Rendering chats: a contract, and the simple one that renders on the spot.
+"""The contract of a chat renderer, and a simple implementation that renders in the caller's thread.
 
-`ProcessRenderer` (`prefixstore.chats.process_renderer`) is what serves: a template is a program, and
-only a process can be ended.
+Services use `ProcessRenderer` (`prefixstore.chats.process_renderer`): a template is a program, and only
+a process can be killed.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from prefixstore.chats.template import ChatTemplate, TemplateError
 
 
 class RendererFullError(Exception):
-    """So much waits to be rendered that no more is taken."""
+    """A chat is refused because too many chats, or too large ones, wait to be rendered."""
 
 
 class RendererClosedError(Exception):
-    """The renderer takes nothing any more."""
+    """The renderer was closed."""
 
 
 class BrokenTemplateError(TemplateError):
@@ -25,38 +25,38 @@ class BrokenTemplateError(TemplateError):
 
 
 class RenderTimeoutError(TemplateError):
-    """A rendering was not ready in time."""
+    """A rendering took longer than its limit or the caller's timeout."""
 
 
 class RenderCrashedError(TemplateError):
-    """The process that rendered this ended; others are not affected."""
+    """The process that rendered this chat ended; other chats are not affected."""
 
 
 class Renderer(Protocol):
-    """Renders chats with templates it knows by id."""
+    """Renders chats with templates that are registered under ids."""
 
     def register(self, template_id: str, template: ModelTemplate) -> None:
-        """Make a template known, in the place of what had its id.
+        """Register a template; it replaces an earlier one with the same id.
 
-        Raises TemplateError for one that is broken, or the first chat does.
+        For a broken template either this or the first chat raises TemplateError.
         """
 
     def knows(self, template_id: str) -> bool:
-        """Whether a template has this id."""
+        """Return whether a template is registered under this id."""
 
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
         """Return a chat's text, waiting at most `timeout` seconds.
 
-        Raises TemplateError where the template cannot render it, RendererFullError,
+        Raises TemplateError if the template cannot render it, RendererFullError,
         RendererClosedError, and KeyError for an unknown template.
         """
 
     async def close(self) -> None:
-        """Take nothing more and end what is being rendered."""
+        """Refuse new chats and end the renderings that run."""
 
 
 class InlineRenderer:
-    """Renders on the spot: neither time nor memory is bounded."""
+    """Renders in the caller's thread, with no limit of time or memory."""
 
     def __init__(self, *, clock: Callable[[], datetime], max_output_bytes: int) -> None:
         self._clock = clock
@@ -71,15 +71,15 @@ class InlineRenderer:
         )
 
     def knows(self, template_id: str) -> bool:
-        """Whether a template has this id."""
+        """Return whether a template is registered under this id."""
         return template_id in self._templates
 
-    async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  nothing is waited for
+    async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  it never waits
         """Return a chat's text."""
         if self._closed:
             raise RendererClosedError("the renderer is closed")
         return self._templates[template_id].render_chat(chat)
 
     async def close(self) -> None:
-        """Take nothing more."""
+        """Refuse new chats."""
         self._closed = True

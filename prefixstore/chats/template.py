@@ -1,7 +1,7 @@
-"""A model's chat template: chats to text, as the engine renders them.
+"""A model's chat template: renders chats to text as the engine does.
 
-`Conversation` brings messages into the engine's form, `JinjaTemplate` renders them as `transformers`
-does; here is what chooses between a model's templates and what they are given (vLLM 0.32,
+`Conversation` converts messages to the engine's form and `JinjaTemplate` renders them as `transformers`
+does; this module chooses one of a model's templates and sets its variables (vLLM 0.32,
 `renderers/hf.py`, `safe_apply_chat_template`). Templates come from a model's folder, never from a
 request.
 """
@@ -24,11 +24,11 @@ RESERVED = frozenset(
         *("sanitize_control_tokens", "tokenizer_kwargs", "tools", "truncation"),
     )
 )
-"""What `chat_template_kwargs` may not hold: the engine's own arguments to `apply_chat_template`."""
+"""Names refused in `chat_template_kwargs`: the engine's own arguments to `apply_chat_template`."""
 
 
 class ChatTemplate:
-    """One model's template. `clock` tells the time for templates that write the date."""
+    """One model's templates. Those that write the date take it from `clock`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ChatTemplate:
     ) -> None:
         """Compile a template, or several by name. Raises TemplateError.
 
-        `placeholders` and the names of templates are `prefixstore.chats.chat.ModelTemplate`'s.
+        `prefixstore.chats.chat.ModelTemplate` describes the names and `placeholders`.
         """
         named = {"default": source} if isinstance(source, str) else source
         self._templates = {name: JinjaTemplate(text, clock) for name, text in named.items()}
@@ -56,7 +56,7 @@ class ChatTemplate:
     def compile(
         cls, source: ModelTemplate, clock: Callable[[], datetime], max_output_bytes: int | None
     ) -> "ChatTemplate":
-        """Compile a template as it travels. Raises TemplateError."""
+        """Compile a ModelTemplate. Raises TemplateError."""
         return cls(
             source.source,
             source.special_tokens,
@@ -75,13 +75,13 @@ class ChatTemplate:
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """Render messages. Raises TemplateError, which names the field where one is at fault."""
+        """Render messages. Raises TemplateError, which names the field at fault if there is one."""
         if not messages:
             raise TemplateError("is empty; at least one message is needed", "messages")
         if continue_final_message and add_generation_prompt:
             raise TemplateError("excludes add_generation_prompt", "continue_final_message")
         if taken := RESERVED & (kwargs or {}).keys():
-            raise TemplateError("is the engine's to give", f"chat_template_kwargs.{min(taken)}")
+            raise TemplateError("is set by the engine only", f"chat_template_kwargs.{min(taken)}")
         name = self._choose(tools)
         template = self._templates[name]
         talk = Conversation(parts=self._takes_parts[name], placeholders=self._placeholders)
@@ -99,7 +99,7 @@ class ChatTemplate:
         )
 
     def render_chat(self, chat: Chat) -> str:
-        """Render a chat as it travels. Raises TemplateError."""
+        """Render a Chat. Raises TemplateError."""
         return self.render(
             chat.messages,
             tools=chat.tools,
@@ -119,9 +119,9 @@ class ChatTemplate:
 
 
 def _without_developers(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make a developer's messages the system's, for templates that do not know the role.
+    """Turn developer messages into system messages, for templates without a developer role.
 
-    All system messages then become one, at the front, as many templates demand.
+    All system messages are then joined into one at the front, as many templates demand.
     """
     if not any(message["role"] == "developer" for message in chat):
         return chat

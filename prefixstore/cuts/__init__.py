@@ -1,4 +1,4 @@
-"""Where a text may be cut without changing its tokens, with the proof.
+"""Finds where a text may be cut without changing its tokens, with the proof.
 
-Nothing is stored or tokenised.
+Nothing is stored or tokenised here.
 """

@@ -1,10 +1,10 @@
-r"""Regular expressions that pre-tokenizers split by, an alternative at a time.
+r"""The alternatives of the regular expressions by which pre-tokenizers split a text.
 
-Published tokenizers put a few alternatives together in ever new ways: GPT-2's, tiktoken's cl100k and
-o200k, and what Llama 3, Qwen, DeepSeek, Mistral (tekken), BLOOM, StarCoder and Falcon made of them. What
-`prefixstore.cuts.proof` needs to know of each is stated here, and tried out in
-`tests/prefixstore/test_exactness.py`: none matches a letter together with a character of `BREAKS`
-after it, and none looks at what stands before it.
+Published tokenizers combine a few alternatives in new ways: those of GPT-2, of tiktoken's cl100k and
+o200k, and their variants in Llama 3, Qwen, DeepSeek, Mistral (tekken), BLOOM, StarCoder and Falcon.
+`prefixstore.cuts.proof` relies on two properties of each alternative listed here, which
+`tests/prefixstore/test_exactness.py` tries out: none matches a letter together with a character of
+`BREAKS` after it, and none looks behind its own start.
 """
 
 LETTERS = (
@@ -17,7 +17,7 @@ None has a combining role, so each is a letter for every version of every regex 
 """
 
 BREAKS = " \n\u3001\u3002\uff0c"
-"""Space, line end, and the marks between phrases and sentences where no spaces are written."""
+"""Space, line end, and the punctuation marks of scripts that write no spaces."""
 
 OF_LETTERS = frozenset(
     {
@@ -42,7 +42,7 @@ CASED = tuple(
     (f"{_AHEAD}{_UPPER}*{_LOWER}+{end}", f"{_AHEAD}{_UPPER}+{_LOWER}*{end}")
     for end in ("", f"{_CONTRACTION}?")
 )
-"""Pairs that match every letter together."""
+"""Pairs of alternatives that together match every letter."""
 
 OTHERS = frozenset(
     {
@@ -58,12 +58,13 @@ OTHERS = frozenset(
         "[一-龥\u3040-ゟ゠-ヿ]+",
     }
 )  # fmt: skip
+"""Alternatives with both properties that match no letter, or only some."""
 
 KNOWN = OF_LETTERS | OTHERS | {one for pair in CASED for one in pair}
 
 
 def alternatives(pattern: str) -> list[str]:
-    """Return the alternatives of a regular expression, line ends written as escapes."""
+    """Return a regular expression's top-level alternatives, with line ends written as escapes."""
     parts, groups, classes, at, begin = [], 0, 0, 0, 0
     while at < len(pattern):
         character = pattern[at]
@@ -84,6 +85,6 @@ def alternatives(pattern: str) -> list[str]:
 
 
 def match_every_letter(parts: list[str]) -> bool:
-    """Whether alternatives match every letter, in some one of them."""
+    """Return whether every letter is matched by one of the alternatives."""
     given = frozenset(parts)
     return bool(given & OF_LETTERS) or any(given.issuperset(pair) for pair in CASED)

@@ -1,29 +1,29 @@
-r"""Where a tokenizer provably merges nothing: derived from its definition (tokenizer.json).
+r"""Derives from a tokenizer's definition (tokenizer.json) where no token can span a place in a text.
 
-A cut lies between a letter (`LETTERS`) and a character of `Cuts.before`: `some|_words`. The parts,
-tokenised apart and put together, are the whole's tokens, because on the way from text to ids every
-step keeps the two sides apart:
+A cut lies between a letter (`LETTERS`) and a character of `Cuts.before`: `some|_words`. The tokens of
+the parts, joined, are the tokens of the whole text, because each step from text to ids treats the two
+sides of a cut separately:
 
-- **Added tokens** are looked for first. One reaches over the cut only if it contains such a pair, or
-  swallows what follows a letter at its end (`rstrip`); a token that needs a word boundary where the
-  cut is (`single_word`) could see the cut as one. A definition with such a token has no cuts.
-- **Normalisers** that work a character, or a cluster of characters, at a time do the same on both
-  sides: none of the letters combines with a space, a line end or a comma after it. Which of them a
-  split allows is said beside each set. What the others do is known only for `" "` to `"▁"` and runs of
-  spaces, all of which lie behind the cut.
-- **Pre-tokenizers** split the text into stretches that are tokenised apart:
+- **Added tokens** are searched first. One spans the cut only if it contains such a pair, or absorbs
+  white space after a letter at its end (`rstrip`); a token that needs a word boundary (`single_word`)
+  could take the cut for one. A definition with such a token has no cuts.
+- **Normalisers** that work on one character, or one cluster of characters, give the same on both
+  sides: none of the letters combines with a space, a line end or a comma after it. The sets below name
+  the normalisers that each kind of split allows. Of the others only those are accepted that replace
+  `" "` by `"▁"` or shorten runs of spaces, which all lie after the cut.
+- **Pre-tokenizers** split the text into pieces that are tokenised separately:
 
-  - Regular expressions (`Split`, `ByteLevel`). Of the alternatives in `prefixstore.cuts.expressions`
-    none matches a letter together with what follows it, none looks behind itself, and some match every
-    letter. So a match ends at the cut, and what follows is matched as if the text began
-    there. The look-ahead `(?!\S)` follows white space and reads one character.
-  - By white space (`Metaspace` that splits, `WhitespaceSplit`, `Whitespace`, BERT's).
+  - Regular expressions (`Split`, `ByteLevel`). None of the alternatives in
+    `prefixstore.cuts.expressions` matches a letter together with the character after it, none looks
+    behind its start, and some match every letter. So a match ends at the cut, and the rest is matched
+    as if the text began there. The look-ahead `(?!\S)` follows white space and reads one character.
+  - White space (`Metaspace` that splits, `WhitespaceSplit`, `Whitespace`, BERT's).
 - **The model** of a tokenizer that does not split (Llama 2, Gemma) merges over the cut only if some
-  merge makes a token with a space behind another character. Where a BPE has none, nothing leads over
-  it, and merges on one side do not depend on the other. This does not hold for Unigram: its choice
-  among equally good segmentations depends on the rounding of all scores before.
+  merge gives a token with a space after another character. A BPE without such a merge never joins the
+  two sides, and merges on one side do not depend on the other. This does not hold for Unigram: its
+  choice among equally good segmentations depends on the rounding of all scores before.
 
-For every other definition there are no cuts, and a text is encoded whole.
+Any other definition has no cuts, and its texts are encoded whole.
 """
 
 import itertools
@@ -36,31 +36,33 @@ from typing import Any
 from prefixstore.cuts.expressions import BREAKS, KNOWN, alternatives, match_every_letter
 
 _COMPOSING = frozenset({"NFC", "NFKC", "Lowercase"})
-"""Normalisers that leave each of `LETTERS` one letter, and what follows it what it is."""
+"""Normalisers that keep each of `LETTERS` one letter and do not change the character after it."""
 _WITHOUT_SPACES = _COMPOSING | {"NFD", "NFKD", "StripAccents"}
-"""Normalisers that put no space where there was none."""
+"""Normalisers that insert no spaces."""
 _LOCAL = _WITHOUT_SPACES | {"BertNormalizer", "Nmt", "Precompiled"}
-"""Normalisers that work a character or a cluster of them at a time, and keep white space apart."""
+"""Normalisers that work on one character or cluster at a time and never merge it with white space."""
 _REWRITING = frozenset({"ByteLevel", "Metaspace"})
+"""Pre-tokenizers that replace spaces by another character."""
 _BY_WHITE_SPACE = frozenset({"WhitespaceSplit", "Whitespace", "BertPreTokenizer"})
 SPACE_MARK = "▁"
+"""The character that SentencePiece tokenizers write for a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where a text may be cut."""
+    """The places where a text may be cut."""
 
     before: str
-    """Characters that a cut may lie before, with a letter in front of it."""
+    """A cut lies after a letter and before one of these characters."""
     drops_space: bool = False
-    """Whether the cut must lie before a space and a letter, and the tokenizer puts the space there
-    itself: a part that begins with it is encoded without it."""
+    """If true, a cut lies before a space and a letter only, and a part that begins with that space
+    is encoded without it, since the tokenizer prepends one to each part."""
 
 
 def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str) -> Cuts | None:
-    """Return where a tokenizer with this tokenizer.json may be cut; None where nothing is proven.
+    """Return the cuts of a tokenizer with this tokenizer.json, or None if none are proven.
 
-    `normalise` is what its normalisers do, together.
+    `normalise` applies the definition's normalisers to a text.
     """
     model = definition.get("model") or {}
     if model.get("type") not in ("BPE", "WordPiece", "Unigram", "WordLevel") or model.get(
@@ -80,7 +82,7 @@ def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str
     cuts = Cuts(before, drops_space=normal.prepends)
     for token in definition.get("added_tokens") or ():
         content = str(token.get("content", ""))
-        # As it is looked for in the text, or in what the normalisers make of it.
+        # The token is searched in the text or, if `normalized`, in the normalised text.
         forms = {content, normalise(content)}
         if any(_reaches_over(token, form, cuts, normal.breaks) for form in forms):
             return None
@@ -88,7 +90,7 @@ def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str
 
 
 def puts_space_in_front(definition: Mapping[str, Any]) -> bool | None:
-    """Whether a byte-level tokenizer puts a space before a text; None for any other one."""
+    """Return whether a byte-level tokenizer prepends a space to a text; None for any other one."""
     for step in _flat(definition.get("pre_tokenizer"), "pretokenizers"):
         if step.get("type") == "ByteLevel":
             return bool(step.get("add_prefix_space", True))
@@ -96,7 +98,7 @@ def puts_space_in_front(definition: Mapping[str, Any]) -> bool | None:
 
 
 def _flat(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
-    """Return the steps of a sequence, or of sequences of them."""
+    """Return a step's own steps if it is a Sequence, nested ones included; otherwise the step."""
     if step is None:
         return []
     if step.get("type") != "Sequence":
@@ -106,19 +108,20 @@ def _flat(step: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """What a tokenizer's normalisers do to a text."""
+    """The effect of a tokenizer's normalisers on a text."""
 
     kinds: frozenset[str]
+    """Names of those among `_LOCAL`."""
     marks: bool
     """Whether each space becomes `SPACE_MARK`."""
     marks_runs: bool
     """Whether several spaces become one `SPACE_MARK`."""
     prepends: bool
-    """Whether one is put in front of the text."""
+    """Whether a `SPACE_MARK` is put in front of the text."""
 
     @property
     def breaks(self) -> frozenset[str]:
-        """What a character of `BREAKS` is or becomes."""
+        """The characters of `BREAKS`, and those that they can become."""
         become = "," if self.kinds & {"NFKC", "NFKD", "Precompiled"} else ""
         if self.marks or self.marks_runs:
             become += SPACE_MARK
@@ -126,7 +129,7 @@ class Normal:
 
 
 def _normal(definition: Mapping[str, Any] | None) -> Normal | None:
-    """Return what the normalisers do; None where it is not known."""
+    """Return the effect of the normalisers; None if one of them is not known."""
     kinds = set()
     marks = marks_runs = prepends = False
     for step in _flat(definition, "normalizers"):
@@ -135,7 +138,7 @@ def _normal(definition: Mapping[str, Any] | None) -> Normal | None:
         if kind in _LOCAL:
             kinds.add(kind)
         elif kind == "Strip" and not step.get("strip_left", True):
-            continue  # what is cut off begins with white space, and never ends with it
+            continue  # it strips only the end of the text, and a cut lies before the white space
         elif kind == "Replace" and pattern == {"String": " "} and content == SPACE_MARK:
             marks = True
         elif kind == "Replace" and pattern == {"Regex": " {2,}"} and content in (" ", SPACE_MARK):
@@ -150,17 +153,17 @@ def _normal(definition: Mapping[str, Any] | None) -> Normal | None:
 
 
 def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | None:
-    """Return the characters before which the text is split after a letter; None: not known."""
+    """Return the characters before which the steps split a text after a letter; None: not known."""
     before = ""
     is_rewritten = False
     for step in steps:
         kind = step.get("type")
         if kind == "Split" and normal.marks and step.get("pattern") == {"String": " "}:
-            continue  # there is none left
+            continue  # the normalisers leave no space to split at
         if kind == "ByteLevel":
             found = BREAKS if step.get("use_regex", True) else ""
             if step.get("add_prefix_space", True) and not before:
-                # What is put in front of the text is put in front of a part that has no space there.
+                # The step prepends a space to every part that does not begin with one.
                 found = " " if found else ""
         elif kind == "Split":
             pattern = (step.get("pattern") or {}).get("Regex")
@@ -186,13 +189,13 @@ def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | N
         if found and not before and (is_rewritten or not _splits_still(str(kind), normal)):
             return None
         before = before or found
-        # What comes after it sees other characters for spaces.
+        # The steps after it see another character in place of a space.
         is_rewritten |= kind in _REWRITING
     return before
 
 
 def _splits_still(kind: str, normal: Normal) -> bool:
-    """Whether a step that splits texts splits what the normalisers leave of them."""
+    """Return whether a step that splits texts also splits normalised texts at the same places."""
     if kind == "Metaspace":
         return not normal.marks
     if normal.marks or normal.marks_runs:
@@ -201,7 +204,7 @@ def _splits_still(kind: str, normal: Normal) -> bool:
 
 
 def _keeps_spaces_in_front(definition: Mapping[str, Any], normal: Normal) -> bool:
-    """Whether no merge of a BPE leads to a token that has a space behind another character."""
+    """Return whether no merge of a BPE gives a token with a space after another character."""
     model = definition["model"]
     steps = _flat(definition.get("pre_tokenizer"), "pretokenizers")
     rewriting = [step.get("type") for step in steps if step.get("type") in _REWRITING]
@@ -227,7 +230,7 @@ def _keeps_spaces_in_front(definition: Mapping[str, Any], normal: Normal) -> boo
 def _reaches_over(
     token: Mapping[str, Any], content: str, cuts: Cuts, breaks: frozenset[str]
 ) -> bool:
-    """Whether an added token, looked for as `content`, could lie on both sides of a cut, or see it."""
+    """Return whether an added token, searched as `content`, could span a cut or depend on one."""
     if not content:
         return True
     if any(_is_word(one) and other in breaks for one, other in itertools.pairwise(content)):
@@ -240,5 +243,5 @@ def _reaches_over(
 
 
 def _is_word(character: str) -> bool:
-    """Whether a letter of a text can become this character, or end with it."""
+    """Return whether a letter of a text can become this character, or end with it (letter or mark)."""
     return unicodedata.category(character)[0] in "LM"

@@ -1,9 +1,9 @@
-"""Slices of a text that a store knows, and the last proven cut in each.
+"""Slices of a text, by which a store looks it up, and the last proven cut in each.
 
-A text's UTF-8 is sliced at fixed places, so the slices that it shares with an earlier text are found
-without looking at their characters. What a store keeps of a slice are the tokens up to the last cut
-(`prefixstore.cuts.proof`) that lies before the slice's end. Every cut depends only on what stands before
-that end, so two texts with the same beginning are cut alike there.
+A text's UTF-8 is sliced each `SLICE` bytes, so slices shared with an earlier text are found without
+looking at their characters. A store keeps the tokens up to the last cut (`prefixstore.cuts.proof`)
+before each slice's end. A cut depends only on the bytes before that end, so two texts with the same
+beginning are cut at the same places there.
 """
 
 import re
@@ -13,25 +13,25 @@ from prefixstore.cuts.expressions import LETTERS
 from prefixstore.cuts.proof import Cuts
 
 SLICE = 512
-"""Bytes of a slice. What is encoded anew when a text grows is about half of one."""
+"""Bytes of a slice. When a text grows, about half a slice of known text is encoded again."""
 
 CUT_BYTES = 8
-"""The letter before a cut and what stands after it have no more."""
+"""Most bytes of the letter before a cut and the characters after it that are looked at."""
 
 FindCut = Callable[[bytes, int, int], int]
-"""Returns the last cut in raw[begin:end], more than `begin`; `begin` where there is none."""
+"""Returns the last cut in raw[begin:end] after `begin`, or `begin` if there is none."""
 
 
 def slices_of(raw: bytes) -> list[bytes]:
-    """Return a text's slices: full ones, and a last one that is shorter, maybe empty.
+    """Return a text's slices: full ones and a shorter last one, possibly empty.
 
-    The last one stands for the end of the text and is never mistaken for the beginning of a longer one.
+    As the last slice is never full, it cannot be mistaken for the beginning of a longer text.
     """
     return [raw[start : start + SLICE] for start in range(0, len(raw) + 1, SLICE)]
 
 
 def cut_finder(cuts: Cuts) -> FindCut:
-    """Return what looks for a tokenizer's cuts in UTF-8."""
+    """Return the function that finds a tokenizer's cuts in UTF-8."""
     ends = [f" (?=[{_ascii_letters()}])" if cuts.drops_space else _escaped(cuts.before)]
     pattern = re.compile(f"(?s:.*)(?:{_utf8_letters()})(?={'|'.join(ends)})".encode("latin-1"))
 
@@ -47,12 +47,12 @@ def _ascii_letters() -> str:
 
 
 def _escaped(characters: str) -> str:
-    """Return a pattern for any of some characters in UTF-8, its bytes as Latin-1."""
+    """Return a pattern for any one of `characters` in UTF-8, its bytes written as Latin-1."""
     return "|".join(re.escape(one.encode().decode("latin-1")) for one in characters)
 
 
 def _utf8_letters() -> str:
-    """Return a pattern for any of `LETTERS` in UTF-8, its bytes as Latin-1."""
+    """Return a pattern for any one of `LETTERS` in UTF-8, its bytes written as Latin-1."""
     ranges = re.findall("(.)-(.)", LETTERS)
     parts = ["".join(f"{first}-{last}" for first, last in ranges if last < "\x80").join("[]")]
     for first, last in ranges:
@@ -62,7 +62,7 @@ def _utf8_letters() -> str:
 
 
 def _range(first: bytes, last: bytes) -> list[str]:
-    """Return patterns that together match every character from one to another, of equal length."""
+    """Return patterns that together match each character from `first` to `last`, of equal length."""
     if len(first) == 1:
         return [_byte(first[0], last[0])]
     if first[0] == last[0]:

@@ -1,1 +1,1 @@
-"""Prefix stores: their contract, the reference, LRU and trie, and the memo of keys; no tokenizer."""
+"""Prefix stores (reference, LRU, trie), their contract, and kept block keys; no tokenizers."""

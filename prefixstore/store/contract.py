@@ -1,8 +1,8 @@
-"""The contract of a prefix store: what is known of a text's beginning.
+"""The contract of a prefix store, which remembers the tokens of beginnings of texts.
 
 A text comes as slices (`prefixstore.cuts.slices`). For each slice, together with everything before it, a
-store remembers the tokens up to the last cut before its end; and the block keys that those tokens
-complete, under a label that says whose keys they are.
+store remembers the tokens up to the last cut before its end, and the block keys that those tokens
+complete. A label names the chain of keys (keyspace and block size) that they belong to.
 """
 
 from collections.abc import Sequence, Sized
@@ -11,50 +11,52 @@ from typing import Protocol
 
 
 class BrokenInvariantError(Exception):
-    """A store contradicts itself: a bug of ours."""
+    """A store's data are inconsistent, which is a bug of warmpath."""
 
 
 class Entry:
-    """What is known where a slice ends. The store owns it once it was put."""
+    """The tokens and keys at one slice's end. After `put` it belongs to the store."""
 
     __slots__ = ("children", "is_kept", "keys", "label", "piece", "tail", "tokens")
 
     def __init__(self, tokens: bytes, tail: int) -> None:
         self.tokens = tokens
-        """Packed ids from the cut before to this slice's."""
+        """Packed token ids from the previous slice's cut to this slice's."""
         self.tail = tail
-        """Bytes of text at the slice's end that no tokens stand for yet."""
+        """Bytes between this slice's cut and its end, which no token covers yet."""
         self.piece = b""
-        """The slice, for a store that keeps texts."""
+        """The slice itself, in a store that keeps texts."""
         self.children = 0
-        """Entries right behind it, for a store that counts them."""
+        """Number of entries directly after this one, in a store that counts them."""
         self.label: object = None
+        """The chain of keys that `keys` belong to."""
         self.keys = b""
-        """Block keys that are complete with these tokens and not before, 8 bytes each."""
+        """Keys of the blocks that end within these tokens, 8 bytes each."""
         self.is_kept = False
-        """Whether a store has it, and counts its bytes."""
+        """Whether a store has the entry and counts its bytes."""
 
 
 @dataclass(slots=True)
 class StoreStats:
-    """What a store holds and what happened to it."""
+    """Size and counters of a store."""
 
     bytes: int = 0
     entries: int = 0
     hit_bytes: int = 0
-    """Bytes of text that were looked up and known."""
+    """Bytes of looked-up texts that the store knew."""
     missed_bytes: int = 0
+    """Bytes of looked-up texts that it did not know."""
     evictions: int = 0
 
     def looked_up(self, slices: Sequence[Sized], found: int) -> None:
-        """Count a text of which the first `found` slices were known."""
+        """Count a look-up of a text's slices, the first `found` of them known."""
         known = sum(map(len, slices[:found]))
         self.hit_bytes += known
         self.missed_bytes += sum(map(len, slices)) - known
 
 
 def relabel(entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> int:
-    """Give entries other block keys; return by how many bytes what a store keeps grows."""
+    """Replace the block keys of entries; return by how many bytes the store's content grows."""
     grown = 0
     for entry, own in zip(entries, keys, strict=True):
         if entry.is_kept:
@@ -64,23 +66,23 @@ def relabel(entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> i
 
 
 class PrefixStore(Protocol):
-    """What every store promises; `tests/conformance/test_prefix_store.py` runs on all of them.
+    """The contract of stores; `tests/conformance/test_prefix_store.py` tests all of them.
 
     Each tokenizer has a store of its own. Calls are made from one thread at a time.
     """
 
     @property
     def stats(self) -> StoreStats:
-        """What the store holds."""
+        """The store's size and counters."""
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the leading slices that are known."""
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
-        """Remember the entries of a text's leading slices. One that is known already stays."""
+        """Remember the entries of a text's leading slices. An entry that the store has stays."""
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys, instead of any other label's."""
+        """Remember each entry's block keys under `label`, in place of another label's keys."""
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the store contradicts itself."""
+        """Raise BrokenInvariantError if the store's data are inconsistent."""

@@ -1,11 +1,11 @@
-"""The LRU store: a hash table from a beginning's digest to what is known where it ends.
+"""The LRU store: a hash table from the digest of a text's beginning to the entry at its end.
 
-The digest of a beginning is chained over its slices (XXH3, 128 bits, over the digest before and the
-slice), so the text itself is not kept. It begins with a secret of the process, so that nobody can
-work out beforehand two texts that are taken for one another; two that happen to be are out of the
-question (2^-64 at four billion entries). `prefixstore.store.trie` compares the text itself.
+The digest is chained over the slices (XXH3, 128 bits, over the previous digest and the slice), so the
+text itself is not kept. It begins with a secret of the process, so that nobody can prepare two texts
+with one digest; the chance of an accidental collision is 2^-64 at four billion entries.
+`prefixstore.store.trie` compares the text itself.
 
-Past `max_bytes` the entries used least recently go, a text's last slices first.
+Beyond `max_bytes` the least recently used entries are evicted, a text's last slices first.
 """
 
 from collections import OrderedDict
@@ -17,15 +17,15 @@ import xxhash
 from prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
 
 ENTRY_BYTES = 480
-"""What one entry costs beside its tokens and keys.
+"""Bytes of memory per entry in addition to its tokens and keys.
 
 Measured on CPython 3.11 as the growth of the process's memory over a million entries
-(`python -m bench.speed.store_memory`), and somewhat more is reckoned, so that the bound is kept.
+(`python -m bench.speed.store_memory`) and rounded up, so that the bound is kept.
 """
 
 
 class LruStore:
-    """Holds at most `max_bytes`, keys and tables counted. `secret` is any bytes, best random ones."""
+    """A store of at most `max_bytes`, keys and tables included. `secret` should be random bytes."""
 
     def __init__(self, max_bytes: int, secret: bytes) -> None:
         self.stats = StoreStats()
@@ -33,7 +33,7 @@ class LruStore:
         self._secret = secret
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._last: tuple[Sequence[bytes], list[bytes]] = ((), [])
-        """The slices whose digests were computed last: what is looked for in vain is put next."""
+        """The last slices and their digests: a `find` that misses is followed by a `put` of them."""
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the leading slices that are known."""
@@ -72,7 +72,7 @@ class LruStore:
         stats.entries = len(self._entries)
 
     def _touch(self, digests: Sequence[bytes]) -> None:
-        # The beginning last, so that it outlives what hangs on it.
+        # A text's beginning becomes the most recent, so that it outlives the slices after it.
         move = self._entries.move_to_end
         for digest in reversed(digests):
             move(digest)
@@ -89,7 +89,7 @@ class LruStore:
         return self._last[1]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the bytes do not add up or the bound is broken."""
+        """Raise BrokenInvariantError if the bytes do not add up or exceed the bound."""
         total = sum(map(_bytes, self._entries.values()))
         if total != self.stats.bytes or len(self._entries) != self.stats.entries:
             raise BrokenInvariantError("the store's bytes do not add up")

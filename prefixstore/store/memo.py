@@ -1,4 +1,4 @@
-"""Block keys kept beside a text's tokens, so that a warm text is not hashed again."""
+"""Block keys kept with a text's tokens, so that a known text need not be hashed again."""
 
 from collections.abc import Sequence
 
@@ -9,27 +9,27 @@ KEY_BYTES = 8
 
 
 class KeyMemo:
-    """The block keys of one text, as far as its store has them.
+    """The block keys of one text that its store has.
 
-    What a key is and where blocks end is the caller's business: a root names the chain of keys, and
-    with it the size of a block. Use it before anything else is put into the store.
+    The caller defines keys and block ends: a root names a chain of keys, and so also its block size.
+    Use a memo before anything else is put into the store.
     """
 
     def __init__(
         self, store: PrefixStore, entries: Sequence[Entry], before: int, *, is_special: bool
     ) -> None:
-        """Remember keys with `entries`; `before` tokens come before theirs."""
+        """`entries` cover the text; `before` special tokens precede their tokens."""
         self.stored_keys = 0
-        """Keys that the store had, when it was last asked."""
+        """Number of keys that the store had at the last call of `keys`."""
         self.known_keys = 0
-        """And those that are known since."""
+        """Number of keys that it has now, those of `keep` included."""
         self._store = store
         self._entries = entries
         self._before = before
         self._is_special = is_special
 
     def keys(self, root: int) -> bytes:
-        """Return the leading keys that are known, packed as 8 bytes each."""
+        """Return the leading keys that the store has, packed as 8 bytes each."""
         label = (root, self._is_special)
         found = []
         for entry in self._entries:
@@ -41,7 +41,7 @@ class KeyMemo:
         return keys
 
     def keep(self, root: int, block_size: int, keys: bytes) -> None:
-        """Remember a text's leading keys, of blocks of so many tokens."""
+        """Remember a text's leading keys, 8 bytes each; `block_size` is in tokens."""
         self.known_keys = len(keys) // KEY_BYTES
         label = (root, self._is_special)
         tokens = self._before
@@ -51,7 +51,7 @@ class KeyMemo:
             tokens += len(entry.tokens) // ID_BYTES
             end = tokens // block_size * KEY_BYTES
             if end > len(keys):
-                break  # its last key is not among them
+                break  # `keys` end before this entry does
             if entry.label != label:
                 entries.append(entry)
                 shares.append(keys[done:end])

@@ -1,4 +1,4 @@
-"""The reference store: a dict of whole beginnings, never forgetting."""
+"""The reference store: a dict from whole beginnings of texts to entries, without eviction."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from prefixstore.store.contract import Entry, StoreStats, relabel
 
 
 class ReferenceStore:
-    """Remembers every beginning as it is. Obviously right, and unbounded."""
+    """Keeps every beginning as a tuple of slices: simple, and unbounded."""
 
     def __init__(self) -> None:
         self.stats = StoreStats()
@@ -35,4 +35,4 @@ class ReferenceStore:
         relabel(entries, label, keys)
 
     def check(self) -> None:
-        """Do nothing: there is nothing to contradict."""
+        """Do nothing: the dict alone cannot be inconsistent."""

@@ -1,8 +1,8 @@
 """The trie store: texts as paths of slices, compared byte for byte.
 
-It keeps the text, so nothing rests on a digest, and what is given up at the bound are always ends of
-paths: nothing is ever kept that cannot be found. It takes half as much room again as
-`prefixstore.store.lru`, and more time a slice.
+It keeps the text, so no digest can collide, and it evicts only the ends of paths, so every entry that
+it keeps can be found. It takes half as much memory again as `prefixstore.store.lru`, and more time per
+slice.
 """
 
 from collections import OrderedDict
@@ -15,21 +15,21 @@ from prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, 
 Path = tuple[bytes, ...]
 
 NODE_BYTES = 460
-"""What a node costs beside its slice, tokens and keys; measured like `lru.ENTRY_BYTES`."""
+"""Bytes of memory per node besides its slice, tokens and keys; measured like `lru.ENTRY_BYTES`."""
 
 LEAF_BYTES = 260
-"""What the end of a path costs, beside 8 bytes a slice."""
+"""Bytes of memory per end of a path, in addition to 8 bytes per slice of the path."""
 
 
 class TrieStore:
-    """Holds at most `max_bytes`; past it, the ends of the paths that were used least recently go."""
+    """A store of at most `max_bytes`; it evicts the ends of the least recently used paths."""
 
     def __init__(self, max_bytes: int) -> None:
         self.stats = StoreStats()
         self._max_bytes = max_bytes
         self._trie: pygtrie.Trie[Path, Entry] = pygtrie.Trie()
         self._leaves: OrderedDict[Path, None] = OrderedDict()
-        """The ends of all paths, the one used last at the end."""
+        """The ends of all paths, in order of use, the most recent last."""
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the leading slices that are known."""
@@ -46,7 +46,7 @@ class TrieStore:
         path = tuple(slices[: len(entries)])
         if not path:
             return
-        # At once, since each walk begins at the root; what lies on the way gets its entry after.
+        # The whole path in one call, since each walk begins at the root; inner nodes get entries below.
         self._trie.setdefault(path, entries[-1])
         steps = iter(self._trie.walk_towards(path))
         next(steps)
@@ -62,7 +62,7 @@ class TrieStore:
                 known.piece, known.children, known.is_kept = piece, 0, True
                 self.stats.bytes += _bytes(known)
                 self.stats.entries += 1
-            # Of the slices that the trie has, so that texts share them as they share nodes.
+            # The trie's own slice objects, so that texts share them as they share nodes.
             own.append(known.piece)
             above = known
         leaf = tuple(own)
@@ -107,7 +107,7 @@ class TrieStore:
             self.stats.bytes -= _leaf_bytes(path)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where bytes or leaves do not add up, or the bound is broken."""
+        """Raise BrokenInvariantError if bytes or leaves do not add up, or exceed the bound."""
         total = sum(map(_bytes, self._trie.values())) + sum(map(_leaf_bytes, self._leaves))
         if total != self.stats.bytes or len(self._trie) != self.stats.entries:
             raise BrokenInvariantError("the store's bytes do not add up")

@@ -1,1 +1,1 @@
-"""Tokenizers, and the sources that they come from; no prefix is remembered here."""
+"""Tokenizers and the sources that load them; prefix stores live in `prefixstore/store/`."""

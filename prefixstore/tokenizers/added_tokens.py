@@ -1,4 +1,4 @@
-"""Tokens that a model's tokenizer_config.json adds to its tokenizer.json, as engines add them.
+"""Adds the tokens of a model's tokenizer_config.json to those of its tokenizer.json, as engines do.
 
 Source: `transformers`' `TokenizersBackend.__init__` (`tokenization_utils_tokenizers.py`, 5.23), through
 which vLLM and SGLang load tokenizers.
@@ -14,7 +14,7 @@ EXTRA = ("additional_special_tokens", "extra_special_tokens")
 
 
 def add_missing(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
-    """Add the tokens that a tokenizer lacks. Raises TypeError and ValueError for ones that are none."""
+    """Add the configured tokens that a tokenizer lacks. Raises TypeError, ValueError if malformed."""
     there = list(tokenizer.get_added_tokens_decoder().values())
     added = [token for token in _decoder(config) if repr(token) not in set(map(repr, there))]
     contents = {token.content for token in (*there, *added)}

@@ -1,8 +1,7 @@
-"""Loaded tokenizers: a bounded number, each loaded once however many ask for it.
+"""A bounded cache of loaded tokenizers; concurrent callers share one load.
 
-Loads run in threads of their own. A caller's wait is its own: that it goes away ends no load. A load
-that failed is remembered for a while, so that a source that is down costs one attempt and not one a
-request.
+Each load runs in its own thread and goes on when its callers leave. A failed load is remembered for a
+while, so that a source that is down costs one attempt and not one per request.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ _CLOSED = "the tokenizer cache is closed"
 
 @dataclass(slots=True)
 class CacheStats:
-    """What went on; plain numbers, exported by the process."""
+    """Counters of a cache, which the router exports as metrics."""
 
     loads: int = 0
     failures: int = 0
@@ -30,14 +29,14 @@ class CacheStats:
 class _Failure:
     reason: str
     until: float
-    """On the cache's clock."""
+    """Time of the cache's clock from which the load is tried again."""
 
 
 class TokenizerCache:
     """Tokenizers by id. Use from one event loop; `close` it at the end.
 
-    At most `most` are kept: the least recently used goes, and is loaded again when asked for. A failure
-    is remembered for `retry_after` seconds of `clock`.
+    The cache keeps at most `most` tokenizers; it drops the least recently used and loads it again on
+    demand. It remembers a failure for `retry_after` seconds of `clock`.
     """
 
     def __init__(self, *, most: int, retry_after: float, clock: Callable[[], float]) -> None:
@@ -53,16 +52,16 @@ class TokenizerCache:
         self._closed = False
 
     def register(self, tokenizer_id: str, source: TokenizerSource) -> None:
-        """Make a tokenizer known; nothing is loaded yet. Raises ValueError where an id is taken."""
+        """Register a tokenizer without loading it. Raises ValueError if the id is taken."""
         if tokenizer_id in self._sources:
             raise ValueError(f"two tokenizers have the id {tokenizer_id!r}")
         self._sources[tokenizer_id] = source
 
     async def get(self, tokenizer_id: str) -> Tokenizer:
-        """Return a tokenizer, loading it where it is not there.
+        """Return a tokenizer; load it if the cache does not have it.
 
-        Raises TokenizerUnavailableError, at once where a load failed a short time ago, and KeyError
-        for an unknown id. A tokenizer that is loaded is returned without a pause.
+        Raises TokenizerUnavailableError, at once after a recent failure, and KeyError for an unknown
+        id. A tokenizer that is loaded is returned without yielding to the event loop.
         """
         found = self._loaded.get(tokenizer_id)
         if found is not None:
@@ -79,10 +78,10 @@ class TokenizerCache:
         load = self._loading.get(tokenizer_id)
         if load is None:
             load = asyncio.create_task(self._load(tokenizer_id, source))
-            # Where every caller has gone, nobody else looks at how it ended.
+            # Retrieves the exception, which nobody else does if all callers have left.
             load.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             self._loading[tokenizer_id] = load
-        # Waited for and not awaited: a caller that is cancelled does not cancel the load.
+        # `wait`, since a caller's cancellation would cancel a load that it awaits.
         await asyncio.wait((load,))
         if load.cancelled():
             raise TokenizerUnavailableError(f"{source.name}: {_CLOSED}")
@@ -94,7 +93,7 @@ class TokenizerCache:
             tokenizer = await asyncio.wrap_future(in_own_thread(source.load, "load"))
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a crash in Rust is no Exception
+        except BaseException as error:  # a panic in Rust is not an Exception
             self.stats.failures += 1
             reason = str(error)
             if not isinstance(error, TokenizerUnavailableError):
@@ -115,26 +114,26 @@ class TokenizerCache:
             self.stats.evictions += 1
 
     def vocab_size(self, tokenizer_id: str) -> int:
-        """Return a vocabulary's size, 0 as long as it is not known; kept when the tokenizer goes."""
+        """Return a vocabulary's size, 0 before the first load; it outlives the tokenizer."""
         return self._vocab_sizes.get(tokenizer_id, 0)
 
     def failures(self) -> dict[str, str]:
-        """Return why those could not be loaded whose last load failed, by id."""
+        """Return the reasons of failed last loads, by tokenizer id."""
         return {tokenizer_id: failure.reason for tokenizer_id, failure in self._failures.items()}
 
     def loaded(self) -> list[str]:
-        """Return the ids of those that are loaded, least recently used first."""
+        """Return the ids of the loaded tokenizers, least recently used first."""
         return list(self._loaded)
 
     def check(self) -> None:
-        """Raise AssertionError where what is held contradicts itself."""
+        """Raise AssertionError if the cache's data are inconsistent."""
         assert len(self._loaded) <= self._most
         held = (set(self._loaded), set(self._loading), set(self._failures))
         assert len(set().union(*held)) == sum(map(len, held)), "in two states at once"
         assert set().union(*held) <= set(self._sources)
 
     async def close(self) -> None:
-        """Load nothing more; what is being loaded is not waited for, and its callers are told."""
+        """Refuse new loads; fail the callers of those that run, without waiting for their threads."""
         self._closed = True
         loads = list(self._loading.values())
         for load in loads:

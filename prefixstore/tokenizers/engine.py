@@ -1,8 +1,8 @@
-"""The engines' own tokenizer, asked over HTTP.
+"""A client of the engines' own tokenizer, over HTTP.
 
-`/tokenize` is vLLM's (`vllm/entrypoints/serve/tokenize`, 0.32; the fields are the same since 0.6): a
-text or a chat in, the ids that the engine would compute on out. Several engines of one model are asked
-in turn. What they are asked is prompts: no message of here quotes any of it.
+`/tokenize` is vLLM's (`vllm/entrypoints/serve/tokenize`, 0.32; the fields are the same since 0.6): it
+takes a text or a chat and returns the token ids that the engine would use. The engines of one model are
+tried in order. Requests hold prompts, so no message of this module quotes a request or an answer.
 """
 
 import json
@@ -24,14 +24,14 @@ MAX_ANSWER_BYTES = 64 << 20
 """About eight million ids: far more than any engine's longest context."""
 
 REFUSALS = (400, 413, 422)
-"""Statuses that say that the prompt is at fault; any other one is the engine's."""
+"""HTTP statuses that mean a faulty prompt; any other error counts as the engine's."""
 
 MAX_REFUSAL_CHARS = 300
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """What went on; plain numbers, exported by the process."""
+    """Counters of the requests to engines, which the router exports as metrics."""
 
     asked: int = 0
     failures: int = 0
@@ -40,8 +40,8 @@ class EngineStats:
 class Engine:
     """One model's engines. Thread-safe; `close` it at the end.
 
-    `timeout` bounds, in seconds, what one URL may take; `skip_for` is how many seconds of `clock` one
-    that failed is not asked. Where all are being skipped a call fails at once, but for one a `skip_for`.
+    Each URL may take `timeout` seconds. One that failed is skipped for `skip_for` seconds of `clock`; a
+    call fails at once if all URLs are skipped.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Engine:
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
     ) -> None:
-        """`model` is the name the engines serve it as, `key` what they ask for (`--api-key`).
+        """`model` is the name that engines serve, `key` their `--api-key`.
 
-        Engines with `https` are recognised by `tls`, and by `server_name` instead of their URL's host
-        where it is given.
+        `tls` verifies the certificates of `https` URLs; `server_name`, if given, is expected in them
+        instead of the URL's host.
         """
         self.name = f"the engine at {', '.join(urls)}"
         self.stats = EngineStats()
@@ -70,7 +70,7 @@ class Engine:
         self._skip_for = skip_for
         self._clock = clock
         self._extensions = {"sni_hostname": server_name} if server_name else {}
-        # No proxy and no credentials from the environment: engines are neighbours.
+        # No proxy and no credentials from the environment: engines are in the same network.
         self._client = httpx2.Client(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=timeout,
@@ -82,16 +82,16 @@ class Engine:
     def tokenize(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Return a text's ids, packed.
 
-        Raises InvalidTextError where the engine refuses the text, TokenizerUnavailableError where no
-        engine answers.
+        Raises InvalidTextError if the engine refuses the text, TokenizerUnavailableError if no engine
+        answers.
         """
         check_text(text)
         return self._ask({"prompt": text, "add_special_tokens": add_special_tokens})
 
     def tokenize_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids as the engine's own template renders it; raises as `tokenize` does.
+        """Return a chat's ids, rendered with the engine's own template. Raises as `tokenize` does.
 
-        `body` is a chat request's: `messages`, `tools`, `add_generation_prompt`,
+        `body` has the fields of a chat request: `messages`, `tools`, `add_generation_prompt`,
         `continue_final_message`, `add_special_tokens`, `chat_template_kwargs`.
         """
         return self._ask(body)
@@ -173,7 +173,7 @@ def _ids(url: str, answer: bytes) -> bytes:
         packed = pack(value.get("tokens"))
         count = len(packed) // ID_BYTES
         if value.get("count", count) != count:
-            raise IdsError(f"holds {count} tokens and counts {value['count']}")
+            raise IdsError(f"has {count} tokens, but its count is {value['count']}")
     except (ValueError, RecursionError) as error:
         # A decoder's message may quote what it decoded.
         problem = str(error) if isinstance(error, IdsError) else "is not JSON"
@@ -182,7 +182,7 @@ def _ids(url: str, answer: bytes) -> bytes:
 
 
 def _refusal(answer: bytes, status: int) -> str:
-    """Return what the engine says of the prompt; for who sent it, not for a log."""
+    """Return the engine's message about the prompt; it goes to the sender, never to a log."""
     try:
         value = json.loads(answer)
         message = (value.get("error") or value)["message"]

@@ -1,4 +1,4 @@
-"""The engine's answer where there is one in time, and the local tokenizer's where there is none."""
+"""Tokenises with the engines, and with a local tokenizer while no engine answers."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -22,18 +22,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class FallbackStats:
-    """What went on; plain numbers, exported by the process."""
+    """Counters of fall-backs, which the router exports as metrics."""
 
     fallbacks: int = 0
-    """Texts that the local tokenizer served because no engine did."""
+    """Requests that no engine answered."""
 
 
 class FallbackTokenizer(Uncut):
     """A model's engines, and the same model's tokenizer on this machine.
 
-    The local one says what is put around a text, so that an engine that is down is no reason to fail
-    at the start. Texts are asked for whole, as of an engine alone. A chat that no engine answers raises:
-    rendering it is the caller's.
+    Special tokens come from the local tokenizer, so that a start does not depend on an engine. Texts
+    are never cut, as in `RemoteTokenizer`. A chat that no engine answers raises; the caller renders it.
     """
 
     def __init__(self, engine: Engine, local: FolderTokenizer, stats: FallbackStats) -> None:
@@ -59,7 +58,7 @@ class FallbackTokenizer(Uncut):
             return self._local.encode([raw], at_start=at_start)[0]
 
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids, from the engine; raises TokenizerUnavailableError where none is there."""
+        """Return a chat's ids from an engine. Raises TokenizerUnavailableError if none answers."""
         return self._asked(lambda: self._engine.tokenize_chat(body))
 
     def _asked(self, ask: Callable[[], Answer]) -> Answer:
@@ -67,7 +66,7 @@ class FallbackTokenizer(Uncut):
             answer = ask()
         except TokenizerUnavailableError as error:
             self._stats.fallbacks += 1
-            # Once an outage: threads that find it at the same time may each say it.
+            # One line per outage, or one per thread if several notice it at the same time.
             if not self._away:
                 self._away = True
                 log.warning("%s; the local tokenizer serves", error)
@@ -77,7 +76,7 @@ class FallbackTokenizer(Uncut):
 
 
 class FallbackSource:
-    """Engines, and another source for when they are away."""
+    """Loads a tokenizer that uses engines, and one from another source while no engine answers."""
 
     def __init__(self, engine: Engine, local: TokenizerSource, *, vocab_size: int = 0) -> None:
         self.name = f"{engine.name}, or {local.name}"
@@ -87,7 +86,7 @@ class FallbackSource:
         self._vocab_size = vocab_size
 
     def load(self) -> FallbackTokenizer | RemoteTokenizer:
-        """Load the local one; where that fails the engine serves alone."""
+        """Load the local tokenizer; if that fails, return one that uses only the engines."""
         try:
             local = self._local.load()
         except TokenizerUnavailableError as error:

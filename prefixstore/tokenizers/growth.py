@@ -1,7 +1,7 @@
-"""How much longer a text can get when a tokenizer normalises it, from the definition alone.
+"""Bounds how much longer a text can get in a tokenizer's normalisers, from the definition alone.
 
-A normaliser may replace one character with a megabyte, and then a short request takes all memory there
-is. Definitions are `tokenizers`' (`tokenizer.json`, `normalizer`); a precompiled map of characters is
+A normaliser may replace one character by a megabyte, so that a short request exhausts the memory.
+Definitions are `tokenizers`' (`tokenizer.json`, `normalizer`); a precompiled map of characters is
 SentencePiece's (`src/normalizer.cc`): the size of a trie in 4 bytes, the trie, and the replacements,
 each ended by a zero byte.
 """
@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 MOST_TIMES = 256
-"""Bytes that one byte may become: XLM-RoBERTa's precompiled map with what follows it has 66."""
+"""Most bytes that normalisers may make of one byte; XLM-RoBERTa's make 66, the most in known models."""
 MOST_PIECES = 16
-"""Bytes that pre-tokenizers may make of one: ByteLevel makes two, each time that it is named."""
+"""Most bytes that pre-tokenizers may make of one byte; each ByteLevel makes two."""
 ENDLESS = 1 << 32
-"""What is more than this is not counted."""
+"""Cap of computed growths, which keeps the numbers small."""
 
 TIMES = {
     # U+FDFA has 3 bytes, and 33 when it is decomposed.
@@ -32,23 +32,23 @@ TIMES = {
 }
 
 
-# A unit of the trie (darts-clone): a byte, whether a key ends there, and where what follows lies.
+# A unit (node) of the trie (darts-clone): a byte, a flag whether a key ends there, and an offset.
 _LABEL = 1 << 31 | 0xFF
 _HAS_LEAF = 1 << 8
 _VALUE = (1 << 31) - 1
 
 
 class Growth(NamedTuple):
-    """A text of n bytes becomes one of at most `times` * n + `more`."""
+    """A text of n bytes becomes at most `times` * n + `more` bytes long."""
 
     times: int = 1
     more: int = 0
 
 
 def growth(normalizer: Mapping[str, Any] | None) -> Growth:
-    """Return how much longer texts can get.
+    """Return how much longer a normaliser of tokenizer.json can make texts.
 
-    Raises ValueError, KeyError, TypeError or AttributeError for what is no normaliser.
+    Raises ValueError, KeyError, TypeError or AttributeError for a malformed definition.
     """
     if normalizer is None:
         return Growth()
@@ -61,7 +61,7 @@ def growth(normalizer: Mapping[str, Any] | None) -> Growth:
             more = min(more * step.times + step.more, ENDLESS)
         return Growth(times, more)
     if kind == "Prepend":
-        # Added tokens divide a text, and each part between two of them, of a byte or more, gets it.
+        # Added tokens divide a text, and the prefix is put before each part, of a byte or more.
         more = _size(normalizer["prepend"])
         return Growth(1 + more, more)
     if kind == "Replace":
@@ -78,11 +78,11 @@ def growth(normalizer: Mapping[str, Any] | None) -> Growth:
 
 
 def checked_growth(definition: Mapping[str, Any]) -> int:
-    """Return how many bytes a tokenizer makes of one of a text, at most.
+    """Return how many bytes a tokenizer makes at most of one byte of text.
 
-    Raises ValueError for a tokenizer that makes texts grow too much; else as `growth`.
+    Raises ValueError for a tokenizer that makes texts grow too much; otherwise as `growth`.
     """
-    # What a text gets besides is less than one more byte would make: each step gives less than it makes.
+    # `more` is left out: it is less than one further byte of text would add.
     times = growth(definition.get("normalizer")).times
     pieces = pieces_growth(definition.get("pre_tokenizer"))
     if pieces > MOST_PIECES:
@@ -93,7 +93,7 @@ def checked_growth(definition: Mapping[str, Any]) -> int:
 
 
 def pieces_growth(steps: Mapping[str, Any] | None) -> int:
-    """Return how many bytes a definition's `pre_tokenizer` makes of one; errors as `growth`."""
+    """Return how many bytes a definition's `pre_tokenizer` makes of one byte; raises as `growth`."""
     if steps is None:
         return 1
     if steps["type"] == "Sequence":
@@ -106,9 +106,9 @@ def _size(text: str) -> int:
 
 
 def _growth_of_map(charsmap: bytes) -> int:
-    """Return how many bytes a precompiled map makes of one, rounded up.
+    """Return how many bytes a precompiled map makes at most of one byte, rounded up.
 
-    Walks the trie by levels, each unit once: its shortest key is the one that grows the most.
+    It walks the trie by levels and visits each unit once, by its shortest key, which grows the most.
     """
     size = int.from_bytes(charsmap[:4], "little")
     trie, texts = charsmap[4 : 4 + size], charsmap[4 + size :]

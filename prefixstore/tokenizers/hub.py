@@ -1,7 +1,7 @@
-"""A tokenizer from the HuggingFace hub, or a mirror that speaks as it does.
+"""Loads a tokenizer from the HuggingFace hub, or from a mirror with the same API.
 
-Nothing is parsed before its SHA-256 is what the pin says, and what is then parsed are the very bytes
-that were digested. No code of a repository is ever run: the only files read are `pin.ALLOWED`.
+A file is parsed only if its SHA-256 equals the pin's, and from the very bytes that were hashed. No code
+of a repository is run: only the files in `pin.ALLOWED` are read.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ MAX_FILE_BYTES = 256 << 20
 class HubSource:
     """A tokenizer of a pinned commit, through `huggingface_hub`'s cache on this machine.
 
-    `timeout` bounds one `load`, in seconds. A download that takes longer goes on by itself, so that a
-    later `load` finds it done; there is at most one at a time.
+    One `load` takes at most `timeout` seconds. A longer download goes on in its thread, and a later
+    `load` uses its result; at most one download runs at a time.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class HubSource:
         endpoint: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Raise ValueError for a pin that pins nothing.
+        """Raise ValueError for an invalid pin.
 
-        `cache_folder` and `endpoint` are `huggingface_hub`'s own where they are None. With `offline`
-        only the cache is looked at. No token is sent but the one in `token_file`.
+        `cache_folder` and `endpoint` default to those of `huggingface_hub`. With `offline` only the
+        cache is used. The only token ever sent is the one in `token_file`.
         """
         for where, problem in pin.problems():
             raise ValueError(f"{where}: {problem}")
@@ -66,9 +66,9 @@ class HubSource:
         self._fetching: Future[dict[str, bytes]] | None = None
 
     def load(self) -> FolderTokenizer:
-        """Fetch what is not in the cache, verify all, and load it."""
+        """Fetch the files that the cache lacks, verify all files, and load the tokenizer."""
         files = self._files_in_time()
-        # From a folder of our own: what was verified is what is read, and nothing else lies there.
+        # A folder of our own has only the verified bytes.
         with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
             for file, raw in files.items():
                 (Path(folder) / file).write_bytes(raw)
@@ -86,9 +86,9 @@ class HubSource:
         try:
             files = fetching.result(self._timeout)
         except TimeoutError as error:
-            # Its own timeouts end the work with one too, and then it is to begin anew.
+            # The download itself may also have ended with a TimeoutError; then the next load retries.
             if not fetching.done():
-                problem = f"is not there after {self._timeout:g} s; the download goes on"
+                problem = f"is not loaded after {self._timeout:g} s; the download goes on"
                 raise self._unavailable(problem) from error
             self._forget(fetching)
             raise self._unavailable(str(error)) from error
@@ -104,7 +104,7 @@ class HubSource:
                 self._fetching = None
 
     def _files(self) -> dict[str, bytes]:
-        """Return the bytes of every file that is named, verified."""
+        """Return the verified bytes of every file that the pin names."""
         _be_quiet()
         token = self._token()
         before = {file: self._cached(file) for file in self._pin.digests}
@@ -118,7 +118,7 @@ class HubSource:
         return {file: self._verified(file, path) for file, path in paths.items()}
 
     def _token(self) -> str | bool:
-        """Return the token; False: send none, whatever this machine is logged in as."""
+        """Return the token; False: send none, even if this machine is logged in to the hub."""
         if self._token_file is None:
             return False
         try:
@@ -140,14 +140,14 @@ class HubSource:
     def _exists(self, file: str, token: str | bool, *, ask: bool) -> bool:
         if self._cached(file) is not None:
             return True
-        # With all that is named in the cache, a hub that is down is no reason to fail.
+        # If all pinned files were in the cache, the hub is not asked, so it may be down.
         return ask and self._size(file, token) is not None
 
     def _size(self, file: str, token: str | bool) -> int | None:
-        """Return a file's bytes as the hub gives them, None where it has no such file.
+        """Return a file's size in bytes according to the hub, None if it has no such file.
 
-        Asked before a download: it is answered, or fails, at once, where a download tries again for
-        half a minute.
+        It is called before a download because it fails at once, while a download retries for half a
+        minute.
         """
         pin = self._pin
         try:
@@ -162,7 +162,7 @@ class HubSource:
         except Exception as error:
             if _is_missing(error):
                 return None
-            # `huggingface_hub` lets errors of its HTTP client through, whichever that is.
+            # `huggingface_hub` lets errors of its HTTP client through, which depends on its version.
             raise self._unavailable(self._reason(error)) from error
         return found.size or 0
 
@@ -205,10 +205,10 @@ class HubSource:
         return raw
 
     def _reason(self, error: Exception) -> str:
-        """Say why the hub gave nothing; never with the token."""
+        """Return the reason of a failed request, without the token."""
         pin = self._pin
         if isinstance(error, LocalEntryNotFoundError):
-            # What it says is advice; what happened is its cause.
+            # Its message is advice; its cause is what happened.
             error = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if isinstance(error, RevisionNotFoundError):
             return f"has no revision {pin.revision}"
@@ -234,13 +234,13 @@ class HubSource:
 
 
 def _is_missing(error: Exception) -> bool:
-    """Whether a repository has no such file; mirrors say a plain 404."""
+    """Return whether an error means that a repository has no such file; mirrors send a plain 404."""
     if isinstance(error, RevisionNotFoundError | RepositoryNotFoundError):
         return False
     return isinstance(error, HfHubHTTPError) and error.response.status_code == 404
 
 
 def _be_quiet() -> None:
-    """Turn off what a service has no use for."""
+    """Turn off progress bars and telemetry."""
     disable_progress_bars()
     huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True

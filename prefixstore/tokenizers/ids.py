@@ -1,4 +1,4 @@
-"""Token ids, packed as little-endian uint32; those from another process are checked first."""
+"""Packs token ids as little-endian uint32; ids from another process are checked first."""
 
 import sys
 from array import array
@@ -8,7 +8,7 @@ ID_BYTES = 4
 
 
 def pack_ids(ids: list[int]) -> bytes:
-    """Pack ids. Raises OverflowError for one that is no uint32."""
+    """Pack ids, 4 bytes each. Raises OverflowError for one that is not a uint32."""
     packed = array("I", ids)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -16,12 +16,12 @@ def pack_ids(ids: list[int]) -> bytes:
 
 
 class IdsError(ValueError):
-    """A value is no list of token ids; says why and quotes nothing."""
+    """A value is not a list of token ids; the message does not quote it."""
 
 
 def pack(value: Any) -> bytes:
-    """Pack decoded JSON. Raises IdsError."""
-    # A boolean is an int to Python, and none to us.
+    """Pack ids from decoded JSON. Raises IdsError."""
+    # By type, since isinstance would accept booleans.
     if not isinstance(value, list) or not set(map(type, value)) <= {int}:
         raise IdsError("has no list of token ids as 'tokens'")
     try:

@@ -1,7 +1,7 @@
-"""Blocking work in a thread of its own, which does not keep the process from ending.
+"""Runs blocking work in a thread of its own that does not delay the process's exit.
 
-An executor's threads are joined when the interpreter ends, so a download that hangs would hang the
-process with it.
+An executor's threads are joined at the interpreter's exit, so a download that hangs would keep the
+process from ending.
 """
 
 import threading
@@ -13,15 +13,15 @@ Result = TypeVar("Result")
 
 
 def in_own_thread(work: Callable[[], Result], name: str) -> Future[Result]:
-    """Start some work; the future is done when the work is, whatever became of who waits."""
+    """Start `work` in a daemon thread; the future gets its result, even if nobody waits for it."""
     future: Future[Result] = Future()
-    # From here on it cannot be cancelled, so its result can always be set.
+    # From here on the future cannot be cancelled, so its result can always be set.
     future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  it is the waiting side's to judge
+        except BaseException as error:  # noqa: BLE001  the caller handles it
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -1,4 +1,4 @@
-"""Which files of which commit of a hub's repository are trusted.
+"""Pins the trusted files of one commit of a repository on a hub, with their SHA-256.
 
 A branch or a tag can be moved to another tokenizer, and a cache or a mirror can be tampered with; a
 commit with the SHA-256 of each file cannot.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 DEFINITION = "tokenizer.json"
 
 TELLING = (DEFINITION, "tokenizer_config.json", "chat_template.jinja")
-"""Files that decide the tokens: one that the repository has is to be named."""
+"""Files that determine the tokens; the pin must name each of them that the repository has."""
 
 ALLOWED = (*TELLING, "config.json", "special_tokens_map.json")
-"""All that is ever fetched: data, never code."""
+"""The only files that are fetched: data, never code."""
 
 _REPO = re.compile(r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$", re.ASCII)
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
@@ -23,7 +23,7 @@ _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Files of one commit."""
+    """The trusted files of one commit."""
 
     repo: str
     """OWNER/NAME."""
@@ -33,7 +33,7 @@ class Pin:
     """From a file's name to its SHA-256, 64 hexadecimal digits."""
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong: `repo`, `revision` or `files`, and why."""
+        """Yield each problem as a field's name (`repo`, `revision`, `files`) and a text."""
         if not _REPO.match(self.repo) or ".." in self.repo or "--" in self.repo:
             yield "repo", f"{self.repo!r} is not OWNER/NAME"
         if not _COMMIT.match(self.revision):

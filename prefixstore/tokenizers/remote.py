@@ -1,7 +1,7 @@
-"""An engine as a tokenizer: exact by definition, one request a text.
+"""Uses an engine as the tokenizer: exact by definition, with one HTTP request per text.
 
-Nothing is known of how the engine's tokenizer cuts a text, so texts are never split, and only a text
-that was asked for before, whole, is known.
+The engine's definition is not known here, so no cuts are proven: texts are sent whole, and only a text
+equal to an earlier one is found in the store.
 """
 
 import json
@@ -22,34 +22,34 @@ PROBE = "a"
 
 @runtime_checkable
 class ChatEncoder(Protocol):
-    """What a tokenizer also is that takes chats and not only texts."""
+    """The further contract of a tokenizer that also takes chats."""
 
     @property
     def chats(self) -> Tokenizer:
-        """Chats as a tokenizer of texts: those that `chat_text` writes."""
+        """A tokenizer for texts written by `chat_text`, each of which stands for a chat."""
 
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids, special tokens as the body says; waits for the engine.
+        """Return a chat's ids, with special tokens if the body asks for them; blocks.
 
         Raises InvalidTextError and TokenizerUnavailableError.
         """
 
 
 def chat_text(body: Mapping[str, Any]) -> str:
-    """Write a chat as the text that stands for it; raises InvalidTextError where it cannot be."""
+    """Return a chat request's body as JSON text. Raises InvalidTextError if that is impossible."""
     try:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTextError("is no JSON") from error
+        raise InvalidTextError("cannot be written as JSON") from error
 
 
 class RemoteTokenizer(Uncut):
-    """One model's engines, asked for each text."""
+    """A tokenizer that asks one model's engines for each text."""
 
     def __init__(self, engine: Engine, *, vocab_size: int = 0) -> None:
-        """Ask the engine what it puts around a text. Raises TokenizerUnavailableError.
+        """Ask the engine for its special tokens around a text. Raises TokenizerUnavailableError.
 
-        `vocab_size` 0: not known; `/tokenize` does not tell.
+        `vocab_size` 0: not known; `/tokenize` does not return it.
         """
         self.vocab_size = vocab_size
         self._engine = engine
@@ -66,16 +66,16 @@ class RemoteTokenizer(Uncut):
         self.prefix, self.suffix = whole[:at], whole[at + len(plain) :]
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  always
-        """Return each text's ids, from the engine."""
+        """Return each text's ids from the engine."""
         return [self._engine.tokenize(part.decode(), add_special_tokens=False) for part in parts]
 
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids, from the engine."""
+        """Return a chat's ids from the engine."""
         return self._engine.tokenize_chat(body)
 
 
 class Chats(Uncut):
-    """Chats as texts, so that the pool bounds, shares and keeps them as it does texts."""
+    """A tokenizer of chats written as texts, so that the pool queues, shares and stores them alike."""
 
     prefix = suffix = b""
 
@@ -89,14 +89,14 @@ class Chats(Uncut):
 
 
 class EncodeChat(Protocol):
-    """`ChatEncoder.encode_chat`."""
+    """The type of `ChatEncoder.encode_chat`."""
 
     def __call__(self, body: Mapping[str, Any], /) -> bytes:
         """Return a chat's ids."""
 
 
 class RemoteSource:
-    """Engines as the only place that a tokenizer comes from."""
+    """A source whose tokenizer is the engine itself, with no local fall-back."""
 
     def __init__(self, engine: Engine, *, vocab_size: int = 0) -> None:
         self.name = engine.name
@@ -104,12 +104,12 @@ class RemoteSource:
         self._vocab_size = vocab_size
 
     def load(self) -> RemoteTokenizer:
-        """Probe the engine."""
+        """Ask the engine for its special tokens and return its tokenizer."""
         return RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
 
 
 def _find(whole: bytes, part: bytes) -> int:
-    """Return where ids lie in others, -1 where they do not; both packed."""
+    """Return the offset of packed ids within others, -1 if they are not found."""
     for at in range(0, len(whole) - len(part) + 1, ID_BYTES):
         if whole[at : at + len(part)] == part:
             return at

@@ -1,7 +1,8 @@
-"""Where a tokenizer comes from.
+"""The sources that load tokenizers.
 
-`TokenizerSource` is the contract; `FolderSource` a local folder. `prefixstore.tokenizers.hub` is the
-HuggingFace hub, `prefixstore.tokenizers.remote` and `prefixstore.tokenizers.fallback` the engine itself.
+`TokenizerSource` is the contract, `FolderSource` loads a local folder. `prefixstore.tokenizers.hub`
+loads from the HuggingFace hub; `prefixstore.tokenizers.remote` and `prefixstore.tokenizers.fallback` use
+engines.
 """
 
 from pathlib import Path
@@ -12,14 +13,14 @@ from prefixstore.tokenizers.trial import try_tokenizer
 
 
 class TokenizerSource(Protocol):
-    """One place that a tokenizer can be loaded from, any number of times."""
+    """Loads one tokenizer, any number of times."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The source's name in messages."""
 
     def load(self) -> Tokenizer:
-        """Load the tokenizer; blocks. Raises TokenizerUnavailableError, whose message says why."""
+        """Load the tokenizer; blocks. Raises TokenizerUnavailableError with the reason."""
 
 
 class FolderSource:
@@ -30,6 +31,6 @@ class FolderSource:
         self._folder = folder
 
     def load(self) -> FolderTokenizer:
-        """Load the folder, once it was loaded elsewhere and nothing happened."""
+        """Load the folder, after a trial load in another process succeeded."""
         try_tokenizer(self._folder)
         return FolderTokenizer(self._folder)

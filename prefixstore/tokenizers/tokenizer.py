@@ -1,7 +1,7 @@
-"""Tokenizers: text to token ids, as the engine computes them.
+"""Tokenizers: turn text into the token ids that the engine would compute.
 
-`Tokenizer` is the contract; `FolderTokenizer` is a model's own from a local folder, by HuggingFace's
-`tokenizers`, and `ByteTokenizer` a reference that needs no files.
+`Tokenizer` is the contract. `FolderTokenizer` loads a model's tokenizer from a local folder with
+HuggingFace's `tokenizers`; `ByteTokenizer` is a reference that needs no files.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from prefixstore.tokenizers.ids import pack_ids
 
 log = logging.getLogger(__name__)
 
-# A text is one worker's; several are worked on at once by several workers.
+# One worker tokenises one text, and several workers run at once: no further threads are needed.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 PROBE = (
@@ -31,17 +31,17 @@ PROBE = (
     "日本語と，中文。한국어 русский עברית हिन्दी عربي  two  spaces\n"
     "e\u0301 \U0001f469\u200d\U0001f469\u200d\U0001f467 end of the probe "
 ) * 4
-"""What is encoded whole and cut when a tokenizer is loaded: a proof is good, a look is better."""
+"""A text that is encoded both whole and cut when a tokenizer is loaded, to test the proven cuts."""
 
 MOST_GROWN_BYTES = 32 << 20
-"""Bytes that `tokenizers` may make of texts that it is given at once; each takes it about 150 more."""
+"""Most normalised bytes of one call to `tokenizers`, which needs about 150 bytes of memory for each."""
 
 PROBED_TOKENS = 1000
-"""Tokens of the vocabulary that are looked at too."""
+"""Number of the vocabulary's tokens that are appended to the probe."""
 
 
 class TokenizerUnavailableError(Exception):
-    """A tokenizer cannot be had; the message says from where, and why."""
+    """A tokenizer cannot be loaded or used; the message names its source and the reason."""
 
 
 class InvalidTextError(Exception):
@@ -49,7 +49,7 @@ class InvalidTextError(Exception):
 
 
 class Tokenizer(Protocol):
-    """What the pool needs of a tokenizer. Ids are packed little-endian uint32, 4 bytes each."""
+    """The contract of tokenizers. Ids are packed little-endian uint32, 4 bytes each."""
 
     @property
     def vocab_size(self) -> int:
@@ -57,33 +57,33 @@ class Tokenizer(Protocol):
 
     @property
     def prefix(self) -> bytes:
-        """Ids that come before the text's where special tokens are added."""
+        """Ids before the text's own if special tokens are added."""
 
     @property
     def suffix(self) -> bytes:
-        """Ids that come after the text's where special tokens are added."""
+        """Ids after the text's own if special tokens are added."""
 
     @property
     def has_cuts(self) -> bool:
-        """Whether there are places where a text may be cut."""
+        """Whether the tokenizer has proven cuts (`prefixstore.cuts.proof`)."""
 
     def cut(self, raw: bytes, begin: int, end: int) -> int:
-        """Return the last cut in raw[begin:end], more than `begin`; `begin` where there is none.
+        """Return the last cut in raw[begin:end] after `begin`, or `begin` if there is none.
 
-        The tokens of the parts, put together, are the whole text's. It depends on nothing else than
-        these bytes.
+        The joined tokens of the parts are the whole text's tokens. The result depends only on these
+        bytes.
         """
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
-        """Return the ids of consecutive parts of a text, no special tokens added. Thread-safe.
+        """Return the ids of each of a text's consecutive parts, without special tokens. Thread-safe.
 
-        `at_start` says whether the first one begins the text. Raises UnicodeDecodeError, and
-        InvalidTextError for a part that is too long.
+        `at_start`: the first part begins the text. Raises UnicodeDecodeError, and InvalidTextError
+        for a part that is too long.
         """
 
 
 class ByteTokenizer:
-    """One token a byte of UTF-8, and a begin token: simple, and to be cut anywhere."""
+    """One token per byte of UTF-8, and a begin token; texts may be cut between any two characters."""
 
     vocab_size = 257
     prefix = (256).to_bytes(4, "little")
@@ -103,7 +103,7 @@ class ByteTokenizer:
 
 
 class Uncut:
-    """What a tokenizer inherits of which nothing is known: its texts are encoded whole."""
+    """Base of tokenizers without proven cuts: their texts are encoded whole."""
 
     has_cuts = False
 
@@ -135,11 +135,11 @@ class FolderTokenizer:
         wanted = self._config.get("add_prefix_space")
         if wanted is not None and puts_space_in_front(parsed) not in (None, wanted):
             log.warning(
-                "%s: tokenizer_config.json has add_prefix_space = %s and tokenizer.json the opposite, "
-                "which is used; an engine may do the other",
+                "%s: tokenizer_config.json has add_prefix_space = %s, tokenizer.json the opposite; "
+                "tokenizer.json is used here, but an engine may use the other",
                 folder, wanted,
             )  # fmt: skip
-        # What a request may be cut or filled to is the engine's business.
+        # Truncation and padding are left to the engine.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocab = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -160,7 +160,7 @@ class FolderTokenizer:
             self._check_cuts(folder, list(vocab))
 
     def _plain_and_whole(self, text: str) -> tuple[list[int], list[int]]:
-        """Return a text's ids without and with special tokens; nothing where there are none."""
+        """Return a text's ids without and with special tokens; empty lists if encoding fails."""
         try:
             plain = self._tokenizer.encode(text, add_special_tokens=False).ids
             return plain, self._tokenizer.encode(text, add_special_tokens=True).ids
@@ -179,15 +179,17 @@ class FolderTokenizer:
             cut = b"".join(self.encode(parts, at_start=True))
             is_whole = cut == self.encode([raw], at_start=True)[0]
         except TokenizerUnavailableError:
-            is_whole = False  # it fails on some texts, and is not to be trusted with less
+            is_whole = False  # it fails on the probe, so its cuts remain untested
         else:
             if not is_whole:
-                log.error("%s: cut texts have other tokens than whole ones; none is cut", folder)
+                log.error(
+                    "%s: cut texts have other tokens than whole ones; texts are not cut", folder
+                )
         self.has_cuts = is_whole
 
     def _affixes(self, folder: Path, vocab: Iterable[str]) -> tuple[bytes, bytes]:
-        """Find out what is put around a text."""
-        # A vocabulary may lack any of these characters; a tokenizer then drops them, or fails.
+        """Return the special tokens before and after a text, found by encoding short probes."""
+        # A vocabulary may lack a probe's characters; a tokenizer then drops them, or fails.
         probes = itertools.chain(("a", "0", "A"), vocab)
         pairs = map(self._plain_and_whole, probes)
         tried = list(itertools.islice((pair for pair in pairs if pair[0]), 3))
@@ -200,7 +202,7 @@ class FolderTokenizer:
 
     @property
     def special_tokens(self) -> Mapping[str, str]:
-        """The named special tokens (`bos_token`, …) that a chat template may use."""
+        """Special tokens by name (`bos_token`, …), as a chat template may use them."""
         named = {}
         for name, value in self._config.items():
             text = value.get("content") if isinstance(value, dict) else value
@@ -234,20 +236,21 @@ class FolderTokenizer:
     def _encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         texts = [part.decode() for part in parts]
         if self.has_cuts and self._drops_space:
-            # Before every part but the text's first the tokenizer puts the space itself.
+            # Each later part begins with the space that the tokenizer itself prepends.
             texts = [
                 text if at_start and not number else text[1:] for number, text in enumerate(texts)
             ]
         try:
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except Exception as error:
-            # `tokenizers` raises plain Exception: the vocabulary lacks its own unknown token, say.
+            # `tokenizers` raises plain Exception, for instance if the unknown token is not in the
+            # vocabulary.
             raise TokenizerUnavailableError(f"it fails on this text: {error}") from error
         return [pack_ids(encoding.ids) for encoding in encodings]
 
 
 def check_text(text: str) -> bytes:
-    """Return a text's UTF-8. Raises InvalidTextError where it has none."""
+    """Return a text's UTF-8. Raises InvalidTextError for a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -268,7 +271,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
-    """Return the model's chat template, or several by name: a file's before the configuration's."""
+    """Return the model's chat template, or several by name; chat_template.jinja comes first."""
     path = folder / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""A tokenizer is first loaded in a process of its own, with a limit of memory and one of time.
+"""Tries to load a tokenizer in a process of its own, with limits of memory and time.
 
-A definition is somebody else's file, and loading runs what it says on a text. What takes all memory, or
-never ends, ends that process; the router says so and goes on.
+A definition is an untrusted file, and loading runs it on a text. One that exhausts the memory or never
+ends costs only that process; the router reports it and goes on.
 """
 
 import math
@@ -14,18 +14,18 @@ from prefixstore.isolated import isolated
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 MOST_BYTES = 4 << 30
-"""Of address space: a vocabulary of 262,144 tokens takes a quarter of it."""
+"""Largest address space; a vocabulary of 262,144 tokens takes a quarter of it."""
 MOST_SECONDS = 300.0
 MOST_REASON = 1000
-"""Characters of a reason."""
+"""Most characters of a reason."""
 REFUSED = 3
-"""Exit status of a process that says on its standard output why the tokenizer cannot be had."""
+"""Exit status if loading failed; the reason is on standard output."""
 
 
 def try_tokenizer(
     folder: Path, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
 ) -> None:
-    """Load a folder's tokenizer elsewhere. Raises TokenizerUnavailableError where that fails."""
+    """Load a folder's tokenizer in another process. Raises TokenizerUnavailableError if that fails."""
     command = [
         sys.executable,
         *isolated(__name__),
@@ -51,23 +51,23 @@ def try_tokenizer(
         raise TokenizerUnavailableError(reason.strip()[:MOST_REASON])
     if ended.returncode:
         raise TokenizerUnavailableError(
-            f"{folder}: tokenizer.json: a process that loaded it to try it ended with status "
+            f"{folder}: tokenizer.json: a process that tried to load it ended with status "
             f"{ended.returncode}; it may take {most_bytes >> 20} MiB of memory"
         )
 
 
 def main() -> int:
-    """Load the tokenizer of the folder that is named, within the memory that is."""
+    """Load a folder's tokenizer; arguments: folder, most bytes of memory, most seconds of CPU time."""
     folder, most_bytes, most_seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
-    # The router ends it by the wall clock; this counts where the router itself is gone.
+    # The router kills it by the wall clock; this limit works when the router is gone.
     resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
     try:
         FolderTokenizer(folder)
     except TokenizerUnavailableError as error:
         if isinstance(error.__cause__, MemoryError):
-            return 1  # the limit says more than the error, which has no words
+            return 1  # the caller's message names the limit; MemoryError has no text
         sys.stdout.write(str(error))
         return REFUSED
     return 0

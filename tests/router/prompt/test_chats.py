@@ -91,7 +91,7 @@ SURROGATE = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
         (
             chat("echoes", chat_template_kwargs={"messages": []}),
             STATUS.INVALID_ARGUMENT,
-            "prompt.chat_body.chat_template_kwargs.messages: is the engine's to give",
+            "prompt.chat_body.chat_template_kwargs.messages: is set by the engine only",
         ),
         (
             chat("echoes", chat_template_kwargs={"chat_template": "x"}),
