@@ -1,1 +1,1 @@
-"""The gRPC edge: services, Score's bytes, answers as messages; decisions are made below."""
+"""The gRPC edge: calls, limits on their messages, answers as messages; no decisions about pods."""

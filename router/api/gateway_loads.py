@@ -1,4 +1,4 @@
-"""What gateways say of ranks' loads in their requests: checked, and taken note of."""
+"""Checks and records the loads of ranks that gateways report in their requests."""
 
 import asyncio
 import math
@@ -12,13 +12,13 @@ from router.prompt.bad_request import BadRequestError
 from router.turns import in_turns
 
 AT_ONCE = 64
-"""Loads that are taken note of without a pause: about two milliseconds' work."""
+"""Loads recorded before other tasks get a turn: about two milliseconds' work."""
 CHECKED_AT_ONCE = 1024
-"""Loads that are checked without a pause: about a millisecond's work."""
+"""Loads checked before other tasks get a turn: about a millisecond's work."""
 
 
 async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
-    """Raise BadRequestError where a load is impossible; in turns with others where they are many."""
+    """Raise BadRequestError for an impossible load; yield to other tasks if there are many loads."""
     position = -1
     async for one in in_turns(loads, CHECKED_AT_ONCE):
         position += 1
@@ -31,7 +31,7 @@ async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
 
 
 class GatewayLoads:
-    """Takes note of loads that were checked; those of pods that are not known are passed over."""
+    """Records checked loads in the load table; it ignores loads of unknown ranks."""
 
     def __init__(self, ingest: Ingest, loads: LoadTable, clock: Callable[[], float]) -> None:
         self._ingest = ingest
@@ -39,17 +39,17 @@ class GatewayLoads:
         self._clock = clock
 
     async def observe(self, loads: Sequence[pb.PodLoad]) -> None:
-        """Take note of loads; where they are many, others have their turn in between and behind."""
+        """Record loads; yield to other tasks within and after a long list."""
         now = self._clock()
         async for one in in_turns(loads, AT_ONCE):
             if self._observe(one, now):
-                # What is made of it is kept: the pick that follows need not make it of all at once.
+                # The table caches the result, so the next pick need not compute it for all ranks.
                 self._loads.load(one.pod, one.rank, self._clock())
         if len(loads) > AT_ONCE:
             await asyncio.sleep(0)
 
     def _observe(self, one: pb.PodLoad, now: float) -> bool:
-        """Return whether the rank is known."""
+        """Record one load; return False if the rank is unknown."""
         if self._ingest.rank(one.pod, one.rank) is None:
             return False
         seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)

@@ -1,14 +1,14 @@
-"""Which calls may have their message read: the bytes of all that are read and answered are bounded.
+"""Decides which calls may read their message, so that all messages in memory stay within a limit.
 
-A call has a place from before its message is read until it is answered. As long as nobody knows how long
-the message is, the place is as large as the largest; then it is as large as the message. A client, which
-is a connection, that has a place gets another one only while as much is left free as all its places take
-then: so there is room for one that has none, and one client alone uses half. Who has none comes before
-all who have one. Calls that wait are let in client by client.
+A call has a place from before its message is read until it is answered. A place counts as many bytes as
+its message or, before the message is read, as the largest allowed message. A client is a connection. A
+client with places gets another one only if the bytes left free are then at least those of all its
+places; so one client alone uses at most half, and a client without places finds room. Clients without
+places come first; otherwise waiting connections take turns.
 
-A connection whose last message did not come, or that has sent none yet, is a stranger. All strangers
-share the places of one client, so that callers who open connections and send nothing keep nobody out
-whose messages come; strangers whose message was late come last among them.
+A connection is a stranger if its last message did not arrive in time, or if it has sent none yet. All
+strangers together count as one client, so connections that send nothing cannot keep out those that do.
+Strangers whose last message was late come last.
 """
 
 from collections import OrderedDict, deque
@@ -16,16 +16,17 @@ from collections.abc import Callable
 from enum import Enum
 
 MOST_WAITING = 512
-"""Calls that wait, each with up to 256 KiB that were sent along; past it the connection with the most of
-them has its latest refused."""
+"""Most waiting calls, each with up to 256 KiB that HTTP/2 has already buffered. Beyond it the latest
+call of the connection with the most waiting calls is refused."""
 
 MOST_KNOWN = 4096
-"""Connections that are remembered for their last message, the latest."""
+"""Most connections, the latest ones, for which it is known whether the last message came in time."""
 STRANGERS = ""
+"""The client that all strangers count as."""
 
 
 class State(Enum):
-    """How far a call has come."""
+    """The progress of a call."""
 
     WAITING = 0
     READING = 1
@@ -34,15 +35,18 @@ class State(Enum):
 
 
 class NoPlaceError(Exception):
-    """Too many calls wait for room."""
+    """A call is refused because too many calls wait for a place."""
 
 
 class LateError(Exception):
-    """A message did not come in time, and others wait."""
+    """A call is ended because its message did not arrive in time and other calls wait."""
 
 
 class Place:
-    """A call's; `wake` is called with None when a call that waited may read, and with what ends it."""
+    """A call's share of the limit.
+
+    `wake(None)` tells a waiting call that it may read its message; `wake(error)` ends a call.
+    """
 
     __slots__ = ("bytes", "client", "connection", "since", "state", "wake")
 
@@ -51,19 +55,19 @@ class Place:
     ) -> None:
         self.connection = connection
         self.client = client
-        """The connection, or `STRANGERS`: whose places it shares."""
+        """The connection, or `STRANGERS`."""
         self.bytes = max(size, 1)
         self.wake = wake
         self.state = State.WAITING
         self.since = 0.0
-        """When it could begin to read."""
+        """Time of the clock from which the call could read its message."""
 
 
 class InFlight:
-    """All places. `limit` and `largest` are bytes; one message alone may be larger than the limit.
+    """All places. `limit` and `largest` (message) are bytes; a message alone may exceed the limit.
 
-    A message that has not come `seconds` after it could be read loses its place where others wait.
-    Not for several threads.
+    A call loses its place if its message has not arrived after `seconds` and others wait. Not
+    thread-safe.
     """
 
     def __init__(
@@ -77,28 +81,30 @@ class InFlight:
     ) -> None:
         self.limit = limit
         self.bytes = 0
-        """Of all places."""
+        """Bytes of all places."""
         self.waiting = 0
-        """Calls."""
+        """Number of calls that wait for a place."""
         self.refused = 0
+        """Calls refused because too many waited."""
         self.late = 0
+        """Calls ended because their message was late."""
         self._largest = largest
         self._seconds = seconds
         self._clock = clock
         self._most_waiting = most_waiting
         self._taken: dict[str, int] = {}
-        """Bytes of each client that has any place."""
+        """Bytes of each client with places."""
         self._reading: dict[Place, None] = {}
-        """The oldest first."""
+        """Places whose message has not arrived yet, the oldest first."""
         self._queues: OrderedDict[str, deque[Place]] = OrderedDict()
-        """Of each connection that waits, in the order of their turns."""
+        """Waiting calls by connection, in the order of the connections' turns."""
         self._known: OrderedDict[str, bool] = OrderedDict()
-        """Whether each connection's last message came in time; the latest are the last."""
+        """Whether each connection's last message came in time, the latest connection last."""
 
     def enter(
         self, connection: str, wake: Callable[[Exception | None], None], size: int | None = None
     ) -> Place:
-        """Return a call's place, which waits or may read; `size` is its message's, where it is known.
+        """Return a call's place, in state WAITING or READING. `size`: bytes of its message, if known.
 
         Raises NoPlaceError.
         """
@@ -117,7 +123,7 @@ class InFlight:
         return place
 
     def has_read(self, place: Place, size: int) -> None:
-        """Take note of the length of a message that was read."""
+        """Set a place to its message's bytes, now that the message was read."""
         self._reading.pop(place, None)
         place.state = State.READ
         self._remember(place.connection, came=True)
@@ -125,7 +131,7 @@ class InFlight:
         self._go_on()
 
     def leave(self, place: Place) -> None:
-        """Take note that a call has ended, however far it had come."""
+        """Free the place of a call that has ended, in any state."""
         state, place.state = place.state, State.LEFT
         if state is State.LEFT:
             return
@@ -137,7 +143,7 @@ class InFlight:
         self._go_on()
 
     def end_late(self) -> None:
-        """End calls whose message is late and keeps others out; each leaves when it has ended."""
+        """End calls whose late message keeps others waiting; each still has to `leave`."""
         if not self.waiting:
             return
         before = self._clock() - self._seconds
@@ -146,7 +152,7 @@ class InFlight:
         for place in list(self._reading):
             if place.since > before:
                 break
-            # Who waits beside places of its own waits for those, and not for somebody else's.
+            # A client with places waits for its own places only, not for those of other clients.
             if kept_out or place.client in waiting:
                 del self._reading[place]
                 self.late += 1
@@ -159,7 +165,7 @@ class InFlight:
                 place.wake(None)
 
     def _turns(self) -> list[Place]:
-        """Let in who may; return them."""
+        """Give places to the waiting calls whose turn it is; return them."""
         let_in = []
         while place := self._next():
             self._forget(place)
@@ -170,12 +176,12 @@ class InFlight:
         return let_in
 
     def _next(self) -> Place | None:
-        """Return the call whose turn it is, and that may be read now."""
+        """Return the waiting call whose turn it is if it may be read now, otherwise None."""
         fair = None
         for connection in sorted(self._queues, key=self._was_late):
             place = self._queues[connection][0]
             if place.client not in self._taken:
-                # What is free is kept for it until it is enough.
+                # A client without places comes first: others wait until its message fits.
                 return place if self._fits(place) else None
             if fair is None and self._is_fair(place) and self._fits(place):
                 fair = place
@@ -222,7 +228,7 @@ class InFlight:
             del self._queues[place.connection]
 
     def _refuse_one(self, newest: Place) -> None:
-        """Refuse the latest call of who waits most. Raises NoPlaceError where that is the newest."""
+        """Refuse the busiest connection's latest call. Raises NoPlaceError if that is `newest`."""
         self.refused += 1
         longest = max(self._queues.values(), key=len)
         if len(longest) == len(self._queues[newest.connection]):
@@ -235,7 +241,7 @@ class InFlight:
         refused.wake(NoPlaceError())
 
     def check(self) -> None:
-        """Raise AssertionError where the figures are not what the places come to."""
+        """Raise AssertionError if the totals do not match the places."""
         assert self.waiting == sum(map(len, self._queues.values()))
         assert all(self._queues.values())
         assert self.waiting <= self._most_waiting
@@ -243,4 +249,4 @@ class InFlight:
         assert all(taken > 0 for taken in self._taken.values())
         assert all(place.state is State.READING for place in self._reading)
         assert len(self._known) <= MOST_KNOWN
-        assert self._next() is None, "somebody waits for nothing"
+        assert self._next() is None, "a call waits though it has room"

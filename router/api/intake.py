@@ -1,11 +1,11 @@
-"""When a call's message is read: `InFlight` over gRPC's library, and refusals as statuses.
+"""Reads each call's message when `InFlight` has room for it; refuses calls with a gRPC status.
 
-gRPC's library reads a unary call's message before its handler is asked, and has no bound on the bytes
-of all calls. A handler of a stream asks for each message, and a stream of one is the same on the wire.
-So every call is taken as a stream: until its message is asked for, no more of it has come than HTTP/2's
-flow control lets through.
+gRPC's library reads a unary call's message before it calls the handler, with no limit on the bytes of
+all calls. A stream's handler asks for each message, and on the wire a unary call is a stream of one
+message. So every call is registered as a stream: until its message is asked for, HTTP/2's flow control
+bounds the bytes that arrive.
 
-Calls and streams have separate rooms, since a stream may wait long for its next message.
+Calls and streams have separate limits, since a stream may wait long for its next message.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ import grpc.aio
 from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
 
 STREAMS = 16
-"""Streams that may wait for their next message at once, each of which may be the largest. One that has
-waited for long ends where others wait for its room."""
+"""Streams that may wait for their next message at once, each with room for the largest message. One that
+has waited for long is ended if others wait for its room."""
 
 STANDARD = 4
-"""Calls, and streams, of health and reflection that may be read at once."""
+"""Calls, and streams, of the health and reflection services that may be read at once."""
 
 LOOK_SECONDS = 0.1
-"""Between two looks for late messages, while calls wait."""
+"""Seconds between two checks for late messages, while calls wait."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[bytes, Context], Awaitable[Any]]
@@ -56,10 +56,10 @@ class RefusedError(Exception):
 
 
 class Counts(Protocol):
-    """What is told of calls that are refused unread."""
+    """Counts calls that are refused before their message is read."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """Take note of one answer."""
+        """Count one answer."""
 
 
 class Intake:
@@ -76,7 +76,7 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
 
     def unary(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return a unary call's handler, of one that takes the message and returns the answer."""
+        """Return gRPC's handler of a unary call; `handler` takes the message, returns the answer."""
 
         async def handle(_: AsyncIterator[bytes], context: Context) -> bytes:
             answer: bytes = await self._refusing(self._taken(method, handler, context), context)
@@ -85,7 +85,7 @@ class Intake:
         return grpc.stream_unary_rpc_method_handler(handle)
 
     def written(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return a unary call's handler, of one that takes the message and writes the answer itself."""
+        """Return gRPC's handler of a unary call; `handler` takes the message, writes the answer."""
 
         async def handle(_: AsyncIterator[bytes], context: Context) -> None:
             await self._refusing(self._taken(method, handler, context), context)
@@ -95,7 +95,7 @@ class Intake:
     def streams(
         self, handler: Callable[[Context], Awaitable[None]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return a stream's handler, of one that takes `messages` and writes the answers itself."""
+        """Return gRPC's handler of a stream; `handler` reads `messages` and writes the answers."""
 
         async def handle(_: AsyncIterator[bytes], context: Context) -> None:
             await self._refusing(handler(context), context)
@@ -105,7 +105,7 @@ class Intake:
     async def messages(
         self, context: Context
     ) -> AsyncGenerator[tuple[bytes, Callable[[], None]], None]:
-        """Yield each message of a stream, and a function to be called once it is answered.
+        """Yield each message of a stream, with a function to call after it was answered.
 
         Raises RefusedError.
         """
@@ -131,8 +131,8 @@ class Intake:
         return RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     async def _refusing(self, answer: Awaitable[Any], context: Context) -> Any:
-        # gRPC's library keeps what `abort` raises with the call, in a cycle: the frames that it was
-        # raised through, and errors before it, would keep the message until the cycle is collected.
+        # gRPC's library keeps the exception of `abort` in a reference cycle with the call. `abort` is
+        # therefore called outside the handler's frames, which would keep the message alive.
         try:
             return await answer
         except RefusedError as refusal:
@@ -200,22 +200,22 @@ class _Call:
         self.task = task
         self.place: Place | None = None
         self.late: Exception | None = None
-        """Why its reading was cancelled."""
+        """The error because of which the reading task was cancelled."""
         self._turn: asyncio.Future[None] | None = None
         self._begun = time.perf_counter()
 
     @property
     def lasted(self) -> float:
-        """Seconds since it came."""
+        """Seconds since the call began."""
         return time.perf_counter() - self._begun
 
     async def turn(self) -> None:
-        """Wait for it. Raises NoPlaceError."""
+        """Wait until the call may read its message. Raises NoPlaceError."""
         self._turn = asyncio.get_running_loop().create_future()
         await self._turn
 
     def wake(self, error: Exception | None) -> None:
-        """Go on, or end."""
+        """Let the call read its message, or end it with an error."""
         turn = self._turn
         if turn is None or turn.done():
             if error is not None:

@@ -1,4 +1,4 @@
-"""Requests, from bytes to messages; bytes that are no message are refused by the field."""
+"""Parses requests from bytes; an error names the field that is not valid."""
 
 import asyncio
 from typing import Any, TypeVar
@@ -14,15 +14,15 @@ from router.prompt.bad_request import BadRequestError
 Parsed = TypeVar("Parsed", bound=Message)
 
 BYTES = 2
-"""The wire type of texts and messages."""
+"""The wire type of strings and messages."""
 LARGE_BYTES = 16 << 10
-"""Past it a request may hold so much that to parse and to answer it take a step each."""
+"""Beyond this length other tasks get a turn between parsing a request and answering it."""
 
 
 async def parse(kind: type[Parsed], raw: bytes) -> Parsed:
-    """Parse a request; a large one takes turns with others.
+    """Parse a request; yield to other tasks if it is large.
 
-    Raises BadRequestError where it is none, or a list in it is too long.
+    Raises BadRequestError if it is not a valid message or a list in it is too long.
     """
     for _ in check_entries(raw, kind.DESCRIPTOR):
         await asyncio.sleep(0)
@@ -37,12 +37,12 @@ def _parsed(kind: type[Parsed], raw: bytes) -> Parsed:
         return kind.FromString(raw)
     except DecodeError as error:
         field = _bad_text(raw, kind.DESCRIPTOR)
-        problem = "is not UTF-8" if field else f"is no {kind.DESCRIPTOR.name}"
+        problem = "is not UTF-8" if field else f"is not a {kind.DESCRIPTOR.name}"
         raise BadRequestError(field or "request", problem) from error
 
 
 def _bad_text(raw: bytes, kind: Any) -> str:
-    """Return the path of the first text that is not UTF-8; empty for none."""
+    """Return the path of the first string field that is not UTF-8; empty if all are."""
     try:
         found = UnknownFieldSet(Empty.FromString(raw))
     except DecodeError:

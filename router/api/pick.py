@@ -1,4 +1,4 @@
-"""Answers to what concerns picks: Pick, Report, Explain, ListDecisions, Diagnose. No sockets."""
+"""Answers Pick, Report, Explain, ListDecisions and Diagnose with messages. No sockets."""
 
 import asyncio
 import logging
@@ -53,17 +53,17 @@ EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value
 MOST_SESSION_BYTES = 256
 
 MOST_TOLD = 64
-"""Candidates in an answer to Pick, the pick among them: to tell of all costs more than to weigh them,
-and nobody tries so many fall-backs."""
+"""Most candidates in an answer to Pick, the pick included: a message of all would cost more time than
+weighing them, and no gateway tries so many fall-backs."""
 
 DECISIONS_AT_ONCE = 16
-"""Told without a pause: about two milliseconds' work."""
+"""Decisions listed before other tasks get a turn: about two milliseconds' work."""
 
 
 class PickAnswerer:
-    """Answers with messages. `clock` is the ingest's; `wall_offset` brings it to the Unix epoch.
+    """Answers requests. `clock` is the ingest's; clock + `wall_offset` is seconds since the Unix epoch.
 
-    Reports of bookings of `peers`, routers that share theirs, are handed on to them.
+    Reports of other routers' bookings are handed on through `peers`.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class PickAnswerer:
     async def pick(
         self, request: pb.PickRequest, timeout: float, patience: float = math.inf
     ) -> AsyncIterator[pb.PickResponse]:
-        """Answer Pick and book the work. Raises NoPodError where there is none to choose from.
+        """Answer Pick and book the work. Raises NoPodError if no pod can be chosen.
 
-        The caller writes the answer in the context. Where that ends in an error, cancelled for one, the
-        pick is withdrawn. Text is tokenised for at most `timeout` seconds; looking things up ends by
-        `patience`. What cannot be tokenised counts by its length. Raises PickEndedError where the end of
-        the pick is reported before it is made, or another pick takes its name.
+        The caller writes the answer within the context; if that fails or is cancelled, the pick is
+        withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis at most `patience`
+        seconds from now. A text that could not be tokenised counts by its length. Raises
+        PickEndedError if the pick's end is reported, or its name reused, before the pick is made.
         """
         name = request.booking_id
         _check_name(name)
         if booking_id.router_of(name):
-            raise BadRequestError("booking_id", "has the form of the router's own names")
+            raise BadRequestError("booking_id", "has the form of the router's own booking ids")
         await check_loads(request.loads)
         with self._underway.pick(name):
             await self._gateways.observe(request.loads)
@@ -125,7 +125,7 @@ class PickAnswerer:
     async def _choose(self, ask: Ask) -> Chosen:
         try:
             if ask.unread:
-                # Nobody knows whether another is the same.
+                # Without all its tokens the prompt cannot be grouped with equal ones.
                 return self._picker.reserve(ask, self._clock())
             return await self._window.choose(ask)
         except UnknownPolicyError as error:
@@ -176,7 +176,7 @@ class PickAnswerer:
                 self._wall_offset,
                 lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
             ):
-                # To copy all of them in at once would take as long as to make them.
+                # In parts, since copying all of them at once would take as long as making them.
                 told.extend(some)
         if len(response.candidates) > AT_ONCE:
             await asyncio.sleep(0)
@@ -197,7 +197,7 @@ class PickAnswerer:
         if not known:
             known = self._hand_on(request, now)
         elif request.event in ENDS and not booking_id.router_of(request.booking_id):
-            # An earlier pick of the name, whose answer nobody read, may be booked at another router.
+            # Another router may have booked an earlier pick of this name whose answer was lost.
             released = pb.ReportRequest(
                 booking_id=request.booking_id, event=pb.ReportRequest.FAILED
             )
@@ -205,22 +205,22 @@ class PickAnswerer:
         return pb.ReportResponse(known=known)
 
     def handed_on(self, report: bytes) -> None:
-        """Take note of a report that another router was given: of a booking of ours, late, maybe again.
+        """Carry out a report of our booking that another router received; it may be late or repeated.
 
-        What is wrong with it, that router has said, unless the two do not know the same pods.
+        That router has already refused faulty reports; errors remain if the routers' pods differ.
         """
         try:
             request = pb.ReportRequest.FromString(report)
             self._check_report(request)
         except (DecodeError, BadRequestError) as error:
-            log.warning("a report that another router handed on is passed over: %s", error)
+            log.warning("a report that another router handed on is ignored: %s", error)
             return
         if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
             self._picker.late(request.booking_id)
         self._reported(request, self._clock())
 
     def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
-        """Hand on a report of no booking of ours; False where nobody has it."""
+        """Hand a report on to the router that has the booking; return False if none has it."""
         if self._peers is None:
             return False
         report = pb.ReportRequest(booking_id=request.booking_id, event=request.event)
@@ -235,7 +235,7 @@ class PickAnswerer:
         name, event = request.booking_id, request.event
         placed = self._picker.get(name)
         if placed is not None:
-            # Who reports it has the answer, though to write it may not have ended yet.
+            # A report proves that the answer has arrived, even if writing it has not returned yet.
             self._picker.settle(placed, now)
         if event == pb.ReportRequest.STARTED:
             where = (request.pod, request.rank) if request.pod else None
@@ -251,10 +251,10 @@ class PickAnswerer:
 
     def _check_report(self, request: pb.ReportRequest) -> None:
         if request.event not in EVENTS:
-            problem = f"is {request.event}, which is none" if request.event else "is missing"
+            problem = f"is {request.event}, not an event" if request.event else "is missing"
             raise BadRequestError("event", f"{problem}; give {', '.join(EVENTS.values())}")
-        # Of our own count it may be more: an engine's template may make more tokens than ours, and of
-        # a long text only the beginning may have been tokenised in time.
+        # It may exceed the router's own count: the engine's template may make more tokens, and only
+        # the beginning of a long text may have been tokenised in time.
         cached, most = request.cached_tokens, request.prompt_tokens
         if request.HasField("prompt_tokens") and cached > most:
             raise BadRequestError("cached_tokens", f"is {cached}; the prompt has {most} tokens")

@@ -1,4 +1,4 @@
-"""Answers to the router's questions, without gRPC's sockets: messages in, messages out."""
+"""Answers Score and ListPods with messages. No sockets."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -25,10 +25,10 @@ from scorer.match import Match
 from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 
 PODS_AT_ONCE = 64
-"""Pods that are listed without a pause: about two milliseconds' work."""
+"""Pods listed before other tasks get a turn: about two milliseconds' work."""
 
 MOST_FORGOTTEN = 256
-"""Ranks that are gone, and of which something is kept nevertheless."""
+"""Entries of removed ranks that may remain before all entries are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,24 @@ class Scored:
     """A ScoreResponse."""
     prompt_tokens: int
     most: int
-    """The most leading tokens that any rank holds."""
+    """The most leading tokens of the prompt that any rank holds."""
 
 
 class Entry(NamedTuple):
-    """What a rank's scores have in common, until its trust changes or its pod's readiness."""
+    """The part of a rank's scores that stays the same until its trust or its pod's readiness changes."""
 
     trust: Trust
     ready: bool
     fixed: bytes
-    """A PodScore without what depends on the prompt."""
+    """A PodScore without the fields that depend on the prompt."""
     unmatched: bytes
-    """The whole entry of a ScoreResponse, where the rank holds nothing of the prompt."""
+    """The whole entry of a ScoreResponse for a prompt of which the rank holds no block."""
 
 
 class Answerer:
     """Answers Score and ListPods.
 
-    `clock` is a monotonic one; `wall_offset` brings the ingest's times to the Unix epoch, both in
-    seconds.
+    `clock` is monotonic; a time of the ingest + `wall_offset` is seconds since the Unix epoch.
     """
 
     def __init__(
@@ -77,13 +76,13 @@ class Answerer:
         self._entries: dict[Rank, Entry] = {}
 
     def waits(self, request: wire.ScoreRequest) -> bool:
-        """Whether answering Score may take longer than it takes to compute."""
+        """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
         return self._scorer.remote is not None or not gives_ids(request.prompt)
 
     async def score(
         self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
     ) -> Scored:
-        """Answer Score; text is tokenised for at most `timeout` seconds, all waits end by `patience`."""
+        """Answer Score. Tokenising takes at most `timeout` seconds, all waits together `patience`."""
         left = TimeLeft(patience) if self._scorer.remote else None
         strategy = _strategy(request.strategy)
         trace = Trace(self._clock) if request.explain else None
@@ -110,7 +109,7 @@ class Answerer:
                 if (
                     entry is None
                     or entry.ready is not ready
-                    # Most ranks keep one object, which is compared sooner than its fields.
+                    # Identity first, which is faster: most ranks keep one Trust object.
                     or (entry.trust is not trust and entry.trust != trust)
                 ):
                     entry = entries[rank] = self._entry(rank, trust, ready=ready)
@@ -125,14 +124,14 @@ class Answerer:
                 parts.append(score_entry(entry.fixed, part))
         for pod_id in unknown:
             check_name("pods", pod_id)
-            said = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
-            parts.append(score_entry(pb.PodScore(pod=pod_id, trust=said).SerializeToString()))
+            cold = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+            parts.append(score_entry(pb.PodScore(pod=pod_id, trust=cold).SerializeToString()))
         parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
         if trace:
             trace.step("score")
-            # Fields of one message may follow one another as messages of their own.
-            told = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
-            parts.append(told.SerializeToString())
+            # Concatenated messages are one message to protobuf, with the fields of both.
+            explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
+            parts.append(explained.SerializeToString())
         return Scored(b"".join(parts), prompt.tokens, most)
 
     def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
@@ -163,7 +162,7 @@ class Answerer:
         return listed
 
     def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
-        """Return the pods of a model, those named where any are, and the names of no such pod."""
+        """Return a model's pods, only those in `names` unless empty, and the names without a pod."""
         serving = self._pods.serving(model)
         if not names:
             return serving, []

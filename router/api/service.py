@@ -1,4 +1,4 @@
-"""The gRPC service: answers at the edge of the network, and our errors as statuses."""
+"""The gRPC service: answers calls and maps errors to status codes."""
 
 import asyncio
 import math
@@ -49,7 +49,7 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
     TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,
     RendererFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     RendererClosedError: grpc.StatusCode.UNAVAILABLE,
-    # Nothing is known of a chat that is not rendered, not even a beginning as of a long text.
+    # Unlike a long text, a chat that was not rendered in time has no tokens at all to answer for.
     RenderTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     RenderCrashedError: grpc.StatusCode.UNAVAILABLE,
 }
@@ -57,31 +57,31 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
 STREAM_WIDTH = 64
-"""Requests of one stream that are worked on at once."""
+"""Most requests of one stream that are answered concurrently."""
 
 MOST_SAID = 400
-"""Characters of an error that a caller is told. It may quote what the caller sent, and gRPC lets all
-trailing metadata have 8 KiB, of which one character may take 12 bytes."""
+"""Most characters of an error's text in a status. It may quote the request, and gRPC limits all trailing
+metadata to 8 KiB, where one character may take 12 bytes."""
 
 REPLY_SECONDS = 0.01
-"""What is left of the caller's deadline for everything but waiting for others."""
+"""Part of the caller's deadline that is reserved for computing and sending the answer."""
 
 
 class Meter(Protocol):
-    """What the service measures."""
+    """The service's metrics."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """Take note of one answer."""
+        """Count one answer, with its status code and duration."""
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        """Take note of one scored prompt and the most that any pod holds of it."""
+        """Count one scored prompt and the most of its leading tokens that any pod holds."""
 
 
 class RouterService:
     """Serves `warmpath.v1.Router`.
 
-    `tokenize_seconds` bounds the wait for the tokenizer where the caller's deadline does not. `drain`
-    says when no more calls are taken, `intake` when a call's message is read.
+    `tokenize_seconds` bounds the wait for the tokenizer, as does the caller's deadline. `drain` refuses
+    calls while the router ends; `intake` decides when a call's message is read.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class RouterService:
     async def ScoreStream(  # noqa: N802  the contract's name
         self, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        """Answer a stream of Scores as each is done; all messages are bytes."""
+        """Answer each Score of a stream as soon as it is ready; all messages are bytes."""
         width = asyncio.Semaphore(STREAM_WIDTH)
         writing = asyncio.Lock()
 
@@ -170,8 +170,8 @@ class RouterService:
     ) -> None:
         """Answer Pick; both messages are bytes.
 
-        gRPC says only of messages of a stream whether they could be written. A stream of one is the
-        same on the wire.
+        It is a stream of one message, the same on the wire, because gRPC's library reports only for
+        streams whether a message could be written.
         """
 
         async def answer() -> None:
@@ -206,9 +206,9 @@ class RouterService:
     def _unary(
         self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a method.
+        """Return the handler of a unary method.
 
-        It is answered from the request, the seconds for the tokenizer, and those for all waiting.
+        `answer` takes the request, the seconds for the tokenizer, and the seconds for all waits.
         """
         asked = GetMessageClass(SERVICE.methods_by_name[name].input_type)
 
@@ -235,7 +235,7 @@ class RouterService:
         method: str,
         answer: Callable[[], Awaitable[Reply]],
     ) -> Reply:
-        """Return the answer. Raises RefusedError."""
+        """Return the answer and count it. Raises RefusedError with the status of an error."""
         begun = time.perf_counter()
         try:
             with self._drain.answering():
@@ -255,7 +255,7 @@ class RouterService:
         return reply
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods: they take bytes and give bytes."""
+        """Return the handlers of all methods; requests and answers are bytes."""
         picks = self._picks
         methods: dict[str, Any] = {
             "Score": self._intake.unary("Score", self.Score),
@@ -279,7 +279,7 @@ def _call(done: Callable[[], None], _: object) -> None:
 
 
 async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:
-    """Write a message. Raises CancelledError where the caller has gone."""
+    """Write a message. Raises CancelledError if the call has ended."""
     try:
         await context.write(message)
     except grpc.aio.InternalError as error:
@@ -287,7 +287,7 @@ async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) ->
 
 
 def _left(context: grpc.aio.ServicerContext[Any, Any]) -> float:
-    """Return how many seconds an answer may wait for others."""
-    # Without a deadline there is none left; the stubs do not say so.
+    """Return how many seconds an answer may wait for a tokenizer or Redis."""
+    # Without a deadline gRPC returns None, which the stubs do not declare.
     left = cast("float | None", context.time_remaining())
     return math.inf if left is None else max(0.0, left - REPLY_SECONDS)

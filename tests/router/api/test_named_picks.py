@@ -133,7 +133,7 @@ def test_an_answer_that_is_being_written_takes_nothing_from_the_retry(
         ("x\x1b[2J", "booking_id: has a character that is not printable ASCII, or a space"),
         (
             "0123456789ab-0123456789abcdef",
-            "booking_id: has the form of the router's own names",
+            "booking_id: has the form of the router's own booking ids",
         ),
     ],
 )

@@ -36,9 +36,9 @@ def field(number: int, content: bytes) -> bytes:
             pb.ScoreRequest,
             ("prompt.multimodal.hash", "is not UTF-8"),
         ),
-        (field(15, BAD) + b"\xff", pb.ScoreRequest, ("request", "is no ScoreRequest")),
-        (b"\x0a\x05", pb.ScoreRequest, ("request", "is no ScoreRequest")),
-        (b"\xff" * 20, pb.PickRequest, ("request", "is no PickRequest")),
+        (field(15, BAD) + b"\xff", pb.ScoreRequest, ("request", "is not a ScoreRequest")),
+        (b"\x0a\x05", pb.ScoreRequest, ("request", "is not a ScoreRequest")),
+        (b"\xff" * 20, pb.PickRequest, ("request", "is not a PickRequest")),
     ],
 )
 async def test_a_text_that_is_none_is_named(

@@ -182,7 +182,7 @@ async def test_bad_reports_are_refused_and_change_nothing(stand: Stand) -> None:
         assert code is grpc.StatusCode.INVALID_ARGUMENT, said
         assert problem in said
     unknown = pb.ReportRequest(booking_id=name, event=77)  # type: ignore[arg-type]
-    assert "event: is 77, which is none" in (await stand.refused(stand.stub.Report(unknown)))[1]
+    assert "event: is 77, not an event" in (await stand.refused(stand.stub.Report(unknown)))[1]
     assert "booking_id: is missing" in (await stand.refused(stand.report("", "FINISHED")))[1]
     [decision] = await stand.decisions()
     assert decision.state == pb.Decision.PICKED
