@@ -127,7 +127,7 @@ async def test_a_refusal_names_the_field(renderer: Renderer) -> None:
 
 
 async def test_endless_recursion_is_refused(renderer: Renderer) -> None:
-    with pytest.raises(TemplateError, match="deeper"):
+    with pytest.raises(TemplateError, match="nests too deeply"):
         await renderer.render("recurses", HI, None)
     assert await renderer.render("plain", HI, None)
 
