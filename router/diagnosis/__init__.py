@@ -1,1 +1,1 @@
-"""Evidence of predictions and picks, and findings from it; nothing here changes a pick."""
+"""Compares predicted with actual cached tokens and derives findings; nothing here changes a pick."""

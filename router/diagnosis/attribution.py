@@ -1,8 +1,8 @@
-"""Attribution: where prompt tokens of picked requests went, by pod and model.
+"""Attribution: counters of the prompt tokens of picked requests, by pod and model.
 
-Held anywhere, held by the pick, predicted where requests went, and delivered by engines; what shadow
-picks would have saved; and the evidence that findings are made of. Counters only grow, but for pods
-that are gone.
+It counts tokens that any candidate held, that the picked pod held, that were predicted to be cached, and
+that engines found cached; the savings of shadow picks; and the evidence for findings. Counters only
+grow, except that those of removed pods are dropped.
 """
 
 from collections import OrderedDict
@@ -17,29 +17,31 @@ from router.pick.weigh import Choice
 
 @dataclass(slots=True)
 class Row:
-    """The counters of one pod and model. Tokens."""
+    """The counters of one pod and model, in tokens unless named otherwise."""
 
     pod: str
     model: str
     requests: int = 0
     prompt_tokens: int = 0
     available_tokens: int = 0
-    """Held by whichever candidate held most."""
+    """Prompt tokens held by the candidate that held most."""
     captured_tokens: int = 0
-    """Held by the pod."""
+    """Prompt tokens held by this pod."""
     reported_requests: int = 0
-    """Those whose report says what the engine found; all but output is of these."""
+    """Requests whose report has the engine's cached tokens; the next three counters are of these."""
     reported_prompt_tokens: int = 0
     predicted_tokens: int = 0
+    """Tokens that were predicted to be cached."""
     delivered_tokens: int = 0
+    """Tokens that the engine found cached."""
     output_tokens: int = 0
-    """Of all answers whose report tells of them."""
+    """Output tokens, of all requests whose report has them."""
     evidence: Evidence = field(default_factory=Evidence)
 
 
 @dataclass(slots=True)
 class ShadowRow:
-    """Shadow mode's sums of one model: cached tokens and TTFT (s) of the callers' pods and of ours."""
+    """Shadow mode's sums of one model: cached tokens and TTFT (s) of the callers' and our choices."""
 
     model: str
     requests: int = 0
@@ -49,11 +51,11 @@ class ShadowRow:
     chosen_ttft: float = 0.0
     warmpath_ttft: float = 0.0
     agreed: int = 0
-    """Requests for which both chose the same pod."""
+    """Number of requests for which both chose the same pod."""
 
 
 class Attribution:
-    """A witness of the picker. Keeps at most `most` pairs of pod and model: the last used ones."""
+    """Counts what the picker reports, for at most `most` pairs of pod and model: the last used ones."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -61,29 +63,29 @@ class Attribution:
         self._shadows: dict[str, ShadowRow] = {}
 
     def rows(self) -> Iterable[Row]:
-        """Return the counters by pod and model, to be read only."""
+        """Return the counters of all pods and models; read only."""
         return list(self._rows.values())
 
     def row(self, pod: str, model: str) -> Row | None:
-        """Return the counters of one pod and model, to be read only; None before any request."""
+        """Return the counters of one pod and model, None before any request; read only."""
         return self._rows.get((pod, model))
 
     def shadows(self) -> Iterable[ShadowRow]:
-        """Return the shadow's totals by model, to be read only."""
+        """Return shadow mode's sums of each model; read only."""
         return list(self._shadows.values())
 
     def forget(self, pod: str) -> None:
-        """Drop what is kept of a pod that is gone."""
+        """Drop the counters of a removed pod."""
         for name in [name for name in self._rows if name[0] == pod]:
             del self._rows[name]
 
-    # What the picker tells
+    # Called by the picker
 
     def picked(self, placed: Placed, choice: Choice) -> None:
-        """Count a pick; one in shadow counts once it is known where it went."""
+        """Count a pick; a shadow pick is counted at its end, when the pod that served it is known."""
         evidence = self._seen(placed, placed.picked[0]).evidence
         best = choice.options[0]
-        # Of a rank without events it is known from what is believed to be there.
+        # A rank without events has the block size of its beliefs.
         size = best.rank.layout.block_size or best.match.block_size
         evidence.block_size = size or evidence.block_size
         evidence.factors[best.rank.number] = best.calibration
@@ -91,19 +93,19 @@ class Attribution:
             self._count(placed)
 
     def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Count nothing: no request went anywhere."""
+        """Do nothing: a withdrawn pick has not been counted."""
 
     def started(self, placed: Placed, now: float) -> None:
-        """Take note of where it went, so that reports of a pod that was never picked count too."""
+        """Add a row for the pod that serves the request, which may differ from the picked one."""
         del now
         if placed.went in placed.predicted:
             self._seen(placed, placed.went[0])
 
     def first_token(self, placed: Placed, now: float) -> None:
-        """Need nothing of a first token."""
+        """Do nothing: no counter depends on the first token."""
 
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Compare what was predicted with what the engine found, where anything was predicted."""
+        """Compare the predicted cached tokens, if there was a prediction, with the engine's `cached`."""
         row = self._rows.get((placed.went[0], placed.model))
         if row is None or placed.went not in placed.predicted or not placed.is_placed:
             return
@@ -123,7 +125,7 @@ class Attribution:
             )
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Take note of its end; a pick in shadow that was followed counts now."""
+        """Count a request's end; a shadow pick whose request was reported is counted now."""
         del now
         row = self._rows.get((placed.went[0], placed.model))
         if placed.shadow:
@@ -155,7 +157,7 @@ class Attribution:
         row.captured_tokens += placed.captured
 
     def _shadowed(self, placed: Placed) -> None:
-        # Models are configured: there are no more of these than there.
+        # Bounded by the number of configured models.
         row = self._shadows.setdefault(placed.model, ShadowRow(placed.model))
         chosen, ours = placed.predicted[placed.went], placed.predicted[placed.picked]
         row.requests += 1
@@ -167,17 +169,17 @@ class Attribution:
         row.agreed += placed.went[0] == placed.picked[0]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where counters contradict one another or too much is kept."""
+        """Raise BrokenInvariantError if counters are inconsistent or there are too many rows."""
         if len(self._rows) > self._most:
             raise BrokenInvariantError(f"{len(self._rows)} rows; at most {self._most}")
         for name, row in self._rows.items():
             if name != (row.pod, row.model):
                 raise BrokenInvariantError(f"{name} has the row of {row.pod}, {row.model}")
             if not row.captured_tokens <= row.available_tokens <= row.prompt_tokens:
-                raise BrokenInvariantError(f"{name}: more was captured than there was")
+                raise BrokenInvariantError(f"{name}: more tokens captured than available")
             if row.predicted_tokens > row.reported_prompt_tokens:
-                raise BrokenInvariantError(f"{name}: more was predicted than asked for")
+                raise BrokenInvariantError(f"{name}: more tokens predicted than prompts have")
             row.evidence.check()
         for shadow in self._shadows.values():
             if max(shadow.chosen_tokens, shadow.warmpath_tokens) > shadow.prompt_tokens:
-                raise BrokenInvariantError(f"{shadow.model}: more was held than asked for")
+                raise BrokenInvariantError(f"{shadow.model}: more tokens held than prompts have")

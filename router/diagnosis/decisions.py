@@ -1,4 +1,4 @@
-"""The last decisions: what was chosen among what, why, and what became of it. No prompt is kept."""
+"""Keeps the last decisions: candidates, choice, reason, and the request's outcome. No prompts."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from router.pick.pending import End, Placed
 from router.pick.weigh import Choice
 
 MOST_CANDIDATES = 4
-"""Candidates that are kept of a decision: the pick and the fall-backs that are ever tried."""
+"""Most candidates kept of a decision: the pick and its first fall-backs."""
 
 ENDS: dict[End, "pb.Decision.State.ValueType"] = {
     "finished": pb.Decision.FINISHED,
@@ -31,7 +31,7 @@ class Kept:
     prompt_tokens: int
     at: float
     candidates: Sequence[Weighed]
-    """As they were then; messages of them are made when they are asked for."""
+    """The candidates at the time of the pick; `listed` makes messages of them."""
     reason: str
     shadow: bool
     went: tuple[str, int]
@@ -41,9 +41,9 @@ class Kept:
 
 
 class Decisions:
-    """A ring of the last `most` decisions; a witness of the picker.
+    """A ring of the last `most` decisions, filled by the picker's calls.
 
-    `wall_offset` brings the picker's times to the Unix epoch, in seconds.
+    A time of the picker + `wall_offset` is seconds since the Unix epoch.
     """
 
     def __init__(self, most: int = 256, *, wall_offset: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class Decisions:
         self._keep(placed, choice, pb.Decision.PICKED)
 
     def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Keep a decision that came to nothing."""
+        """Keep a decision whose pick was withdrawn."""
         self._keep(placed, choice, pb.Decision.CANCELLED)
 
     def _keep(self, placed: Placed, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
@@ -81,7 +81,7 @@ class Decisions:
         )
 
     def started(self, placed: Placed, now: float) -> None:
-        """Take note of where it went."""
+        """Record the pod and rank that serve the request."""
         del now
         kept = self._kept.get(placed.number)
         if kept is not None:
@@ -90,30 +90,30 @@ class Decisions:
                 kept.state = pb.Decision.STARTED
 
     def first_token(self, placed: Placed, now: float) -> None:
-        """Take note of its first token."""
+        """Record the time to the first token."""
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = pb.Decision.FIRST_TOKEN
             kept.ttft = now - placed.at
 
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Take note of what the engine found cached."""
+        """Record the tokens that the engine found cached."""
         del prompt_tokens
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.cached = cached
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Take note of its end."""
+        """Record how the request ended."""
         del now
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = ENDS[end]
 
     def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
-        """Return the decisions, newest first: of a model, and those that chose a pod; empty: all.
+        """Return the decisions, newest first; `model` and `pod`, unless empty, select some.
 
-        At most `limit`; 0: all that are kept now. Each message is made as it is asked for.
+        At most `limit` are returned, 0: all. The iterator makes each message lazily.
         """
         found = (
             kept
@@ -140,9 +140,12 @@ class Decisions:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where more is kept than may be, or a decision chose nothing."""
+        """Raise BrokenInvariantError if there are too many decisions or one has no candidates."""
         if len(self._kept) > self._most:
             raise BrokenInvariantError(f"{len(self._kept)} decisions; at most {self._most}")
         for number, kept in self._kept.items():
             if not 0 < len(kept.candidates) <= MOST_CANDIDATES:
-                raise BrokenInvariantError(f"decision {number} is not what it should be")
+                raise BrokenInvariantError(
+                    f"decision {number} has {len(kept.candidates)} candidates, not 1 to "
+                    f"{MOST_CANDIDATES}"
+                )

@@ -1,4 +1,4 @@
-"""The answer to Diagnose: what predictions and picks were worth, and what looks wrong."""
+"""The answer to Diagnose: attribution of cached tokens, shadow sums, and findings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
@@ -15,7 +15,7 @@ from router.pods.table import Pod
 from router.turns import in_turns
 
 ROWS_AT_ONCE, PODS_AT_ONCE = 256, 16
-"""Told or looked at without a pause: about two milliseconds' work."""
+"""Rows and pods handled before other tasks get a turn: about two milliseconds' work."""
 
 
 async def diagnose(
@@ -27,9 +27,9 @@ async def diagnose(
     troubles: Mapping[str, str] = MappingProxyType({}),
     clock: Callable[[], float],
 ) -> pb.DiagnoseResponse:
-    """Diagnose a model's pods; empty: all. `clock` is the ingest's, seconds.
+    """Diagnose a model's pods; empty: all. `clock` is the ingest's, in seconds.
 
-    `troubles` says by model why its texts or chats cannot be tokenised.
+    `troubles` has, by model, the reason why its texts or chats cannot be tokenised.
     """
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
@@ -42,8 +42,8 @@ async def diagnose(
     for name, trouble in troubles.items():
         if not model or name == model:
             text = (
-                f"what it is asked cannot be tokenised: {trouble}; Score refuses such prompts "
-                "meanwhile, and Pick goes by their length"
+                f"its prompts cannot be tokenised: {trouble}; meanwhile Score refuses such prompts "
+                "and Pick uses their length"
             )
             response.findings.add(model=name, kind="tokenizer", text=text)
     exposed: dict[str, list[Pod]] = {}
@@ -68,7 +68,7 @@ async def diagnose(
         text = (
             f"the events of {len(those)} pods cross the network in plain text (those of pod "
             f"{those[0].id} from {those[0].exposed}): run `warmpath publish` beside each engine and "
-            "watch it over TLS; or set events.trusted-network, where nobody else is on that network"
+            "watch it over TLS; or, if nobody else is on that network, set events.trusted-network"
         )
         response.findings.add(model=name, kind="plain-text", text=text)
     return response
@@ -89,7 +89,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         trust=rank.trust,
         block_size=rank.layout.block_size,
         blocks=sum(rank.blocks().values()),
-        # A publisher tells of blocks, not how many came and went.
+        # A publisher sends the blocks held, not counts of stored and removed ones.
         stored=counts.get("stored_blocks", 0),
         removed=counts.get("removed_blocks", 0),
         has_load=any(part.is_observed for part in parts),

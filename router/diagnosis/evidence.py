@@ -1,6 +1,6 @@
-"""What reports of one pod and model say of its predictions: the material that findings are made of.
+"""Statistics of predicted and actual cached tokens of one pod and model, from which findings derive.
 
-Counts fade, so that a fault that is mended stops to show and a new one is seen against a long good past.
+Counts fade exponentially, so that a mended fault disappears and a new one shows soon.
 """
 
 from collections import deque
@@ -12,43 +12,44 @@ from router.pick.pending import End
 from router.pick.weigh import Traits
 
 FADING = 0.98
-"""What a report leaves of the weight of those before it: half of it after 34, all of them weigh 50."""
+"""Each report multiplies the weight of earlier ones by this: half is left after 34; their sum is 50."""
 
 TOLERANCE_TOKENS = 64
 TOLERANCE_SHARE = 0.05
-"""A prediction is right within a block, so many tokens or this share of the prompt. Others'
-requests that run between the pick and the prefill move the truth by about as much."""
+"""A prediction is right within a block, TOLERANCE_TOKENS or this share of the prompt, whichever is
+largest: other requests between the pick and the prefill change the cache by about as much."""
 
 MOST_HITS = 64
-"""Cached token counts that are kept: enough for their common divisor to be no chance."""
+"""Cached token counts that are kept: enough for their common divisor not to be accidental."""
 
 FULL = 1.0 / (1.0 - FADING)
+"""The faded count of infinitely many reports."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Reports of requests that are alike. All but `reports` are faded counts."""
+    """Counts of the reports of requests with equal traits. All but `reports` are faded."""
 
     reports: int = 0
     right: float = 0.0
     over: float = 0.0
-    """The engine found less than was predicted."""
+    """Reports with fewer cached tokens than predicted."""
     under: float = 0.0
-    """It found more."""
+    """Reports with more cached tokens than predicted."""
     void: float = 0.0
-    """Of `over`: it found nothing."""
+    """Those of `over` with no cached tokens at all."""
     blind: float = 0.0
-    """Of `under`: nothing was predicted."""
+    """Those of `under` for which none were predicted."""
     counted: float = 0.0
-    """The engine's count of the prompt's tokens was told."""
+    """Reports with the engine's own count of the prompt's tokens."""
     miscounted: float = 0.0
-    """It was not ours."""
+    """Those of `counted` whose count differs from the router's."""
     tokens: float = 0.0
-    """Of the prompts."""
+    """Prompt tokens."""
     predicted: float = 0.0
-    """Of these tokens, those predicted to be cached."""
+    """Prompt tokens that were predicted to be cached."""
     believed: float = 0.0
-    """Of the predicted ones, those that no event had told of."""
+    """Those of `predicted` that were believed, without an event."""
     delivered: float = 0.0
     """Tokens that the engine found cached."""
 
@@ -64,7 +65,7 @@ class Tally:
 
     @property
     def gap(self) -> float:
-        """How many fewer tokens were delivered than predicted, as a share of the larger; -1 to 1."""
+        """Predicted minus delivered tokens, as a share of the larger; -1 to 1."""
         most = max(self.predicted, self.delivered)
         return (self.predicted - self.delivered) / most if most else 0.0
 
@@ -74,11 +75,11 @@ class Tally:
 
     @property
     def miscounted_share(self) -> float:
-        """The share of engines' token counts that are not ours; 0 where none was told."""
+        """The share of engines' token counts that differ from the router's; 0 without any count."""
         return self.miscounted / self.counted if self.counted else 0.0
 
     def plus(self, other: "Tally") -> "Tally":
-        """Return both together."""
+        """Return the sum of both."""
         return Tally(
             self.reports + other.reports,
             self.right + other.right,
@@ -95,7 +96,7 @@ class Tally:
         )
 
     def fade(self) -> None:
-        """Let what is known count less."""
+        """Multiply all faded counts by FADING."""
         self.right *= FADING
         self.over *= FADING
         self.under *= FADING
@@ -110,22 +111,22 @@ class Tally:
 
 
 class Evidence:
-    """Of one pod and model; bounded: traits have few values, and hits are a ring."""
+    """The evidence of one pod and model; its size is bounded."""
 
     def __init__(self) -> None:
         self.tallies: dict[Traits, Tally] = {}
         self.hits: deque[int] = deque(maxlen=MOST_HITS)
-        """What engines found cached, where that was anything: multiples of a block, mostly."""
+        """The last nonzero counts of cached tokens, mostly multiples of the block size."""
         self.block_size = 0
-        """Tokens a block, as told by events or else assumed of what was sent there; 0: neither yet."""
+        """Tokens per block, from events or else from beliefs; 0: not known yet."""
         self.factors: dict[int, float] = {}
-        """By rank: its calibration when it was last picked."""
+        """The calibration of each rank at its last pick."""
         self.ends = 0
-        """Requests that are over."""
+        """Number of requests that have ended."""
         self.ended = 0.0
         """The same, faded."""
         self.expired = 0.0
-        """Of these, those of which no report said so."""
+        """Those of `ended` that were never reported as finished or failed."""
 
     def told(
         self,
@@ -137,9 +138,10 @@ class Evidence:
         *,
         believed: int = 0,
     ) -> None:
-        """Take what an engine found cached of a prompt of `tokens`, and its own count of them.
+        """Count a report: the engine found `cached` of a prompt's `tokens`.
 
-        No event had told of `believed` of the predicted ones.
+        `counted` is the engine's own count of the prompt's tokens; `believed` of the `predicted`
+        tokens were believed, without an event.
         """
         tally = self.tallies.setdefault(traits, Tally())
         tally.fade()
@@ -164,13 +166,13 @@ class Evidence:
             self.hits.append(cached)
 
     def over(self, end: End) -> None:
-        """Take note of a request's end."""
+        """Count a request's end."""
         self.ends += 1
         self.ended = self.ended * FADING + 1
         self.expired = self.expired * FADING + (end == "expired")
 
     def of(self, wanted: Callable[[Traits], bool]) -> Tally:
-        """Return the reports of requests that have the wanted traits, together."""
+        """Return the summed tallies of all traits that `wanted` accepts."""
         whole = Tally()
         for traits, tally in self.tallies.items():
             if wanted(traits):
@@ -178,7 +180,7 @@ class Evidence:
         return whole
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where counts are impossible."""
+        """Raise BrokenInvariantError if counts are impossible."""
         for traits, tally in self.tallies.items():
             parts = (
                 tally.weight <= min(tally.reports, FULL) + 1e-6,
@@ -194,4 +196,4 @@ class Evidence:
         if self.expired > self.ended + 1e-6 or self.ended > min(self.ends, FULL) + 1e-6:
             raise BrokenInvariantError(f"{self.expired} of {self.ended} requests expired")
         if not all(self.hits):
-            raise BrokenInvariantError("nothing is no hit")
+            raise BrokenInvariantError("a hit of 0 tokens")

@@ -1,4 +1,4 @@
-"""What is known of a pod when it is asked what looks wrong with it."""
+"""The facts about a pod and its ranks from which findings derive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,45 +9,46 @@ from router.diagnosis.attribution import Row
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What is known of one rank now."""
+    """The state of one rank now."""
 
     number: int
     trust: Trust
     block_size: int
-    """Tokens; 0 where no event has told."""
+    """Tokens per block; 0 before the first event."""
     blocks: int
-    """Blocks that it is known to hold."""
+    """Number of blocks that it holds, by its events."""
     stored: int
-    """Blocks that events told of, and of how many that they are gone; since the router started."""
+    """Blocks that events announced as stored since the router started."""
     removed: int
+    """Blocks that events announced as removed since the router started."""
     has_load: bool
-    """Whether its engine or a gateway has told of its load lately."""
+    """Whether its engine or a gateway has reported its load lately."""
     capacity: int = 0
     """Blocks of its fastest tier; 0: not known."""
     drifts: int = 0
-    """How often more was announced than fits there, since the router started."""
+    """How often more blocks were announced than fit there, since the router started."""
     lag_batches: int = 0
-    """Batches of its events that were received and are not followed yet."""
+    """Batches of its events that were received and not applied yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What is known of one pod now."""
+    """The state of one pod now."""
 
     has_events: bool
     is_well: bool
-    """Whether it was asked and says that it is well: then its metrics were asked for too."""
+    """Whether the last probe found it healthy; then its metrics were read too."""
     ranks: Sequence[RankFacts]
     row: Row
     typical_factor: float = 1.0
     """The median calibration of the model's pods."""
     shared: str = ""
-    """The shared index that it is followed through, in words; empty where it is not."""
+    """The address of the shared index through which it is followed; empty: it is followed directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that looks wrong. The text does not name the pod."""
+    """A likely fault of a pod. The text does not name the pod."""
 
     kind: str
     text: str

@@ -1,4 +1,4 @@
-"""From what is known of a pod to what looks wrong, and the likely reason. Pure."""
+"""Derives findings (likely faults and their reasons) from a pod's facts. Pure functions."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,21 @@ from router.diagnosis.facts import Finding, PodFacts, RankFacts
 from router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
 
 TRUST_SECONDS = 60.0
-"""How long a view may be doubtful: restarts, snapshots and replays take less."""
+"""Age from which on a trust below exact is a finding: restarts, snapshots and replays take less."""
 LAG_SECONDS = 10.0
-"""How long events may be followed late: a burst is over by then."""
+"""Age from which on a lag of events is a finding: a burst is over by then."""
 LEASE_SECONDS = 10.0
-"""How long nobody may hold a pod in the shared index, or the index be away: a publisher that was started
-anew has claimed its pod by then."""
+"""Age from which on an unclaimed pod, or an unreachable shared index, is a finding: a restarted
+publisher has claimed its pod by then."""
 FAR = 4.0
-"""How far off prefill times are a finding: a factor of two moves choices little
+"""Factor between real and predicted prefill times that is a finding: a factor of two changes few choices
 (`shared/bench/policy-study.md`, "Robustness")."""
 APART = 2.0
-"""How much slower than its model's typical pod one is a finding."""
+"""Factor between a rank's prefill times and those of its model's typical pod that is a finding."""
 
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:
-    """Return what looks wrong of a pod; `now` is the clock of its ranks' trust."""
+    """Return the findings about a pod; `now` is a time of the same clock as `Trust.since`."""
     view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now))]
     view += [*_lag(facts, now), *_drift(facts)]
     return [
@@ -43,12 +43,12 @@ def _keyspace(facts: PodFacts) -> Iterator[Finding]:
 
 
 def _is_other_keyspace(rank: RankFacts) -> bool:
-    """Whether the publisher's keys are others than ours (`publisher.watch_server`)."""
+    """Return whether the publisher refuses us for another keyspace (`publisher.watch_server`)."""
     return rank.trust.level is not Level.EXACT and "keyspace:" in rank.trust.reason
 
 
 def _shared(facts: PodFacts, now: float) -> list[Finding]:
-    """Return that the shared index is away, or has nothing of a pod that is followed through it."""
+    """Return a finding if the shared index is unreachable, or no publisher writes this pod to it."""
     if not facts.shared:
         return []
     for rank in facts.ranks:
@@ -56,8 +56,9 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
         if trust.level is Level.EXACT or age < LEASE_SECONDS or _is_other_keyspace(rank):
             continue
         if trust.reason.startswith(NOBODY):
-            text = f"nobody writes it in the shared index at {facts.shared}, for {age:.0f} s"
-            return [Finding("shared-index", f"{text}: start its publisher with that --redis")]
+            text = f"no publisher has written it to the shared index at {facts.shared}"
+            text = f"{text} for {age:.0f} s: start its publisher with that --redis"
+            return [Finding("shared-index", text)]
         if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
             text = f"rank {rank.number} is {trust.level} for {age:.0f} s: {trust.reason}"
             return [Finding("shared-index", f"the shared index is {facts.shared}; {text}")]
@@ -79,7 +80,7 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
             )
             yield Finding("trust", f"{text}: {trust.reason}")
         elif facts.row.requests >= ENOUGH:
-            text = f"no events arrive of rank {rank.number}, though {facts.row.requests} requests"
+            text = f"no events arrive from rank {rank.number}, though {facts.row.requests} requests"
             yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
 
 
@@ -90,9 +91,9 @@ def _lag(facts: PodFacts, now: float) -> Iterator[Finding]:
             batches = f" ({rank.lag_batches} batches wait here)" if rank.lag_batches else ""
             yield Finding(
                 "lag",
-                f"the events of rank {rank.number} are followed late, for {age:.0f} s{batches}, so that "
-                "its view is old: they come faster than they are followed, because of their number or "
-                "their form, or this machine or the network between is too slow",
+                f"the events of rank {rank.number} have been applied late for {age:.0f} s{batches}, so "
+                "the view of its cache is old: they arrive faster than they are applied, because of "
+                "their number or form, or because this machine or the network is too slow",
             )
             return
 
@@ -105,8 +106,8 @@ def _drift(facts: PodFacts) -> Iterator[Finding]:
             yield Finding(
                 "drift",
                 f"more blocks were announced on rank {rank.number} than its cache has{has}{often}: "
-                "requests with kv_cache_report_mode full have hits announced as stores, so that blocks "
-                "are shown after they are gone; or `blocks` says less than the cache has",
+                "requests with kv_cache_report_mode full announce hits as stores, so that blocks are "
+                "shown after they are gone; or the configured `blocks` is less than the cache has",
             )
             return
 
@@ -115,8 +116,8 @@ def _load(facts: PodFacts) -> Iterator[Finding]:
     if facts.is_well and not any(rank.has_load for rank in facts.ranks):
         yield Finding(
             "load",
-            "nobody tells its load: its metrics are not there or have none of the names of its "
-            "engine, and no gateway reports any; only this router's own bookings count",
+            "its load is not known: its metrics cannot be read or have none of its engine's names, "
+            "and no gateway reports its load; only this router's own bookings count",
         )
 
 

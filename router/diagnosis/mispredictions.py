@@ -1,7 +1,7 @@
-"""Why predictions are off for long: from the traces of a fault to the fault. Pure.
+"""Derives the likely cause of lasting wrong predictions of cached tokens. Pure functions.
 
-Which requests are predicted wrong says most: a fault of one part (salt, adapter, template, tokenizer)
-shows in the requests that use it and in no others.
+The kind of the requests that are predicted wrong is the best clue: a fault of one part (salt, adapter,
+template, tokenizer) shows only in requests that use it.
 """
 
 import math
@@ -15,38 +15,38 @@ from router.pick.weigh import Traits
 from scorer.warmth import ASSUMED
 
 ENOUGH = 30
-"""Reports before anything is said of them: in fewer a few evictions at once look like a fault."""
+"""Least number of reports for a finding: among fewer, some simultaneous evictions look like a fault."""
 OFF_SHARE = 0.3
-"""The share of wrong predictions that is a fault. Evictions and races between events and picks make
-some wrong on a healthy pod; an expectation, not a measurement, as the next one."""
+"""Share of wrong predictions above which there is a fault. Evictions and races of events with picks
+make some wrong on a healthy pod. Like FINE_SHARE it is an estimate, not measured."""
 FINE_SHARE = 0.15
-"""The share of wrong predictions up to which requests count as right, where others are off."""
+"""Share of wrong predictions up to which one kind of requests counts as right while another is off."""
 GAP = 0.1
-"""Between predicted and delivered tokens, as a share of the larger: the one from which on it is a
-finding though most predictions are right; an expectation too."""
+"""Difference of predicted and delivered tokens, as a share of the larger, that is a finding although
+most predictions are right; also an estimate."""
 FEW = 10
-"""Reports from which on requests may count as right."""
+"""Least number of reports for one kind of requests to count as right."""
 MOSTLY = 0.5
-"""The share that makes one cause the likely one."""
+"""Share of the reports that makes a cause the likely one."""
 DISTINCT_HITS = 3
-"""Different counts of cached tokens before their common divisor says anything of blocks: one shared
-prefix has the same count again and again."""
+"""Least number of different counts of cached tokens whose common divisor may be the block size: hits of
+one shared prefix all have the same count."""
 CHURN = 0.5
-"""Blocks removed for each one stored, from which on a cache turns over."""
+"""Blocks removed per block stored, from which on evictions are the likely cause."""
 _UNHELD = (
-    "what was sent there is not what it holds (its `blocks`, pick.assumed-blocks or "
-    "pick.assumed-seconds may be too large or small)"
+    "it does not hold the prompts that were sent there (its `blocks`, pick.assumed-blocks or "
+    "pick.assumed-seconds may be too large or too small)"
 )
 
 
 def mispredictions(facts: PodFacts, *, is_doubtful: bool) -> list[Finding]:
-    """Return why predictions are off for long; nothing where they are not.
+    """Return the likely causes of lasting wrong predictions; empty if most are right.
 
-    `is_doubtful` says that what is known of the pod's cache is: that alone explains wrong ones.
+    `is_doubtful`: the view of the pod's cache is incomplete, which alone explains wrong predictions.
     """
     block_size = [*_block_size(facts)]
     if block_size:
-        # Nothing else can be told apart while blocks are of another size.
+        # A wrong block size makes all predictions wrong, so no other cause can be recognised.
         return block_size
     evidence = facts.row.evidence
     apart = [*_apart(evidence)]
@@ -65,32 +65,32 @@ def _block_size(facts: PodFacts) -> Iterator[Finding]:
         return
     found = math.gcd(*hits)
     if found == 1:
-        # It reuses parts of blocks: what its blocks are does not show.
+        # The engine reuses parts of blocks, so the block size cannot be seen.
         return
     of_events = max((rank.block_size for rank in facts.ranks), default=0)
-    unlike = f"what its engine finds cached comes in multiples of {found} tokens"
+    unlike = f"its engine finds multiples of {found} tokens cached"
     if of_events:
         off = sum(hit % of_events != 0 for hit in hits) / len(hits)
-        # Of the multiples of another size at least every second one is none of this.
+        # At least every second multiple of another block size is not a multiple of this one.
         if off > OFF_SHARE:
             yield Finding(
                 "block-size",
-                f"{unlike}, its events tell of blocks of {of_events}: check block-size",
+                f"{unlike}, but its events have blocks of {of_events}: check block-size",
             )
     elif facts.has_events:
-        yield Finding("block-size", f"{unlike}, but no event has told the size of a block")
+        yield Finding("block-size", f"{unlike}, but no event has had a block size yet")
     else:
         assumed = evidence.block_size or ASSUMED_BLOCK_SIZE
         if found % assumed and _is_off(evidence.of(lambda _: True)):
             yield Finding(
                 "block-size",
-                f"{unlike}; without events what was sent there counts in blocks of {assumed}",
+                f"{unlike}; as it has no events, the router assumes blocks of {assumed}",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of warmpath whose fault shows in some requests only."""
+    """A part of warmpath whose fault shows only in requests that use it."""
 
     kind: str
     uses: Callable[[Traits], bool]
@@ -112,14 +112,14 @@ _PARTS = (
         lambda traits: traits.has_adapter,
         lambda traits: not traits.has_adapter,
         "requests for an adapter",
-        "the engine's events name adapters otherwise than requests do",
+        "the engine's events have other names for adapters than requests",
     ),
     _Part(
         "multimodal",
         lambda traits: traits.has_items,
         lambda traits: not traits.has_items,
         "requests with images or audio",
-        "the items' hashes or the places of their tokens are others than the engine's",
+        "the items' hashes or the places of their tokens differ from the engine's",
     ),
     _Part(
         "template",
@@ -139,7 +139,7 @@ _PARTS = (
 
 
 def _apart(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what is wrong with requests of one kind only, or with the router's count of tokens."""
+    """Yield findings about requests of one kind only, or about the router's count of tokens."""
     found = set()
     for part in _PARTS:
         off, fine = evidence.of(part.uses), evidence.of(part.spared)
@@ -162,7 +162,7 @@ def _apart(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_all(facts: PodFacts, whole: Tally) -> Finding:
-    """Return what is likely wrong with all requests alike."""
+    """Return the likely cause if requests of all kinds are predicted wrong."""
     how_much = f"predictions are wrong, {_how_much(whole)}"
     blocks = sum(rank.blocks for rank in facts.ranks)
     if not facts.has_events:
@@ -173,38 +173,38 @@ def _of_all(facts: PodFacts, whole: Tally) -> Finding:
     if whole.share(whole.blind) > MOSTLY and blocks:
         return Finding(
             "hash-seed",
-            f"{how_much}: nothing of most prompts is ever found among the {blocks:,} blocks that its "
-            "events told of. Keys differ: the hash seed or the model's name of its publisher, its "
-            "tokenizer or template, or salts and adapters that only one side knows",
+            f"{how_much}: most prompts match none of the {blocks:,} blocks that its events announced. "
+            "Keys differ: check the hash seed and the model's name of its publisher, its tokenizer "
+            "and template, and salts and adapters that only one side knows",
         )
     if whole.share(whole.void) > MOSTLY:
         return Finding(
             "cached-tokens",
-            f"{how_much}: its engine says that it found nothing. Its prefix cache is off, or it does "
-            "not tell (vLLM: --enable-prompt-tokens-details; SGLang: --enable-cache-report)",
+            f"{how_much}: its engine reports no cached tokens. Its prefix cache is off, or reporting "
+            "is (vLLM: --enable-prompt-tokens-details; SGLang: --enable-cache-report)",
         )
     stored = sum(rank.stored for rank in facts.ranks)
     removed = sum(rank.removed for rank in facts.ranks)
-    # A publisher does not tell how many blocks came and went.
+    # A publisher sends no counts of stored and removed blocks.
     if whole.over > whole.under and (not stored or removed >= CHURN * stored):
         gone = f". {removed:,} of {stored:,} stored blocks were removed" if stored else ""
         return Finding(
             "evictions",
-            f"{how_much}: blocks are gone before requests get to them{gone}: its cache is too small "
-            "for what is sent there",
+            f"{how_much}: blocks are evicted before requests use them{gone}: its cache is too small "
+            "for the prompts that are sent there",
         )
-    return Finding("predictions", f"{how_much}: no reason shows")
+    return Finding("predictions", f"{how_much}: no cause is apparent")
 
 
 def _gap(facts: PodFacts, whole: Tally) -> Iterator[Finding]:
-    """Yield that predicted and delivered tokens are apart, where most predictions are right."""
-    # Of what is only believed to be on a pod without events a share is not counted on anyway.
+    """Yield a finding if predicted and delivered tokens differ though most predictions are right."""
+    # Without events all holdings are beliefs, and only the share ASSUMED of them is counted on.
     allowed = GAP if facts.has_events else 1 - ASSUMED
     missing = whole.predicted - whole.delivered
     if whole.reports < ENOUGH or abs(whole.gap) <= allowed:
         return
     if abs(missing) <= whole.weight * facts.row.evidence.block_size:
-        # A block a request: short prompts' last ones are computed anew.
+        # Up to one block per request: engines compute the last block of short prompts anew.
         return
     predicted, found = whole.predicted / whole.tokens, whole.delivered / whole.tokens
     text = (
@@ -214,23 +214,23 @@ def _gap(facts: PodFacts, whole: Tally) -> Iterator[Finding]:
     if missing < 0:
         yield Finding(
             "gap",
-            f"{text}{-whole.gap:.0%} of them more than predicted: its events come late, or others send "
-            "there what this router does not see",
+            f"{text}{-whole.gap:.0%} of them more than predicted: its events come late, or it gets "
+            "requests that this router does not see",
         )
         return
-    believed = f"no event had told of {whole.believed / whole.predicted:.0%} of the predicted ones"
+    believed = f"{whole.believed / whole.predicted:.0%} of the predicted ones were not in any event"
     if not facts.has_events:
         reason = f"it has no events, and {_UNHELD}"
     elif whole.believed > MOSTLY * missing:
         reason = (
-            "prompts that are believed to be on their way do not come, or are evicted before events "
-            "tell of them: look for requests that fail without a report, for events that come late, "
+            "blocks that are believed to be arriving do not arrive, or are evicted before events "
+            "announce them: look for requests that fail without a report, for events that come late, "
             "and at pick.confirm-seconds"
         )
     else:
         reason = (
-            "blocks are evicted between pick and prefill, or events come late: look at its queue and at "
-            "its cache's size for what is sent there"
+            "blocks are evicted between pick and prefill, or events come late: look at its queue, and "
+            "whether its cache is large enough for the prompts that are sent there"
         )
     yield Finding("gap", f"{text}{whole.gap:.0%} fewer; {believed}: {reason}")
 

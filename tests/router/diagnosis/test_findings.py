@@ -118,7 +118,7 @@ def test_a_pod_that_was_asked_nothing_gives_none() -> None:
 def test_blocks_of_another_size_show_in_what_engines_find() -> None:
     stream = Stream().run(TEXT, block=24)
     assert stream.kinds() == ["block-size"]
-    assert "multiples of 24 tokens, its events tell of blocks of 16" in stream.text()
+    assert "multiples of 24 tokens cached, but its events have blocks of 16" in stream.text()
 
 
 def test_larger_steps_of_the_same_blocks_are_no_finding() -> None:
@@ -138,7 +138,7 @@ def test_one_shared_prefix_says_nothing_of_the_size_of_blocks() -> None:
 
 def test_events_that_told_no_block_size_are_found() -> None:
     stream = Stream().run(TEXT, block=32, predicts=0.0)
-    assert "no event has told the size of a block" in stream.text(
+    assert "no event has had a block size yet" in stream.text(
         rank(block_size=0, stored=0, removed=0)
     )
 
@@ -203,7 +203,7 @@ def test_a_publisher_of_another_keyspace_is_the_hash_seed_before_any_report() ->
 def test_blocks_among_which_nothing_is_ever_found_are_of_other_keys() -> None:
     stream = Stream().run(TEXT, predicts=0.0)
     assert stream.kinds() == ["hash-seed"]
-    assert "among the 990 blocks" in stream.text()
+    assert "none of the 990 blocks" in stream.text()
 
 
 def test_an_engine_that_never_finds_anything_does_not_tell_or_does_not_cache() -> None:
@@ -233,7 +233,7 @@ def test_a_pod_without_events_is_told_that_what_was_sent_there_is_not_there() ->
     of_model = Stream().run(TEXT, finds=0.3, block=16)
     assert of_model.kinds(blind, has_events=False) == ["no-events"]
     of_model.evidence.block_size = 0
-    assert "counts in blocks of 64" in of_model.text(blind, has_events=False)
+    assert "assumes blocks of 64" in of_model.text(blind, has_events=False)
 
 
 def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions() -> None:
@@ -321,7 +321,7 @@ def test_a_gap_between_predicted_and_delivered_is_named_where_most_predictions_a
     predicted, delivered = whole.predicted / whole.tokens, whole.delivered / whole.tokens
     assert f"{predicted:.0%} of its last requests' tokens were predicted" in stream.text()
     assert f"{delivered:.0%} were found, {whole.gap:.0%} fewer" in stream.text()
-    assert "no event had told of 20% of the predicted ones" in stream.text()
+    assert "20% of the predicted ones were not in any event" in stream.text()
     assert stream.run(TEXT, 200).kinds() == []
 
 
@@ -330,7 +330,7 @@ def test_a_gap_says_whether_beliefs_or_lost_blocks_are_the_likely_cause() -> Non
     stream = Stream()
     for number in range(300):
         stream.run(TEXT, 1, finds=float(number % 5 > 0))
-    assert "no event had told of 0%" in stream.text()
+    assert "; 0% of the predicted ones were not in any event" in stream.text()
     assert "confirm-seconds" not in stream.text()
     assert "evicted" in stream.text()
 
@@ -396,7 +396,7 @@ def test_a_pod_that_nobody_writes_in_the_shared_index_is_named() -> None:
     facts = PodFacts(True, True, [rank(trust=nobody)], Row("pod-a", "m"), shared=SHARED)
     (found,) = findings(facts, NOW)
     assert found.kind == "shared-index"
-    assert f"nobody writes it in the shared index at {SHARED}" in found.text
+    assert f"no publisher has written it to the shared index at {SHARED}" in found.text
     assert findings(facts, NOW - 15) == []
     exact = PodFacts(True, True, [rank()], Row("pod-a", "m"), shared=SHARED)
     assert findings(exact, NOW) == []
@@ -407,6 +407,6 @@ def test_events_that_are_followed_late_for_longer_than_a_burst_are_a_finding_of_
     behind = replace(rank(trust=late), lag_batches=1234)
     (found,) = findings(PodFacts(True, True, [behind], Row("pod-a", "m")), NOW)
     assert found.kind == "lag"
-    assert "rank 0 are followed late, for 70 s (1234 batches wait here)" in found.text
+    assert "rank 0 have been applied late for 70 s (1234 batches wait here)" in found.text
     burst = replace(behind, trust=replace(late, since=NOW - 3))
     assert findings(PodFacts(True, True, [burst], Row("pod-a", "m")), NOW) == []
