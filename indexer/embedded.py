@@ -1,4 +1,4 @@
-"""Which form the embedded index has on this machine, and what follows ranks into it."""
+"""Chooses the compiled or the pure form of the embedded index, and of the state behind each rank."""
 
 import logging
 import time
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
-    """Return an empty index of at most `max_bytes`, compiled where Numba can be had.
+    """Return an empty index of at most `max_bytes`: compiled if Numba is installed, else pure Python.
 
-    With `pure` it is the one in pure Python there too. The first compiled one of a process takes the
-    time that compiling takes: half a second where it was done before, else up to a minute.
+    With `pure` it is always the one in pure Python. A process's first compiled index takes up to a
+    minute to compile, half a second if the compiled code is cached on disk.
     """
     if pure:
         return MemoryIndex(max_bytes)
@@ -34,7 +34,7 @@ def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
 
 @cache
 def _warm_up() -> None:
-    """Compile what runs while serving, or load it; once a process."""
+    """Compile the functions of the index, or load them from disk; once per process."""
     from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
     from indexer.compiled.warm_up import warm_up  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def _warm_up() -> None:
 def new_state(
     source: RankSource, index: Index, slots: RankSlots, *, hash_seed: str, orphan_bytes: int
 ) -> RankState:
-    """Return what a rank's batches are applied to."""
+    """Return the state to which a rank's batches are applied."""
     if source.dialect and not isinstance(index, MemoryIndex | ReferenceIndex):
         from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
         from indexer.compiled.array_rank import ArrayState  # noqa: PLC0415

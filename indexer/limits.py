@@ -1,4 +1,4 @@
-"""What keeps a rank from being called exact, however unbroken its events are."""
+"""Limits on a rank's trust for reasons outside its event stream."""
 
 from collections.abc import Callable, Mapping
 from threading import Lock
@@ -7,9 +7,9 @@ from indexer.trust import Level, Trust
 
 
 class Limits:
-    """Reasons by subject; while there is any, the rank is degraded at best.
+    """Reasons by subject; while there is any, an exact rank counts as degraded.
 
-    May be used from any thread. `clock` is the ingest's.
+    Thread-safe. `clock` is the ingest's.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -19,7 +19,7 @@ class Limits:
         self._lock = Lock()
 
     def set(self, about: str, reason: str) -> None:
-        """Limit the trust for a reason; with an empty one no longer, as far as this subject goes."""
+        """Set the reason of one subject; an empty one lifts that limit."""
         if self.reasons.get(about, "") == reason:
             return
         with self._lock:
@@ -30,6 +30,6 @@ class Limits:
             self._trust = Trust(Level.DEGRADED, said, since) if said else None
 
     def on(self, trust: Trust) -> Trust:
-        """Return a trust, or what is left of it."""
+        """Return a trust with the limits applied."""
         limit = self._trust
         return limit if limit is not None and trust.level is Level.EXACT else trust

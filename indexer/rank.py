@@ -1,4 +1,4 @@
-"""What the rest of the router sees of a rank, however its events reach us."""
+"""The contract of a followed rank, the same for each way in which its events reach the router."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,7 +9,7 @@ from indexer.trust import Trust
 
 
 class Rank(Protocol):
-    """One data-parallel rank of one pod, followed."""
+    """One data-parallel rank of one pod, with its view."""
 
     @property
     def pod(self) -> str:
@@ -21,11 +21,11 @@ class Rank(Protocol):
 
     @property
     def trust(self) -> Trust:
-        """How far what the index holds of this rank may be believed."""
+        """The trust in the router's view of this rank."""
 
     @property
     def layout(self) -> Layout:
-        """How its cache is divided."""
+        """Its cache groups and block sizes."""
 
     @property
     def is_connected(self) -> bool:
@@ -40,22 +40,22 @@ class Rank(Protocol):
         """Blocks of its fastest tier; 0: not known."""
 
     def copies(self) -> int | None:
-        """Return how many of them are taken, as was announced; None where nobody tells."""
+        """Return how many blocks of the fastest tier are taken, by its events; None: not known."""
 
     def learn_capacity(self, blocks: int) -> None:
-        """Take note of the cache's size, where nobody has configured it."""
+        """Set the cache's size, unless it is configured."""
 
     def engine_restarted(self, reason: str) -> None:
-        """Take note that somebody saw its engine begin anew, whatever its events say."""
+        """Handle a restart of the engine that was seen outside its events."""
 
     def limit(self, reason: str, about: str = "") -> None:
-        """Let it be degraded at best, for a reason `about` a subject; with an empty one no longer.
+        """Degrade the rank for a reason; an empty `reason` lifts the limit with the same `about`.
 
-        May be called from any thread.
+        Thread-safe.
         """
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
 
     def counts(self) -> Mapping[str, int]:
-        """Return what happened to its stream so far, by kind of happening."""
+        """Return counters of its event stream, by name."""

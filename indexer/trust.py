@@ -1,4 +1,4 @@
-"""How far the view of a rank may be believed, why, and since when."""
+"""Trust: how far the router's view of a rank may be believed, with a reason and a time."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,26 +8,26 @@ class Level(StrEnum):
     """The four levels of trust."""
 
     COLD = "cold"
-    """Nothing seen yet."""
+    """No event seen yet."""
     EXACT = "exact"
     """Complete since the engine's start or a clear, or complete again after a gap was closed."""
     DEGRADED = "degraded"
-    """Something was missed: what is shown may be missing or already evicted."""
+    """Events were missed: blocks may be missing from the view, or already evicted."""
     STALE = "stale"
-    """The event stream is gone; nothing can be said of now."""
+    """The event stream has ended; the present cache is not known."""
 
 
 MOST_REASON = 400
-"""Characters of a reason that somebody else gives."""
+"""Most characters of a reason that a peer gives."""
 
 LOST_ROOM = "index.max-bytes is reached: part was given up"
-"""The reason where the index had to let go of something to make room."""
+"""The reason if the index dropped keys of the rank to make room."""
 
 BEHIND = "its events are followed late"
-"""How the reason begins where events come faster than they are followed, or reach us late."""
+"""Beginning of the reason if events arrive faster than they are applied, or arrive late."""
 
 DRIFTED = "more blocks were announced than the cache has"
-"""How the reason begins where what an engine announces cannot all be there."""
+"""Beginning of the reason if the announced blocks cannot all be in the engine's cache."""
 
 
 @dataclass(frozen=True, slots=True)

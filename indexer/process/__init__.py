@@ -1,4 +1,1 @@
-"""What every process of ours needs around its work: tasks, signals, listening, and logs within bounds.
-
-Nothing about blocks.
-"""
+"""Parts that every process needs: tasks, signals, listeners and bounded logs; nothing about blocks."""

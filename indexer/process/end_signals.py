@@ -1,17 +1,17 @@
-"""What a process of ours makes of the signals that would kill it."""
+"""Handles the signals that would kill the process."""
 
 import asyncio
 import signal
 from collections.abc import Callable
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Asked to end, by whoever started it or by a terminal that goes: what is known is saved first."""
+"""Signals that ask the process to end, after it has saved its state."""
 IGNORED = (signal.SIGUSR1, signal.SIGUSR2)
-"""Mean nothing here, and would end a process that does not say so."""
+"""Signals without a meaning here, which would end a process that has no handler for them."""
 
 
 def on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
-    """Have `end` called when the process is asked to end, however often."""
+    """Call `end` at each signal that asks the process to end; ignore others."""
     for name in ENDING:
         loop.add_signal_handler(name, end)
     for name in IGNORED:
@@ -19,4 +19,4 @@ def on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None
 
 
 def _nothing() -> None:
-    """Go on."""
+    """Do nothing."""

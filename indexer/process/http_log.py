@@ -1,4 +1,4 @@
-"""What a server of HTTP logs of who sends it what is no HTTP."""
+"""Keeps malformed HTTP requests out of the log."""
 
 import logging
 
@@ -6,10 +6,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 
 def pass_over_what_is_no_http() -> None:
-    """Have aiohttp's servers log no traceback of a client's fault: it was answered."""
+    """Let aiohttp's servers log no traceback for a malformed request, which has been answered."""
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a fault is the server's."""
+    """Return whether an error is the server's and not the client's."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

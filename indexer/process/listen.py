@@ -1,4 +1,4 @@
-"""What listens guards its door: connections that say nothing take descriptors which others need."""
+"""Listeners with limits on connections: idle ones would use up the file descriptors."""
 
 import asyncio
 import re
@@ -10,32 +10,32 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 MOST_CONNECTIONS = 64
-"""Of an HTTP listener: probes and scrapers are a handful."""
+"""Most connections of an HTTP listener, which only serves probes and scrapers."""
 CONNECTION_SECONDS = 10.0
-"""From when a connection is opened until its answer is read."""
+"""Longest life of an HTTP connection."""
 
 MOST_GRPC_CONNECTIONS = min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-"""Of a gRPC server; the other half of the descriptors is for engines, publishers and Redis."""
+"""Most connections of a gRPC server; half of the descriptors remain for engines, publishers, Redis."""
 
 GRPC_OPTIONS = (
-    # Past them a new connection ends at once. Those that make no call make room.
+    # Further connections are closed at once; idle ones are closed to make room.
     ("grpc.max_allowed_incoming_connections", MOST_GRPC_CONNECTIONS),
     ("grpc.max_connection_idle_ms", 300_000),
-    # A connection that does not begin to speak HTTP/2 ends after this (it is 120 s otherwise).
+    # A connection without an HTTP/2 handshake is closed after this (the default is 120 s).
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # Who vanished, or reads nothing from its socket, answers no ping.
+    # Pings find peers that have vanished or do not read from their socket.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Routers ping publishers every 2 s to learn whether they are there.
+    # Routers ping publishers every 2 s to detect dead ones.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 )
-"""Of each gRPC server."""
+"""Options of each gRPC server."""
 
 _HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
 
 
 def is_host_port(text: str) -> bool:
-    """Whether it is host:port, an IPv6 address in brackets; without a host it is every address."""
+    """Return whether a text is host:port, with IPv6 in brackets; an empty host means all addresses."""
     match = _HOST_PORT.fullmatch(text)
     return match is not None and int(match[1]) <= 65535
 
@@ -49,11 +49,11 @@ async def http_listener(
     most: int = MOST_CONNECTIONS,
     seconds: float = CONNECTION_SECONDS,
 ) -> AsyncIterator[str]:
-    """Serve HTTP at host:port for as long as the context is open; yield where.
+    """Serve HTTP at host:port while the context is open; yield the bound address.
 
-    A connection is for one request and lives so many `seconds`; past `most` of them the oldest ends, so
-    that who keeps connections open keeps nobody out. `named` is the setting with the address. Raises
-    OSError, which names it, where the address cannot be bound.
+    A connection serves one request and lives at most `seconds`. Beyond `most` connections the oldest is
+    closed, so that idle clients keep no others out. Raises OSError if the address cannot be bound; its
+    text begins with `named`, the setting that has the address.
     """
     app.middlewares.append(_once)
     runner = web.AppRunner(app, access_log=None, lingering_time=0.0)
@@ -63,7 +63,7 @@ async def http_listener(
     loop = asyncio.get_running_loop()
 
     def accept() -> asyncio.Protocol:
-        # Those that are about to end are listed for another turn of the loop.
+        # Connections that are closing remain listed until the loop's next turn.
         known = [one for one in server.connections if _is_open(one)]
         for oldest in known[: max(0, len(known) + 1 - most)]:
             _end(oldest)

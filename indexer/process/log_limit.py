@@ -1,4 +1,4 @@
-"""What the log may take: peers and callers decide how often something is worth a line, and how long."""
+"""Limits the number and length of log lines, since peers and callers can cause any number of them."""
 
 import asyncio
 import logging
@@ -9,27 +9,27 @@ from threading import Lock
 from indexer.process.shortened import shortened
 
 BURST = 20
-"""Lines that one place in the code writes at once about one thing."""
+"""Most lines of one kind in a burst."""
 SECONDS = 10.0
-"""Until it may write another one."""
+"""Seconds after which a kind may write one more line."""
 MOST_CHARACTERS = 1000
-"""Of a line, without the traceback."""
+"""Most characters of a line, without its traceback."""
 MOST_TRACEBACK = 8000
-"""Characters of one: what was raised may say what a peer sent."""
+"""Most characters of a traceback, whose exception may quote a peer."""
 MOST_KINDS = 4096
-"""Kinds of lines that are remembered."""
+"""Most kinds of lines that are remembered."""
 
-# Peers' texts are quoted: one with a line break would write a line of its own.
+# Control characters are escaped: a line break in a peer's text would forge a line.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _formatter = logging.Formatter()
 
 
 class LogLimit(logging.Filter):
-    """Lets through so many lines of a kind and counts the rest, for one handler.
+    """Lets a handler write a limited number of lines of each kind and counts the others.
 
-    Lines are of one kind that one place in the code writes about one thing, which is the first one
-    that it names: a pod mostly. `clock` tells seconds.
+    Lines are of one kind if they come from one place in the code and have the same first argument,
+    mostly a pod's id. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -37,10 +37,10 @@ class LogLimit(logging.Filter):
         self._clock = clock
         self._lock = Lock()
         self._kinds: dict[tuple[str, int, int], tuple[float, float, int]] = {}
-        """Of each kind: the lines that it may write, when that was so, and how many were left out."""
+        """By kind: the lines that it may write, the time of that number, and the lines left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; make it say what was left out before it."""
+        """Return whether a line is written; add the number of lines left out before it."""
         if _is_departure(record):
             return False
         about = record.args[0] if isinstance(record.args, tuple) and record.args else ""
@@ -65,11 +65,11 @@ class LogLimit(logging.Filter):
 
 
 def _is_departure(record: logging.LogRecord) -> bool:
-    """Whether gRPC logs, as an error, that a caller left before its call was begun or answered."""
+    """Return whether a line is gRPC's error about a caller that left before its answer."""
     raised = record.exc_info[0] if record.exc_info else None
     if raised is None or not record.name.startswith("grpc."):
         return False
-    # An answer to a call that has ended is one that gRPC's core could not write.
+    # ExecuteBatchError: gRPC could not write the answer to a call that has ended.
     return issubclass(raised, asyncio.CancelledError) or raised.__name__ == "ExecuteBatchError"
 
 
@@ -78,7 +78,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def limited_handler(clock: Callable[[], float]) -> logging.Handler:
-    """Return what writes a process's log to standard error, within these limits."""
+    """Return a handler that writes the log to standard error within these limits."""
     handler = logging.StreamHandler()
     handler.addFilter(LogLimit(clock))
     return handler

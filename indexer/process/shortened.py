@@ -1,8 +1,8 @@
-"""Texts that quote what somebody else said, however long that was."""
+"""Shortens texts that quote a peer."""
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most `most` characters: of a longer one both ends, which tell most."""
+    """Return a text, or the two ends of a text that is longer than `most` characters."""
     if len(text) <= most:
         return text
     cut = f" … {len(text) - most} characters … "

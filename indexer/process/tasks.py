@@ -1,4 +1,4 @@
-"""Tasks that run for as long as their process does."""
+"""Tasks that run as long as their process."""
 
 import asyncio
 import logging
@@ -13,26 +13,26 @@ PAUSE = 1.0
 
 
 def _nothing(_: str) -> None:
-    """Leave all as it is: the work keeps nothing that could be untrue."""
+    """Do nothing: the default for work without state that a failure makes doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work that is to go on for as long as its process does."""
+    """Work that runs as long as its process and is restarted when it fails."""
 
     name: str
-    """In words, for the log."""
+    """A description for the log."""
     run: Callable[[], Coroutine[Any, Any, None]]
-    """Begins it, and begins it again."""
+    """Starts the work, also after a failure."""
     failed: Callable[[str], None] = _nothing
-    """Takes the reason why it failed, before it begins again. Nothing that the work keeps current may
-    be believed until then."""
+    """Called with the reason of a failure, before the restart. It must mark the state that the work
+    keeps current as doubtful."""
 
 
 def kept(work: Work, *, pause: float = PAUSE) -> asyncio.Task[None]:
-    """Start work, and begin it again after `pause` seconds whenever it ends; cancel the task to end it.
+    """Start work and restart it `pause` seconds after it ends; cancel the task to end it.
 
-    A fault is logged once with its traceback, however often it comes back.
+    Each fault is logged once with its traceback, even if it recurs.
     """
     return asyncio.create_task(_keep(work, pause), name=work.name)
 
@@ -40,7 +40,7 @@ def kept(work: Work, *, pause: float = PAUSE) -> asyncio.Task[None]:
 async def _keep(work: Work, pause: float) -> None:
     said: set[tuple[str, str, int]] = set()
     while True:
-        # A task of its own each time: one in which a group has failed counts as being cancelled.
+        # A new task for each attempt, since a failed TaskGroup leaves its task counted as cancelled.
         attempt = asyncio.create_task(work.run(), name=work.name)
         try:
             await asyncio.wait([attempt])
@@ -61,7 +61,7 @@ async def _keep(work: Work, pause: float) -> None:
 
 
 def _place(error: BaseException | None) -> tuple[str, str, int]:
-    """Return a fault's kind, and the file and line where it arose."""
+    """Return a fault's type, and the file and line where it was raised."""
     if error is None:
         return "it ended", "", 0
     while isinstance(error, BaseExceptionGroup):
@@ -74,7 +74,7 @@ def _place(error: BaseException | None) -> tuple[str, str, int]:
 
 
 def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start a task that comes to an end of its own, and say so at once where it fails."""
+    """Start a task that ends by itself; log its failure at once."""
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -86,7 +86,7 @@ def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """End tasks and wait until they have; what they failed with was said when they did."""
+    """Cancel tasks and wait until they have ended; their failures were logged when they happened."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
