@@ -1,1 +1,1 @@
-"""Bookings shared between routers through Redis; the bookings themselves are `load`."""
+"""Shares bookings between routers through Redis; the bookings themselves are `router/load/`."""

@@ -1,4 +1,4 @@
-"""What reports call a booking: a name that its caller chose, or its router, whose name is in it."""
+"""Booking ids: chosen by the caller of Pick, or made by the router, with the router's name in it."""
 
 import re
 import secrets
@@ -11,22 +11,22 @@ MOST_BYTES = 128
 
 
 def new_router() -> str:
-    """Return a name for this process as a router; each process of one machine is one of its own."""
+    """Return a random name for this process as a router."""
     return secrets.token_hex(6)
 
 
 def is_router(name: str) -> bool:
-    """Whether a router can have this name."""
+    """Return whether a name has the form of a router's name."""
     return _ROUTER.fullmatch(name) is not None
 
 
 def new_id(router: str) -> str:
-    """Return a new booking's name."""
+    """Return a new booking id of a router."""
     return f"{router}-{secrets.token_hex(8)}"
 
 
 def problem_of(name: str) -> str:
-    """Return why no booking can have this name; empty where one can."""
+    """Return why a booking id is not valid; empty if it is."""
     if len(name.encode()) > MOST_BYTES:
         return f"is longer than {MOST_BYTES} bytes"
     if _PRINTABLE.fullmatch(name) is None:
@@ -35,6 +35,6 @@ def problem_of(name: str) -> str:
 
 
 def router_of(booking: str) -> str:
-    """Return the router that has named a booking so; empty where a caller has."""
+    """Return the router that made a booking id; empty if a caller chose it."""
     found = _FORM.fullmatch(booking)
     return found[1] if found else ""

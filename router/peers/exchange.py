@@ -1,15 +1,14 @@
-"""Bookings shared between routers: what is written and read in a round. No sockets.
+"""The Redis commands by which routers share bookings, made and answered in rounds. No sockets.
 
-Each router tells what it has booked in a key of its own, and reads the others' (`received.py`). So
-no key is written by two, none is read more often than there are routers, and each lies where its own
-hash tag puts it. A report that reaches another router than the one that booked is handed on, through a
-stream that the latter reads (`report_relay.py`).
+Each router writes its bookings to a key of its own and reads the keys of the others (`received.py`), so
+each key has one writer and its own place in a cluster (hash tag). A report that reaches a router other
+than the one that booked is handed on through a stream that the latter reads (`report_relay.py`).
 
-    names.routers      hash: router -> the server's time, ms, at which it was last heard of
-    names.load(R)      `Told`, in MessagePack; it expires when R does not tell it anew
+    names.routers      hash: router -> server time (ms) at which it last enrolled
+    names.load(R)      R's bookings as `Told`, in MessagePack; expires unless R renews it
     names.reports(R)   stream of serialised ReportRequests for R's bookings, field `report`
 
-No router's clock is compared with another's: ages are told, and count from when they were read.
+Clocks of routers are never compared: a value has ages, which count from the time it was read.
 """
 
 import math
@@ -28,14 +27,14 @@ from router.peers.received import EXPIRE_SECONDS, Told, ToldBookings
 from router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
-"""Pause after which it tells again though nothing changed."""
+"""Seconds after which a router writes its bookings again even without a change."""
 FORGET_SECONDS = 60.0
-"""How long a router that is gone is listed, and how long reports wait for one that may be."""
+"""Seconds for which Redis lists a silent router and keeps the reports that wait for it."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A round under way: what the commands were for."""
+    """A round whose replies are awaited: the purpose of each command."""
 
     at: float
     purposes: list[tuple[Literal["enrol", "tell", "read", "hand on", "clear", "take"], Any]] = (
@@ -44,20 +43,20 @@ class _Asked:
 
 
 class PeerBookings:
-    """One router's part in sharing bookings. `now` is its clock, seconds.
+    """One router's side of sharing bookings. `now` is a time of its clock, in seconds.
 
-    In turns: `ask`, then `answer` with the replies to it.
+    Call `ask` and, with the replies to its commands, `answer`, in turns.
     """
 
     def __init__(self, router: str, names: Names, bookings: Bookings) -> None:
-        """Be one router; its name (`router.peers.booking_id`) is nobody else's."""
+        """`router` is this router's unique name (`router.peers.booking_id`)."""
         self.router = router
         self.is_connected = False
         """Whether Redis answered the last round."""
         self.tells = 0
-        """Times, since the start, that it was told what is booked here."""
+        """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
-        """Rounds in which Redis did not answer all."""
+        """Number of rounds with an error among the replies."""
         self.relay = ReportRelay()
         self.told = ToldBookings(router, gone=self.relay.drop)
         self._names = names
@@ -65,12 +64,12 @@ class PeerBookings:
         self._asked: _Asked | None = None
         self._number = 0
         self._versions: dict[tuple[str, int], tuple[int, int]] = {}
-        """Of what Redis was told last."""
+        """Versions of the bookings that were written last, by rank."""
         self._told_at = -math.inf
         self._enrolled_at = -math.inf
 
     def ask(self, now: float) -> list[Command | Call]:
-        """Return what to ask Redis in this round."""
+        """Return the Redis commands of this round."""
         now = self._bookings.expire(now)
         asked = self._asked = _Asked(now)
         says: list[Command | Call] = []
@@ -101,16 +100,16 @@ class PeerBookings:
         return says
 
     def answer(self, replies: Sequence[Reply], now: float) -> list[bytes]:
-        """Take the replies, or errors, to what was asked; return reports for own bookings."""
+        """Process the replies (or errors) to `ask`; return reports for own bookings."""
         asked, self._asked = self._asked, None
         if asked is None or len(replies) != len(asked.purposes):
-            raise ValueError(f"{len(replies)} replies to what was not asked")
+            raise ValueError(f"{len(replies)} replies do not match the commands of the round")
         reports: list[bytes] = []
         self.is_connected = not any(isinstance(reply, Exception) for reply in replies)
         self.failures += not self.is_connected
         for (purpose, what), reply in zip(asked.purposes, replies, strict=True):
             if isinstance(reply, Exception):
-                continue  # It is asked for again in the next round.
+                continue  # the next round tries again
             if purpose == "enrol":
                 self._enrolled_at = asked.at
                 self.told.enrolled(reply)
@@ -129,7 +128,7 @@ class PeerBookings:
         return reports
 
     def leave(self) -> list[Command | Call]:
-        """Return what to ask Redis at the end, so that what was booked here counts no more."""
+        """Return the Redis commands for the end, after which this router's bookings do not count."""
         return [
             Command(("DEL", self._names.load(self.router))),
             Command(("DEL", self._names.reports(self.router))),
@@ -137,9 +136,9 @@ class PeerBookings:
         ]
 
     def hand_on(self, booking: str, report: bytes, now: float) -> bool:
-        """Hand a report on to the router that has the booking; False where none that lives may have it.
+        """Hand a report on to the router that has the booking; return False if none alive can have it.
 
-        Of a name that a caller chose any may have it: all are told.
+        If a caller chose the booking id, any router may have it, so all get the report.
         """
         router = router_of(booking)
         if not router:
@@ -148,7 +147,7 @@ class PeerBookings:
         return self.told.is_alive(router, now) and self.relay.add(router, report)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a part of it contradicts itself."""
+        """Raise BrokenInvariantError if the data are inconsistent."""
         self.told.check()
         self.relay.check()
 

@@ -1,4 +1,4 @@
-"""What the other routers told of their bookings, for as long as it counts, and the sums of it."""
+"""Keeps the bookings that other routers have written, while they are fresh, and sums them by rank."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,30 +11,30 @@ from router.load.other_routers import NOBODY, Count, OthersBook, RankTold, toget
 from router.peers.booking_id import is_router
 
 EXPIRE_SECONDS = 3.0
-"""How long what a router told counts."""
+"""Seconds for which a router's written bookings count."""
 MOST_PEERS = 256
 MOST_BYTES = 4 << 20
-"""Of what a router tells; 100 bytes a rank on which anything is booked are common."""
+"""Largest value of one router; 100 bytes per rank with bookings are common."""
 
 
 MOST_PICKS = 1 << 48
-"""A pick's number that any fleet comes to: a million a second for nine years."""
+"""Largest credible number of a pick: a million a second for nine years."""
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """What a router tells."""
+    """The value that a router writes."""
 
     number: Count
-    """Grows: the same value again is no sign of life."""
+    """Grows with each write, so that an unchanged value shows that the router is silent."""
     picks: Count
     """The number of its last pick (`Bookings.overtake`)."""
     ranks: list[RankTold]
-    """Those on which anything is booked."""
+    """The ranks with bookings."""
 
 
 @dataclass(slots=True)
 class _Peer:
-    """What another router told last."""
+    """The last value of another router."""
 
     value: bytes
     heard_at: float
@@ -42,40 +42,40 @@ class _Peer:
 
 
 class ToldBookings:
-    """What others have booked, as one router was told. `now` is its clock, seconds.
+    """The bookings of other routers. `now` is a time of this router's clock, in seconds.
 
-    `gone` is told of each router of which nothing is heard any more.
+    `gone` is called with the name of each router whose value is missing, invalid or too old.
     """
 
     def __init__(self, router: str, gone: Callable[[str], None]) -> None:
         self.malformed = 0
-        """Values, since the start, that another router told and that cannot be."""
+        """Number of invalid values of other routers since the start."""
         self._router = router
         self._gone = gone
         self._listed: set[str] = set()
-        """Other routers, as Redis lists them."""
+        """Other routers that Redis lists."""
         self._peers: dict[str, _Peer] = {}
         self._together: dict[tuple[str, int], OthersBook] = {}
-        """Sums of what counts from `_from` until `_until`, as they were asked for."""
+        """Cached sums by rank, valid from `_from` until `_until`."""
         self._is_changed = False
-        """Whether they are to be made anew."""
+        """Whether values have changed since the sums were made."""
         self._from = self._until = math.inf
         self._version = 0
-        """Grows whenever sums may be others than before."""
+        """Grows whenever sums may have changed."""
 
-    # What is heard
+    # Receiving
 
     def enrolled(self, names: Iterable[bytes]) -> None:
-        """Take note of who there is, oneself among them, as Redis lists it."""
+        """Set the routers that Redis lists, which include this one."""
         read = {name.decode("ascii", "replace") for name in names}
         self._listed = {name for name in read if is_router(name)} - {self._router}
 
     def whom(self) -> list[str]:
-        """Return the routers to be heard next, those first that were heard before."""
+        """Return the routers whose values to read next, those with a value first."""
         return [*self._peers, *sorted(self._listed - self._peers.keys())][:MOST_PEERS]
 
     def hear(self, router: str, value: bytes | None, now: float) -> Told | None:
-        """Take what a router tells, None where that is nothing; return it where it is news."""
+        """Process a router's value, None if it has none; return it decoded if it is new and valid."""
         peer = self._peers.get(router)
         if value is None:
             self._go(router)
@@ -93,14 +93,14 @@ class ToldBookings:
         return None
 
     def heard(self, now: float) -> None:
-        """Count anew where anything is news."""
+        """Refresh the sums if any value has changed."""
         if self._is_changed:
             self._refresh(now)
 
-    # What counts
+    # Sums
 
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
-        """Return what others have booked on a rank; the same object until anything is told anew."""
+        """Return other routers' bookings on a rank; the same object until a value changes."""
         self._stay_fresh(now)
         if not self._peers:
             return NOBODY
@@ -111,42 +111,42 @@ class ToldBookings:
         return found
 
     def version(self, now: float) -> int:
-        """Return a number that grows whenever anything is told anew or counts no more."""
+        """Return a number that grows whenever sums may have changed."""
         self._stay_fresh(now)
         return self._version
 
     def where(self) -> set[tuple[str, int]]:
-        """Return the ranks that are told of by any router that counted last."""
+        """Return the ranks with bookings of other routers."""
         return {name for peer in self._peers.values() for name in peer.ranks}
 
     def routers(self, now: float) -> int:
-        """Return how many other routers there are."""
+        """Return the number of other routers whose value is fresh."""
         self._stay_fresh(now)
         return len(self._peers)
 
     def oldest(self, now: float) -> float:
-        """Return the age of what counts and was told longest ago, seconds; 0 where nothing counts."""
+        """Return the age of the oldest fresh value, in seconds; 0 without any."""
         self._stay_fresh(now)
         return max((now - peer.heard_at for peer in self._peers.values()), default=0.0)
 
     def is_alive(self, router: str, now: float) -> bool:
-        """Whether another router was heard lately."""
+        """Return whether another router's value is fresh."""
         peer = self._peers.get(router)
         return peer is not None and _is_fresh(peer, now)
 
     def alive(self, now: float) -> list[str]:
-        """Return the other routers that were heard lately."""
+        """Return the other routers whose value is fresh."""
         return [router for router, peer in self._peers.items() if _is_fresh(peer, now)]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where sums are not those of what was told, or too much is kept."""
+        """Raise BrokenInvariantError if sums do not match the values or there are too many routers."""
         for name, kept in self._together.items():
             if kept != self._sums(name):
                 raise BrokenInvariantError(f"the sums of {name} are out of date")
             if min(kept.nanoseconds, kept.waiting, kept.in_flight, *kept.settled) < 0:
-                raise BrokenInvariantError(f"less than nothing is booked on {name}")
+                raise BrokenInvariantError(f"the sums of {name} are negative")
         if self._router in self._peers or len(self._peers) > MOST_PEERS:
-            raise BrokenInvariantError("a router counts itself, or too many")
+            raise BrokenInvariantError("a router counts itself or too many others")
 
     def _go(self, router: str) -> None:
         if self._peers.pop(router, None) is not None:
@@ -167,7 +167,7 @@ class ToldBookings:
             self._refresh(now)
 
     def _refresh(self, now: float) -> None:
-        """Count what is fresh now."""
+        """Drop values that are no longer fresh and clear the sums."""
         for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
             self._go(router)
         self._together.clear()
@@ -183,16 +183,16 @@ def _is_fresh(peer: _Peer, now: float) -> bool:
 
 
 def _decode(value: bytes) -> Told:
-    """Return what was told. Raises ValueError."""
+    """Return a decoded value. Raises ValueError if it is invalid."""
     if len(value) > MOST_BYTES:
         raise ValueError(f"{len(value)} bytes")
     told = msgspec.msgpack.decode(value, type=Told)
     if told.picks > MOST_PICKS:
-        # Who overtook that would tell such numbers too.
+        # Routers continue counting after the highest number, so it would spread to all.
         raise ValueError(f"pick {told.picks}")
     if len({(one.pod, one.rank) for one in told.ranks}) != len(told.ranks):
-        raise ValueError("a rank is told of twice")
+        raise ValueError("a rank is listed twice")
     for one in told.ranks:
         if not one.is_possible:
-            raise ValueError(f"of rank {one.rank} of {one.pod!r} figures that cannot be")
+            raise ValueError(f"rank {one.rank} of {one.pod!r} has impossible figures")
     return told

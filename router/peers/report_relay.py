@@ -1,7 +1,7 @@
-"""Reports on their way to the router that has the booking: those that go from here, and those that came.
+"""Hands reports on to the router that has the booking, and receives those for our own bookings.
 
-Each is sent until Redis has answered, so one may come twice; whoever takes it asks whether the booking
-still is.
+A report is sent until Redis has answered, so it may arrive twice; its receiver checks whether the
+booking still exists.
 """
 
 from collections import deque
@@ -11,34 +11,34 @@ from itertools import islice
 from indexer.invariant import BrokenInvariantError
 
 MOST_REPORTS = 10_000
-"""Reports that wait to be handed on, here in all and in Redis for each router."""
+"""Most reports that wait to be handed on: here in total, and in Redis for each router."""
 MOST_REPORT_BYTES = 4096
 BATCH = 512
-"""Reports of one call, and of one read."""
+"""Most reports of one call, and of one read."""
 
 Entry = tuple[bytes, Sequence[bytes]]
-"""Of a router's stream in Redis: an id, then names and values."""
+"""An entry of a router's stream in Redis: its id, then alternating field names and values."""
 
 
 class ReportRelay:
-    """One router's part in it. A report is a serialised ReportRequest."""
+    """One router's queues of reports. A report is a serialised ReportRequest."""
 
     def __init__(self) -> None:
         self.handed_on = 0
         """Reports of others' bookings that were handed on, since the start."""
         self.received = 0
-        """Reports of own bookings that were handed on to here."""
+        """Reports of own bookings received from other routers, since the start."""
         self.dropped = 0
-        """Reports whose router went before they could be handed on."""
+        """Reports whose router disappeared before they were handed on, since the start."""
         self._outgoing: dict[str, deque[bytes]] = {}
         self._waiting = 0
         self._taken: dict[bytes, None] = {}
-        """Ids of entries of the own stream that were handled and may be there yet."""
+        """Ids of processed entries of the own stream that are not deleted yet."""
 
-    # From here
+    # Outgoing
 
     def add(self, router: str, report: bytes) -> bool:
-        """Have a report handed on to a router; False where it is too large, or too many wait."""
+        """Queue a report for a router; return False if it is too large or too many wait."""
         if self._waiting >= MOST_REPORTS or len(report) > MOST_REPORT_BYTES:
             return False
         self._outgoing.setdefault(router, deque()).append(report)
@@ -46,12 +46,12 @@ class ReportRelay:
         return True
 
     def batches(self) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield, for each router for which any wait, the first of them."""
+        """Yield each router with waiting reports, with the first BATCH of them."""
         for router, waiting in self._outgoing.items():
             yield router, list(islice(waiting, BATCH))
 
     def confirm(self, router: str, count: int) -> None:
-        """Take note that Redis has so many of those that wait for a router."""
+        """Remove the first `count` reports for a router, which Redis has received."""
         waiting = self._outgoing.get(router)
         if waiting is None:
             return
@@ -63,15 +63,15 @@ class ReportRelay:
             del self._outgoing[router]
 
     def drop(self, router: str) -> None:
-        """Drop what waits for a router that is gone."""
+        """Drop the reports for a router that is gone."""
         lost = self._outgoing.pop(router, ())
         self._waiting -= len(lost)
         self.dropped += len(lost)
 
-    # To here
+    # Incoming
 
     def take(self, entries: Iterable[Entry]) -> list[bytes]:
-        """Return the reports among entries of the own stream that were not taken before."""
+        """Return the reports in entries of the own stream that were not processed before."""
         reports = []
         for name, fields in entries:
             if name not in self._taken:
@@ -82,19 +82,19 @@ class ReportRelay:
         return reports
 
     def taken(self) -> list[bytes]:
-        """Return the ids of entries that were taken and may be there yet."""
+        """Return the ids of processed entries, which are to be deleted from the stream."""
         return [*self._taken]
 
     def cleared(self, names: Iterable[bytes]) -> None:
-        """Take note that the entries with these ids are there no more."""
+        """Forget the ids of entries that were deleted from the stream."""
         for name in names:
             self._taken.pop(name, None)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the counts are wrong, or too much is kept."""
+        """Raise BrokenInvariantError if the counts are wrong or too many ids are kept."""
         if self._waiting != sum(map(len, self._outgoing.values())):
             raise BrokenInvariantError("the reports that wait do not add up")
         if any(not waiting for waiting in self._outgoing.values()):
-            raise BrokenInvariantError("a router is kept for whom no report waits")
+            raise BrokenInvariantError("a router without waiting reports has a queue")
         if len(self._taken) > 2 * BATCH:
-            raise BrokenInvariantError(f"{len(self._taken)} reports are kept for handled")
+            raise BrokenInvariantError(f"{len(self._taken)} ids of processed reports are kept")

@@ -1,4 +1,4 @@
-"""Has a router share its bookings, for as long as it runs. Picks never wait for any of this."""
+"""Runs the rounds in which a router shares its bookings. Picks never wait for them."""
 
 import asyncio
 import logging
@@ -17,11 +17,11 @@ from router.turns import in_turns
 log = logging.getLogger(__name__)
 
 INTERVALS = (0.05, 0.1)
-"""Seconds between two rounds, drawn anew each time, so that routers do not keep step."""
+"""Bounds of the random pause between two rounds, in seconds, so that routers do not synchronise."""
 TIMEOUT_SECONDS = 0.5
-"""Of a round; the next one asks again for what was not answered."""
+"""Timeout of a round; the next one repeats commands without a reply."""
 LOADS_AT_ONCE = 64
-"""Loads that are reckoned anew without a pause: about two milliseconds' work."""
+"""Loads recomputed before other tasks get a turn: about two milliseconds' work."""
 
 
 @asynccontextmanager
@@ -34,9 +34,9 @@ async def sharing(
     rng: Random,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[None]:
-    """Share bookings while the context is open; `reported` takes reports that others hand on.
+    """Share bookings while the context is open; `reported` receives reports that others hand on.
 
-    All of it, and whoever picks, belongs to one event loop.
+    The picker must run in the same event loop.
     """
     share = partial(_share, bookings, loads, redis, reported=reported, rng=rng, clock=clock)
     task = kept(Work("sharing bookings with other routers", share))
@@ -61,7 +61,7 @@ async def _share(
         replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
         for report in bookings.answer(replies, clock()):
             reported(report)
-        # A pick that comes in between reckons the rest itself.
+        # A pick that comes in between computes the loads that it needs.
         async for name in in_turns(loads.heard(clock()), LOADS_AT_ONCE):
             loads.renew(*name, clock())
         if bookings.is_connected != was_connected:

@@ -1,1 +1,1 @@
-"""Pods: their table, discovery, following and probing; how busy they are is `load`."""
+"""Pods: table, discovery, following their caches, and health probes; their load is `router/load/`."""

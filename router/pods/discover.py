@@ -1,4 +1,4 @@
-"""Pods that come and go: sources say who is there, the reconciler follows them and drops the gone."""
+"""Follows the pods that sources find, and drops those that have gone."""
 
 import asyncio
 import logging
@@ -13,47 +13,47 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A pod that is there. A pod of another identity under the same id is another pod."""
+    """A pod that a source has found. With the same id but another identity it is a new pod."""
 
     spec: config.Pod
     identity: str = ""
-    """What the source knows it by (a Kubernetes uid); empty: nothing but its id."""
+    """The source's own identifier (a Kubernetes uid); empty if the source has none."""
 
 
 class PodSource(Protocol):
-    """Where pods are found."""
+    """A place where pods are found."""
 
     @property
     def name(self) -> str:
-        """What the source is called in the log."""
+        """The source's name in log messages."""
 
     def sets(self) -> AsyncIterator[Mapping[str, Found]]:
-        """Yield all pods by id, now and whenever they have changed; ends only with its task."""
+        """Yield all pods by id, now and after each change; ends only with its task."""
 
 
 class Follows(Protocol):
-    """What follows pods (`router.pods.follow`)."""
+    """Starts and stops following pods (implemented by `router.pods.follow`)."""
 
     def follow(self, spec: config.Pod) -> None:
         """Begin to follow a pod."""
 
     async def drop(self, pod_id: str) -> None:
-        """Follow a pod no longer."""
+        """Stop following a pod."""
 
 
 class Reconciler:
-    """Brings what is followed to what the sources say.
+    """Keeps the followed pods equal to those that the sources find.
 
-    A pod that several sources find is followed as the first one says, and where that one drops it, as
-    another one does.
+    If several sources find a pod, the first one's description counts; once that source drops the pod,
+    another one's does.
     """
 
     def __init__(self, follower: Follows) -> None:
         self._follower = follower
         self._found: dict[str, Mapping[str, Found]] = {}
-        """The pods of each source, as it said last."""
+        """The latest pods of each source."""
         self._followed: dict[str, tuple[str, Found]] = {}
-        """Each pod's source, and as what it was found."""
+        """Each followed pod's source and description."""
         self._turn = asyncio.Lock()
 
     async def run(self, source: PodSource) -> None:
@@ -62,9 +62,9 @@ class Reconciler:
             await self.reconcile(source.name, found)
 
     async def reconcile(self, source: str, found: Mapping[str, Found]) -> None:
-        """Follow what the source has found, and drop what it has no longer.
+        """Follow the pods that a source has found and drop those that it finds no longer.
 
-        A pod that has changed in anything is dropped and followed anew, so that it inherits nothing.
+        A pod whose description has changed is dropped and followed anew, with an empty cache.
         """
         async with self._turn:
             before = self._found.get(source, {})
@@ -77,16 +77,16 @@ class Reconciler:
             for pod_id in found.keys() - before.keys():
                 owner, _ = self._followed.get(pod_id, (source, None))
                 if owner != source:
-                    log.error("pod %s: found by %s, but %s has it already", pod_id, source, owner)
+                    log.error("pod %s: %s finds it too; %s counts", pod_id, source, owner)
 
     async def _drop(self, pod_id: str, source: str) -> None:
         del self._followed[pod_id]
         await self._follower.drop(pod_id)
-        what = "is another now in" if pod_id in self._found[source] else "gone from"
-        log.info("pod %s: %s %s", pod_id, what, source)
+        what = "changed" if pod_id in self._found[source] else "gone"
+        log.info("pod %s: %s according to %s", pod_id, what, source)
 
     def _follow(self, pod_id: str) -> None:
-        """Follow a pod that nobody follows, as the first source says that has it."""
+        """Follow a pod as the first source that has it describes it, unless it is followed."""
         if pod_id in self._followed:
             return
         for source, found in self._found.items():
@@ -96,7 +96,7 @@ class Reconciler:
             try:
                 self._follower.follow(one.spec)
             except Exception:
-                # The others of the set are to be followed nevertheless.
+                # The other pods must be followed nevertheless.
                 log.exception("pod %s of %s cannot be followed: a bug of ours", pod_id, source)
                 return
             self._followed[pod_id] = source, one

@@ -1,4 +1,4 @@
-"""Pods behind a name that resolves to all of them: a headless service."""
+"""Finds the pods behind a DNS name that resolves to all of them, such as a headless service's."""
 
 import asyncio
 import logging
@@ -13,20 +13,20 @@ log = logging.getLogger(__name__)
 GONE = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 Resolve = Callable[[str], Awaitable[list[str]]]
-"""A name's addresses. Raises socket.gaierror."""
+"""Returns a name's addresses. Raises socket.gaierror."""
 
 
 async def resolve(name: str) -> list[str]:
-    """Return the addresses of a name, as the system resolves it."""
+    """Return the addresses to which the system resolves a name, in order."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return sorted({str(entry[4][0]) for entry in found})
 
 
 class DnsSource:
-    """Asks for a name's addresses every so often; each is a pod, named `SET-ADDRESS`.
+    """Resolves a name every `refresh_seconds`; each address is a pod with the id `SET-ADDRESS`.
 
-    Names tell no identity: that another engine has taken an address over shows in its event stream.
+    An address has no identity: if another engine takes it over, only the event stream shows that.
     """
 
     def __init__(self, pods: config.PodSet, *, ask: Resolve = resolve) -> None:
@@ -36,14 +36,14 @@ class DnsSource:
         self._problem = ""
 
     async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
-        """Yield all pods by id, now and whenever the addresses have changed."""
+        """Yield all pods by id, now and after each change of the addresses."""
         before: list[str] | None = None
         while True:
             try:
                 addresses = await self._ask(self._pods.dns)
                 self._say("")
             except (socket.gaierror, UnicodeError) as error:
-                # A headless service without pods has no name; anything else may pass.
+                # A headless service without pods has no DNS name; other errors may be temporary.
                 gone = isinstance(error, socket.gaierror) and error.errno in GONE
                 addresses = [] if gone else (before or [])
                 self._say(f"{error}; {'no pods' if gone else 'the pods stay as they were'}")
@@ -59,7 +59,7 @@ class DnsSource:
             await asyncio.sleep(self._pods.refresh_seconds)
 
     def _say(self, problem: str) -> None:
-        """Log a problem once for as long as it lasts."""
+        """Log a problem once, until it has ended or changed."""
         if problem and problem != self._problem:
             log.warning("%s: %s", self.name, problem)
         self._problem = problem

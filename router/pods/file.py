@@ -1,4 +1,4 @@
-"""Pods listed in a file of their own, which is read again whenever it changes."""
+"""Reads pods from a file of their own, again after each change."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 MOST_BYTES = 16 << 20
-"""Of the file: fifty thousand pods."""
+"""Largest file, enough for fifty thousand pods."""
 
 
 class FileSource:
-    """Reads [[pods]] from a file; a file that cannot be read changes nothing."""
+    """Reads [[pods]] from a file; while it cannot be read, the pods stay as they were."""
 
     def __init__(
         self, path: Path, models: Sequence[config.Model], *, look_seconds: float = LOOK_SECONDS
@@ -28,7 +28,7 @@ class FileSource:
         self._look_seconds = look_seconds
 
     async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
-        """Yield all pods by id, now and whenever the file has changed."""
+        """Yield all pods by id, now and after each change of the file."""
         before: bytes | None = None
         problem = ""
         while True:
@@ -49,7 +49,7 @@ class FileSource:
 
 
 def _read(path: Path) -> bytes:
-    """Return a file. Raises OSError where it cannot be read or is too long to list pods."""
+    """Return a file's bytes. Raises OSError if it cannot be read or exceeds MOST_BYTES."""
     with path.open("rb") as file:
         raw = file.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Following pods: what runs for each, from when it is known until it goes."""
+"""Follows pods: runs the tasks of each pod from its discovery until its removal."""
 
 import asyncio
 import logging
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 class Follower:
     """Follows pods; close it at the end.
 
-    `credentials` are for publishers; None for plain connections. `tls` is for engines with HTTPS.
-    `shared` follows the pods that have neither events nor a publisher's address; where it is None nobody
-    does. `observed` is told of the engines' load, `ended` of pods whose engine has ended (`Prober`) and
-    `gone` of pods that are dropped, in the thread that follows. `saved` is what another process knew of
-    the ranks that engines are followed for directly.
+    `credentials` are for connections to publishers, None: plain ones. `tls` is for engines with HTTPS.
+    `shared` follows pods that have neither events nor a publisher's address; if it is None, nothing is
+    known of their caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
+    (`Prober`), `gone` pods that were dropped; all are called in the thread that follows. `saved` is the
+    state file's ranks, for pods that are followed directly.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Follower:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
     def follow(self, spec: config.Pod) -> None:
-        """Begin to follow a pod. Raises ValueError where its id is followed already."""
+        """Start following a pod. Raises ValueError if a pod with its id is followed already."""
         ranks, works, followed = self._followed(spec)
         has_events = bool(spec.events or spec.watch or self._shared)
         exposed = spec.events if is_exposed(spec.events) and not self._trusts_network else ""
@@ -108,13 +108,13 @@ class Follower:
         self._tasks[spec.id] = [kept(work) for work in works]
 
     def _is_shared(self, spec: config.Pod) -> bool:
-        """Whether the shared index is what a pod is followed through."""
+        """Return whether a pod is followed through the shared index."""
         if spec.watch or self._shared is None:
             return False
         return not spec.events or self._shared.writing is not None
 
     def _followed(self, spec: config.Pod) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
-        """Return the ranks, what is to run for them, and who learns of their engine (`Pod.followed`)."""
+        """Return a pod's ranks, the tasks that follow them, and `Pod.followed`."""
         if spec.watch:
             return *self._watched(spec), ()
         if spec.events and self._shared is not None and self._shared.writing is not None:
@@ -148,7 +148,7 @@ class Follower:
         return [*ranks], [Work(f"watching pod {spec.id}", watcher.run, watcher.failed)]
 
     async def drop(self, pod_id: str) -> None:
-        """Follow a pod no longer; it holds nothing from here on."""
+        """Stop following a pod and remove its ranks from the index."""
         pod = self._pods.remove(pod_id)
         await cancel(self._tasks.pop(pod_id))
         if self._shared is not None:
@@ -159,18 +159,18 @@ class Follower:
             self._gone(pod)
 
     async def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all pods."""
         for tasks in self._tasks.values():
             await cancel(tasks)
         self._context.destroy(linger=0)
 
 
 def _restore(rank: RankIngest, saved: SavedRank) -> None:
-    """Let a rank go on from what was saved, or begin cold where that cannot be."""
+    """Restore a rank from the state file, or let it begin cold if that fails."""
     try:
         rank.restore(saved)
-    except Exception as error:  # noqa: BLE001  whatever the file says, the router starts
-        # What it says may be anything, and whose error it is does not matter to the rank.
+    except Exception as error:  # noqa: BLE001  the router starts with any file
+        # The text could quote the file, so only the kind of error is logged.
         kind = type(error).__name__
         log.warning(
             "index.state-file: pod %s rank %d: %s: starting cold", rank.pod, rank.number, kind

@@ -1,4 +1,4 @@
-"""Pods found through the Kubernetes API: by labels, or by an InferencePool's selector.
+"""Finds pods through the Kubernetes API: by labels, or by an InferencePool's selector.
 
 Needs the extra `warmpath[kubernetes]` and the right to get, list and watch pods (and to get the pool)
 in the namespace.
@@ -22,7 +22,7 @@ WATCH_SECONDS = 300
 
 
 class KubernetesSource:
-    """Lists and watches pods; `api` is a `kubernetes_asyncio` client, made where none is given."""
+    """Lists and watches pods with `api`, a `kubernetes_asyncio` client; by default it makes one."""
 
     def __init__(self, pods: config.PodSet, *, api: Any = None) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
@@ -33,7 +33,7 @@ class KubernetesSource:
         self._known: dict[str, dict[str, Any]] = {}
 
     async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
-        """Yield all pods by id, now and whenever they have changed."""
+        """Yield all ready pods by name, now and after each change."""
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
         while True:
@@ -47,17 +47,17 @@ class KubernetesSource:
                 self._say(f"{error.status} {error.reason}")
             except (OSError, aiohttp.ClientError, TimeoutError) as error:
                 self._say(str(error))
-            # What was known stays until the API says otherwise.
+            # The pods stay as they were until the API answers again.
             await asyncio.sleep(RETRY_SECONDS)
 
     def _say(self, problem: str) -> None:
-        """Log a problem once for as long as it lasts."""
+        """Log a problem once, until it has ended or changed."""
         if problem != self._problem:
             log.warning("%s: %s; the pods stay as they were", self.name, problem)
         self._problem = problem
 
     async def _changes(self, client: Any) -> AsyncIterator[None]:
-        """List, then watch until the API ends the watch; yield after each change."""
+        """List the pods, then watch them until the API ends the watch; yield after each change."""
         selector = self._pods.selector or await self._pool_selector(client)
         core = client.CoreV1Api(self._api)
         listed = await self._call(core, selector)
@@ -101,7 +101,7 @@ class KubernetesSource:
                 yield {"type": event["type"], "object": event["raw_object"]}
 
     async def _pool_selector(self, client: Any) -> str:
-        """Return the labels that an InferencePool selects by."""
+        """Return an InferencePool's selector as a label selector."""
         custom = client.CustomObjectsApi(self._api)
         error: Exception | None = None
         for group, version in POOL_GROUPS:
@@ -139,9 +139,9 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
 
 
 async def _connect() -> Any:
-    """Return a client as the pod's service account, or as the user's kubeconfig says.
+    """Return a client with the pod's service account, or else with the user's kubeconfig.
 
-    Raises OSError where there is neither.
+    Raises OSError if there is neither.
     """
     from kubernetes_asyncio import client  # noqa: PLC0415  an extra
     from kubernetes_asyncio import config as access  # noqa: PLC0415
@@ -152,6 +152,6 @@ async def _connect() -> Any:
         try:
             await access.load_kube_config()
         except (access.ConfigException, TypeError) as error:
-            # A kubeconfig that is not there ends in a TypeError of the library's own.
-            raise OSError("neither in a cluster nor a kubeconfig") from error
+            # A missing kubeconfig makes the library raise a TypeError.
+            raise OSError("no service account of a cluster and no kubeconfig") from error
     return client.ApiClient()

@@ -1,10 +1,10 @@
-"""Namespaces of engines' caches, and those of them that no event tells.
+"""Lowers the trust in pods whose events omit a block's namespace (adapter, salt, extra key).
 
-An engine keeps the blocks of a request with an adapter, a salt or SGLang's `extra_key` apart. Where its
-events do not say so, such blocks look like everybody's, and other requests are told that they are
-warm. Nothing in the events shows it for certain, so two other things are evidence: a request with such
-a key that came through this router, and the adapters that an engine itself says it serves. Either
-way the pod's ranks are degraded, and say why. Versions: `shared/engine-events.md`, 2.3, 6.1 and 6.2.
+An engine keeps the blocks of a request with an adapter, a salt or SGLang's `extra_key` apart. If its
+events omit that, such blocks look like plain ones and would count as hits for other requests. The
+events alone cannot show it, so there are two other signs: a request with such a key came through this
+router, or the engine lists adapters among its models. Either way the pod's ranks are degraded, with a
+reason. Versions: `shared/engine-events.md`, 2.3, 6.1 and 6.2.
 """
 
 import re
@@ -21,26 +21,26 @@ NEVER = (1 << 31,)
 
 TOLD_FROM: dict[str, dict[str, tuple[int, ...]]] = {
     "sglang": {"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
-    # Whether salts are told depends on its cache manager, which no event names.
+    # Whether events have salts depends on its cache manager, which no event names.
     "trtllm": {"lora": NEVER, "cache_salt": NEVER},
     "vllm": {"cache_salt": (0, 17)},
 }
-"""By engine and field of a prompt: the first version whose events tell it. vLLM before 0.14 tells
-adapters by a number, which keeps their blocks apart; nothing is overclaimed."""
+"""By engine and field of a prompt: the first version whose events have that field. vLLM before 0.14
+sends an adapter's number in place of its name, which also keeps its blocks apart."""
 
 PRESUMED = {"vllm"}
-"""Engines that are taken for new ones where they do not tell their version."""
+"""Engines that are presumed to be recent if their version is not known."""
 
 ENGINE = "engine"
-"""The subject of limits by what an engine says of itself."""
+"""The subject of trust limits that derive from an engine's version and models."""
 
 WORDS = {"extra_key": "extra keys", "lora": "adapters", "cache_salt": "salts"}
 
 
 def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
-    """Return a prompt as these pods keep it apart, and limit the trust in those that do not tell.
+    """Return a prompt with the namespace that these pods use; limit trust where events omit it.
 
-    Engines other than SGLang pass its fields over.
+    Engines other than SGLang ignore SGLang's own fields.
     """
     prompt = read.prompt
     if not (read.lora_path or any(getattr(prompt, name) for name in WORDS)):
@@ -59,7 +59,7 @@ def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
 
 
 def limit_asked(pod: Pod) -> None:
-    """Limit the trust in a pod that was asked for what its events do not tell."""
+    """Limit the trust in a pod that gets requests with namespaces that its events omit."""
     untold = [word for name, word in WORDS.items() if name in pod.asked and _is_untold(pod, name)]
     words = " and ".join(untold)
     reason = (
@@ -70,7 +70,7 @@ def limit_asked(pod: Pod) -> None:
 
 
 def limit_known(pod: Pod) -> None:
-    """Limit the trust in a pod by what its engine says of itself."""
+    """Limit the trust in a pod if its engine's version and models call for it."""
     version = _numbers(pod.status.version)
     reason = ""
     if pod.engine == "sglang" and version and version < (0, 5, 7):
@@ -91,6 +91,6 @@ def _is_untold(pod: Pod, name: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release; of one still to come those that it will have."""
+    """Return a version's numbers, for a pre-release those of its release; empty if there are none."""
     found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     return tuple(int(part) for part in found.groups("0")) if found else ()

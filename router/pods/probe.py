@@ -1,4 +1,4 @@
-"""What an engine says of itself over HTTP: whether it is up, what it serves, its cache and its load."""
+"""Asks an engine over HTTP for its health, models, version, cache size and load."""
 
 import asyncio
 import contextlib
@@ -24,30 +24,30 @@ from router.pods.table import Pod, Status
 log = logging.getLogger(__name__)
 
 FAILURES = 2
-"""Looks in a row that must fail before a pod that was up is said to be down."""
+"""Number of successive failed probes after which a pod that was up counts as down."""
 
 REFUSES = 503
-"""What /health answers where an engine itself says that it takes no requests: SGLang from SIGTERM on and
-while it starts, vLLM while it drains and when its engine is dead. That counts at once."""
+"""The status of /health if the engine itself accepts no requests: SGLang from SIGTERM on and while it
+starts, vLLM while it drains and when its engine is dead. One such answer suffices."""
 
 LOOKS = 15
-"""Looks between two questions what a pod serves: adapters are loaded while engines run."""
+"""Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
 
 CAPACITY = re.compile(
     rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d{1,10})"', re.MULTILINE
 )
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
-"""Where an engine says its version."""
+"""The path of each engine's version."""
 
 STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})?[ \t]+(\S{1,40})", re.MULTILINE)
-"""When the process that serves began, seconds: prometheus_client's, which vLLM and SGLang use."""
+"""The start of the engine's process, in seconds: a metric of prometheus_client (vLLM, SGLang)."""
 LATER_SECONDS = 0.01
-"""A start that is later by less than this is the same one, rounded."""
+"""Start times that differ by less are the same start, rounded."""
 MOST_BYTES = 8 << 20
-"""Of an answer; a page of eight ranks' metrics is about 1 MB."""
+"""Longest answer; the metrics of eight ranks have about 1 MB."""
 
 Sink = Callable[[str, int, Observed], None]
-"""Takes a pod's id, a rank's number and what was seen of it."""
+"""Receives a pod's id, a rank's number and its observed load."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class ServedModel(msgspec.Struct, frozen=True):
 
     id: str
     parent: Any = None
-    """Of an adapter: the model that it is of."""
+    """An adapter's base model; None for a model itself."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -65,20 +65,18 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """What of an engine's answer tells its version."""
+    """An engine's answer with its version."""
 
     version: str
 
 
 class Prober:
-    """Looks at one pod every `interval` seconds, for at most `timeout` each time, over one connection.
+    """Probes one pod every `interval` seconds, each time for at most `timeout`, over one connection.
 
-    With `tls` it asks over HTTPS.
-
-    What the metrics of an `engine` (`router.load.engine_metrics.NAMES`) say of its load goes to
-    `observed`, on the prober's event loop, with the time of the answer by `clock`. `ended` is told when
-    an engine is known to have ended, which is that nobody listens or that it says itself that it takes
-    no requests, and again when it is well after that.
+    With `tls` it uses HTTPS. It passes the load in the metrics of an `engine`
+    (`router.load.engine_metrics.NAMES`) to `observed`, on its event loop, with the answer's time by
+    `clock`. It calls `ended` when an engine has ended (its port refuses connections, or it answers that
+    it accepts no requests), and again once the engine is healthy after that.
     """
 
     def __init__(
@@ -103,19 +101,19 @@ class Prober:
         self._clock = clock
         self._failures = 0
         self._looks = 0
-        """Since it came up."""
+        """Number of probes since it came up."""
         self._has_ended = False
         self._started = 0.0
-        """When the engine's process began, as it says; 0: it has not said."""
+        """Start time of the engine's process according to its metrics; 0: not known."""
         self._bases: frozenset[str] = frozenset()
-        """The names that it served last and that are no adapters'."""
+        """The models that it served at the last probe, without adapters."""
         self._was_well = False
         self._away: list[tuple[Rank, int]] | None = None
-        """Of an engine that was well and has ended: its ranks, and how many restarts of each events had
-        told of by then."""
+        """The ranks of an engine that was healthy and has ended, each with the number of restarts that
+        its events had shown by then."""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Probe until cancelled."""
         one = aiohttp.TCPConnector(limit=1)
         async with aiohttp.ClientSession(connector=one, timeout=self._timeout) as session:
             while True:
@@ -123,7 +121,7 @@ class Prober:
                 await asyncio.sleep(self._interval)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Look once."""
+        """Probe once."""
         before = self._pod.status
         status, problem = 0, ""
         try:
@@ -176,27 +174,27 @@ class Prober:
 
     @property
     def _ranks(self) -> Sequence[Rank]:
-        """The ranks that are followed of the engine, by us or by somebody who tells us."""
+        """The ranks whose events show the engine's restarts."""
         return self._pod.followed or self._pod.ranks
 
     def _note_start(self, metrics: bytes) -> bool:
-        """Take note when the engine began; where that is later than before, it has restarted.
+        """Record the engine's start time; a later one than before is a restart.
 
-        Return whether that is known of before and of now: then nothing else need be a sign.
+        Return whether both start times are known: then no other sign of a restart is needed.
         """
         starts = [*_starts(metrics)]
         before, self._started = self._started, max([self._started, *starts])
         if before and self._started > before + LATER_SECONDS:
             seconds = self._started - before
-            reason = f"the engine's process began {seconds:.1f} s after the one before"
+            reason = f"the engine's process started {seconds:.1f} s after the previous one"
             self._restarted(reason)
         return bool(before and starts)
 
     def _doubt_return(self) -> None:
-        """Doubt the ranks of an engine that was away, but for those whose events told of a restart."""
+        """Mark the ranks of an engine that has come back as restarted, unless events showed it."""
         silent = [rank for rank, count in self._away or () if _restarts(rank) == count]
         if silent:
-            self._doubt("the engine took no requests, and takes them again", silent)
+            self._doubt("the engine accepted no requests and accepts them again", silent)
 
     def _doubt(self, reason: str, ranks: Sequence[Rank]) -> None:
         log.info("pod %s: restarted: %s", self._pod.id, reason)
@@ -210,7 +208,7 @@ class Prober:
             self._ended(self._pod)
 
     async def _load(self, session: aiohttp.ClientSession) -> bytes:
-        """Hand on what the engine says of its load; return the page that says it, or else the last."""
+        """Pass the engine's load to `observed`; return the page of metrics that has it, or the last."""
         page = b""
         for path in NAMES[self._engine].paths:
             page = await self._get(session, path)
@@ -229,11 +227,11 @@ class Prober:
         return page
 
     def _learn(self, metrics: bytes) -> Status:
-        """Learn the size of the cache of an engine that has come up."""
+        """Record the cache size of an engine that has come up; return its new status."""
         found = CAPACITY.search(metrics)
         if found:
             for rank in self._ranks:
-                # One is the null block, which is never cached.
+                # One of vLLM's blocks is the null block, which is never cached.
                 rank.learn_capacity(int(found[1]) - 1)
         return Status(healthy=True, reason="/health answers")
 
@@ -245,8 +243,8 @@ class Prober:
         before = self._bases
         self._bases = frozenset(one.id for one in listed.data if one.parent is None)
         if before - self._bases and not is_dated:
-            # Adapters come and go while an engine runs; what it was started with does not.
-            self._restarted("it serves a model no longer that it did")
+            # Adapters come and go while an engine runs; its base models change only with a restart.
+            self._restarted("it no longer serves a model that it served")
         return tuple(one.id for one in listed.data)
 
     async def _version(self, session: aiohttp.ClientSession) -> str:
@@ -257,7 +255,7 @@ class Prober:
             return ""
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
-        """Return an answer; empty where there is none."""
+        """Return the body of an answer with status 200, otherwise an empty one."""
         try:
             status, answer = await self._answer(session, path)
         except (aiohttp.ClientError, TimeoutError):
@@ -265,9 +263,9 @@ class Prober:
         return answer if status == 200 else b""
 
     async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
-        """Return the status and the body of an answer; an empty one where it is past all measure."""
+        """Return the status and body of an answer; the body is empty beyond MOST_BYTES."""
         url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
-        # A pod speaks for itself: what it says must not have the router ask other hosts.
+        # No redirects: a pod must not make the router send requests to other hosts.
         async with session.get(
             url,
             allow_redirects=False,
@@ -283,12 +281,12 @@ class Prober:
 
 
 def _restarts(rank: Rank) -> int:
-    """Return how many restarts a rank's events have told of."""
+    """Return how many restarts a rank's events have shown."""
     return rank.counts().get("restarts", 0)
 
 
 def _starts(metrics: bytes) -> Iterator[float]:
-    """Yield when processes began, as far as they say so in numbers."""
+    """Yield the finite start times of processes in a page of metrics."""
     for found in STARTED.finditer(metrics):
         with contextlib.suppress(ValueError):
             started = float(found[1])
@@ -297,7 +295,7 @@ def _starts(metrics: bytes) -> Iterator[float]:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Whether nobody listens where an engine did."""
+    """Return whether an error means that the port refuses connections."""
     return (
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED

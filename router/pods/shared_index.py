@@ -1,4 +1,4 @@
-"""The shared index in a router: how Redis is reached, and pods that are followed through it."""
+"""A router's side of the shared index: connections to Redis, and pods followed through it."""
 
 import logging
 import secrets
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def is_asked_by_answers(table: config.SharedIndex) -> bool:
-    """Whether the loop that answers asks Redis: for each prompt, or to share bookings.
+    """Return whether the loop that answers calls uses Redis, for each prompt or to share bookings.
 
-    That loop has connections of its own then, so that its rounds do not wait behind a flood of events
-    in the loop that follows pods.
+    It then has its own connections, so that its commands do not wait behind a flood of events in the
+    loop that follows pods.
     """
     return table.mode == "shared" or table.share_bookings
 
@@ -39,12 +39,12 @@ def is_asked_by_answers(table: config.SharedIndex) -> bool:
 async def reached(
     table: config.SharedIndex, folder: Path, *, sweeps: bool = True
 ) -> AsyncIterator[Redis]:
-    """Have connections to Redis while the context is open; they belong to the loop that opened it.
+    """Open a Redis client for the calling event loop while the context is open.
 
-    With `sweeps` the index is swept over them where nobody else does. Nothing is connected yet. Raises
-    ValueError where the settings contradict each other.
+    With `sweeps` this router sweeps the index whenever no other process does. The client connects on
+    first use. Raises ValueError if the settings contradict each other.
     """
-    # The extra is there: `router.config.read` has looked.
+    # `router.config.read` has checked that the extra is installed.
     from indexer.shared.redis.connect import RedisSettings, connect  # noqa: PLC0415
 
     def path(name: str) -> str:
@@ -80,7 +80,7 @@ async def reached(
 async def copying(
     table: config.SharedIndex, redis: Redis, settled: Callable[[str], None]
 ) -> AsyncIterator[Replica]:
-    """Keep copies of pods current while the context is open."""
+    """Keep copies of the shared index's pods current while the context is open (replica mode)."""
     replica = Replica(
         redis,
         Names(table.prefix),
@@ -97,7 +97,7 @@ async def copying(
 
 @asynccontextmanager
 async def asking(table: config.SharedIndex, redis: Redis) -> AsyncIterator[RemoteIndex]:
-    """Ask Redis for each prompt while the context is open."""
+    """Provide look-ups of prompts in Redis while the context is open (shared mode)."""
     names = Names(table.prefix)
     remote = RemoteIndex(
         redis,
@@ -116,10 +116,10 @@ async def asking(table: config.SharedIndex, redis: Redis) -> AsyncIterator[Remot
 
 
 class SharedPods:
-    """Follows pods through the shared index: by `replica`, or where there is none by `Ingest.remote`.
+    """Follows pods through the shared index: by `replica`, or without one by `Ingest.remote`.
 
-    `writing` has this router write what it follows itself; None where it does not. What was copied is
-    stale after Redis was away for `stale_after` seconds. `where` is the index in words.
+    With `writing` this router also writes the pods that it follows directly. Copies are stale once
+    Redis has been unreachable for `stale_after` seconds. `where` names the index in messages.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class SharedPods:
         self._stale_after = stale_after
 
     def follow(self, spec: config.Pod) -> list[Rank]:
-        """Begin to follow a pod. Raises ValueError where its id is followed already."""
+        """Start following a pod. Raises ValueError if a pod with its id is followed already."""
         keyspace = fingerprint(spec.model, self._hash_seed)
         if self.replica is None:
             return [
@@ -155,7 +155,7 @@ class SharedPods:
         return [*ranks]
 
     def drop(self, pod_id: str) -> None:
-        """Follow a pod no longer, if it is one of them; its ranks are the caller's to remove."""
+        """Stop following a pod, if it is followed here; the caller removes its ranks."""
         if self.replica is not None and pod_id in self.replica:
             self.replica.remove(pod_id)
         if self.writing is not None:
@@ -166,7 +166,7 @@ class SharedPods:
 async def shared_pods(
     whole: config.Config, folder: Path, ingest: Ingest, settled: Callable[[str], None]
 ) -> AsyncIterator[SharedPods]:
-    """Follow pods through the shared index, as is configured, while the context is open."""
+    """Provide the configured way of following pods through the shared index in a context."""
     table, hash_seed = whole.shared_index, whole.index.hash_seed
     log.info(
         "shared index at %s, prefix %s, mode %s%s%s",

@@ -13,19 +13,19 @@ Role = Literal["both", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a pod says of itself over HTTP."""
+    """The result of the last probe of a pod."""
 
     healthy: bool | None = None
-    """None: it was not asked yet."""
+    """None: not probed yet."""
     reason: str = "not asked yet"
     models: Sequence[str] = ()
-    """The names that it serves, adapters' too."""
+    """The names that it serves, adapters included."""
     version: str = ""
-    """The engine's; empty where it did not say."""
+    """The engine's version; empty: not known."""
     refuses: bool = False
-    """Whether it says itself that it takes no requests: it drains, starts, or its engine is dead."""
+    """Whether it answers that it accepts no requests: it drains, starts, or its engine is dead."""
     looked_at: float = -math.inf
-    """When it was last found well, by the ingest's clock."""
+    """Time of the last successful probe, by the ingest's clock."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,38 +40,38 @@ class Pod:
     ranks: tuple[Rank, ...]
     status: Status = Status()
     role: Role = "both"
-    """What it is for, where prefill and decoding are apart."""
+    """Its task if prefill and decoding run on different pods."""
     has_events: bool = True
     blocks: int = 0
-    """Of a rank's cache; 0: not known."""
+    """Blocks of a rank's cache; 0: not known."""
     shared: str = ""
-    """The shared index that it is followed through, in words; empty where it is not."""
+    """The address of the shared index through which it is followed; empty: it is followed directly."""
     engine: str = "vllm"
     """vllm, sglang or trtllm."""
     asked: frozenset[str] = frozenset()
-    """What requests came with that sets their blocks apart (`router.pods.namespaces`)."""
+    """The kinds of namespaces (adapter, salt, …) that requests have used (`router.pods.namespaces`)."""
     followed: tuple[Rank, ...] = ()
-    """Its ranks as this router follows them for others (`router.pods.write_shared`): `ranks` are what is
-    read back, and learn nothing of the engine."""
+    """Its ranks as this router follows them to write them to the shared index
+    (`router.pods.write_shared`). `ranks` are then read back from there, without the engine's events."""
     first_rank: int = 0
     """The engine's own number of the first of its ranks."""
     https: bool = False
     """Whether it serves requests over HTTPS."""
     exposed: str = ""
-    """The endpoint from which its events cross a network in plain text; empty where they do not, or
+    """The endpoint from which its events cross a network in plain text; empty if they do not, or if
     `events.trusted-network` is set."""
 
     @property
     def serves(self) -> bool:
         """Whether requests may be sent to it.
 
-        When a pod dies its event stream ends at once, and some looks at its health later it is known to
-        be ill. When only the stream is gone, the looks that follow say that it is well.
+        When a pod dies, its event stream ends at once and its probes fail soon after. When only the
+        stream has ended, the next probe succeeds, and the pod serves again.
         """
         status = self.status
         if status.healthy is False:
             return False
-        for rank in self.ranks:  # a loop, as it is asked for every pod of every Pick
+        for rank in self.ranks:  # a loop for speed: it runs for every pod of every Pick
             if rank.is_connected:
                 return True
         return not self.has_events or (
@@ -84,28 +84,28 @@ class Pod:
 
     @property
     def ready(self) -> bool:
-        """Whether any rank's event stream is connected, if it has one, and the pod is not known ill."""
+        """Whether the last probe did not fail and, if the pod has events, some stream is connected."""
         if self.status.healthy is False:
             return False
-        for rank in self.ranks:  # a loop, as it is asked for every pod of every Score
+        for rank in self.ranks:  # a loop for speed: it runs for every pod of every Score
             if rank.is_connected:
                 return True
         return not self.has_events
 
 
 def that_serve(pods: Iterable[Pod]) -> list[Pod]:
-    """Return those of the pods that serve (`Pod.serves`)."""
+    """Return the pods for which `Pod.serves` is true."""
     return [
         pod
         for pod in pods
-        # Of nearly all pods the first rank is connected; to ask the property takes longer than that.
+        # Nearly all pods have a connected first rank, which is tested faster than the property.
         if (pod.status.healthy is not False and pod.ranks and pod.ranks[0].is_connected)
         or pod.serves
     ]
 
 
 class PodTable:
-    """Pods by id and by model. One thread changes them; any may read: each change makes a new table."""
+    """Pods by id and by model. One thread changes it, any may read: each change makes new dicts."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self._change({pod.id: pod for pod in pods})
@@ -114,11 +114,11 @@ class PodTable:
         return iter(self._pods.values())
 
     def add(self, pod: Pod) -> None:
-        """Know a pod from now on."""
+        """Add a pod."""
         self._change({**self._pods, pod.id: pod})
 
     def remove(self, pod_id: str) -> Pod:
-        """Forget a pod and return it. Raises KeyError where it is not known."""
+        """Remove a pod and return it. Raises KeyError for an unknown id."""
         pod = self._pods[pod_id]
         self._change({name: other for name, other in self._pods.items() if other is not pod})
         return pod

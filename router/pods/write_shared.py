@@ -1,9 +1,8 @@
-"""Direct mode: a router that writes what it follows to the shared index, where nobody else does.
+"""Direct mode: a router writes the engines that it follows to the shared index, for other routers.
 
-A publisher does the same beside its engine. This way is for engines beside which nothing can run: one
-router follows them, and the others read from Redis what it wrote. Following and writing are indexer's
-(`indexer.watch.engine_cache`, `indexer.shared.writer`); here is only what differs: many pods in one
-process, and no claim taken from a publisher.
+A publisher does the same beside its engine; this mode is for engines beside which no publisher can
+run. Following and writing are indexer's (`indexer.watch.engine_cache`, `indexer.shared.writer`). This
+module adds many pods in one process, and never takes a claim from a publisher.
 """
 
 import secrets
@@ -25,20 +24,21 @@ from indexer.watch.engine_cache import collect_forever, engine_cache
 from router.config import schema as config
 
 JOURNAL_BYTES = 16 << 20
-"""Changes that are not written yet; past it everything is written anew."""
+"""Most bytes of changes that are not written yet; beyond it the whole cache is written anew."""
 COLLECT_SECONDS = 0.02
-"""How long a change may wait to be written. One router may follow a hundred engines, each in a loop."""
+"""How long changes are collected before a write. One router may follow a hundred engines."""
 TIMEOUT_OF_A_LEASE = 0.1
+"""Timeout of a write, as a share of the lease."""
 
 
 class SharedWriting:
-    """Follows engines for the shared index. Others' claims are respected: the first one writes."""
+    """Follows engines and writes them to the shared index, unless another process has the claim."""
 
     def __init__(
         self, redis: Redis, table: config.SharedIndex, events: config.Events, *, hash_seed: str
     ) -> None:
         self.writers: dict[str, Writer] = {}
-        """Those that run, by pod."""
+        """The running writers, by pod."""
         self._redis = redis
         self._table = table
         self._events = events
@@ -47,7 +47,7 @@ class SharedWriting:
     def works(
         self, engine: Engine, context: zmq.asyncio.Context, patience: Patience
     ) -> tuple[Sequence[RankIngest], list[Work]]:
-        """Return an engine's ranks as they are followed, and what is to run for them."""
+        """Return an engine's ranks, and the tasks that follow them and write them."""
         cache = engine_cache(
             engine,
             hash_seed=self._hash_seed,
@@ -83,5 +83,5 @@ class SharedWriting:
         ]
 
     def drop(self, pod: str) -> None:
-        """Forget a pod whose works were ended; it need not be one of them."""
+        """Forget the writer of a pod whose tasks have ended, if it has one."""
         self.writers.pop(pod, None)

@@ -341,7 +341,7 @@ def test_a_refusal_is_no_answer_and_the_rest_counts(two: tuple[Router, Router]) 
     other.peers.answer(replies, other.now)
     assert other.load().in_flight == 1
     assert not other.peers.is_connected
-    with pytest.raises(ValueError, match="replies to what was not asked"):
+    with pytest.raises(ValueError, match="replies do not match the commands of the round"):
         other.peers.answer(replies, other.now)
 
 

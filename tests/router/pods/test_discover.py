@@ -72,7 +72,7 @@ async def test_one_source_does_not_touch_what_another_found(
     await reconciler.reconcile("two", {"a": found("a", "h:9")})
     await reconciler.reconcile("two", {})
     assert follower.calls == ["+a@h:1"]
-    assert "one has it already" in caplog.text
+    assert "one counts" in caplog.text
 
 
 async def test_a_pod_that_its_first_source_drops_is_followed_as_another_one_says() -> None:
@@ -375,6 +375,6 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.02)
     assert not waiting.done()
-    assert caplog.text.count("neither in a cluster nor a kubeconfig") == 1
+    assert caplog.text.count("no service account of a cluster and no kubeconfig") == 1
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
