@@ -1,1 +1,1 @@
-"""What each rank holds of a prompt: the look-up and the beliefs; no load, and no choice is made."""
+"""Finds how much of a prompt each rank holds, by index and beliefs; no loads and no choices."""

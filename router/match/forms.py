@@ -1,4 +1,4 @@
-"""Ranks by the form of their blocks, kept for as long as no rank's layout is another."""
+"""Groups ranks by the form of their blocks; the groups are cached until a rank's layout changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from indexer.engines.cache_groups import Layout
 from indexer.rank import Rank
 
 Form = tuple[int, bool]
-"""A block's tokens, and whether it names the token after it too (`Layout.form`)."""
+"""A block's number of tokens, and whether its key also covers the next token (`Layout.form`)."""
 
 UNKNOWN: Form = (0, False)
 
@@ -17,19 +17,19 @@ Layouts = Mapping[Rank, Layout]
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Ranks that have one form each."""
+    """Ranks grouped by form."""
 
     known: Mapping[Form, Layouts] = field(default_factory=dict)
     unknown: Layouts = field(default_factory=dict)
-    """Those of which no event has told."""
+    """Ranks without any event yet."""
     usual: Form | None = None
-    """The form of most; None where none is known."""
+    """The form of most ranks; None if none is known."""
     has_prefix: bool = True
     """Whether all of them need a prompt's blocks from the first on."""
 
 
 class KeptForms:
-    """The forms of the ranks that were asked for last, mostly the same again."""
+    """Caches the groups of the last ranks, since the next call mostly has the same ranks."""
 
     def __init__(self) -> None:
         self._ranks: list[Rank] = []
@@ -37,8 +37,8 @@ class KeptForms:
         self._forms = Forms()
 
     def of(self, ranks: Sequence[Rank]) -> Forms:
-        """Return the forms of these ranks."""
-        # Layouts are never changed but replaced: those of before are found to be so by identity.
+        """Return these ranks grouped by form."""
+        # Layouts are immutable, so equal ones are mostly the same objects and compare quickly.
         layouts = [rank.layout for rank in ranks]
         if layouts != self._layouts or [*ranks] != self._ranks:
             self._ranks, self._layouts = [*ranks], layouts

@@ -1,4 +1,4 @@
-"""Forgets what is believed of ranks whose caches have begun anew."""
+"""Drops the beliefs about ranks whose engine has begun a new life with an empty cache."""
 
 from collections.abc import Sequence
 
@@ -7,24 +7,24 @@ from indexer.ingest import Ingest
 from indexer.rank import Rank
 
 MOST_LIVES = 100_000
-"""Ranks of which the life is remembered, those that are gone among them."""
+"""Most ranks whose life is remembered, removed ranks included."""
 
 
 class OldLives:
-    """The lives of the ranks about which something may be believed."""
+    """Remembers the life of each rank that may have beliefs."""
 
     def __init__(self, ingest: Ingest, believed: Believed) -> None:
         self._ingest = ingest
         self._believed = believed
         self._lives: dict[tuple[str, int], int] = {}
         self._ranks: list[Rank] = []
-        """Those whose lives were looked at last."""
+        """The ranks of the last call."""
         self._changes = 0
-        """How many changes of lives there had been before."""
+        """`Ingest.life_changes` at the last call."""
 
     def forget(self, ranks: Sequence[Rank]) -> None:
-        """Believe nothing of those that have begun anew: what was sent there before is gone."""
-        # Counted before the lives are read: a change in between is seen the next time.
+        """Drop the beliefs about those of `ranks` that have begun a new life since the last call."""
+        # Read before the lives are: a change in between is then seen by the next call.
         changes = self._ingest.life_changes
         if changes == self._changes and [*ranks] == self._ranks:
             return

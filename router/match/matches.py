@@ -1,4 +1,4 @@
-"""What ranks could reuse of one prompt, and how far that may be believed."""
+"""How much of one prompt each rank could reuse, and the trust in that."""
 
 from indexer.rank import Rank
 from indexer.trust import Trust
@@ -6,11 +6,10 @@ from scorer.match import Match
 
 
 class Matches(dict[Rank, Match]):
-    """The match of each rank that holds anything of a prompt.
+    """The match of each rank that holds any block of a prompt.
 
-    A look-up in Redis may miss its time for one prompt and not for another, so that ranks which are
-    looked up there have their trust by prompt: `trusts`. It is empty where nobody asks Redis, and long
-    loops ask for that first.
+    A look-up in Redis may time out for one prompt and not for another, so ranks in shared mode have a
+    trust for each prompt: `trusts`. It is empty outside shared mode, which long loops test first.
     """
 
     __slots__ = ("trusts",)
@@ -20,5 +19,5 @@ class Matches(dict[Rank, Match]):
         self.trusts: dict[Rank, Trust] = {}
 
     def trust(self, rank: Rank) -> Trust:
-        """Return how far the match of a rank may be believed, or that it has none."""
+        """Return the trust in a rank's match, or in its having none."""
         return self.trusts.get(rank) or rank.trust

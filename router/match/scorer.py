@@ -1,4 +1,4 @@
-"""From a prompt's tokens to what every rank holds of it, and to scores."""
+"""Computes how much of a prompt each rank holds, and scores from that."""
 
 import logging
 import math
@@ -32,7 +32,7 @@ NOTHING = Match((), 0)
 UNMATCHED = "it cannot be matched with prompts: a bug of ours"
 
 ASSUMED_BLOCK_SIZE = 64
-"""Tokens a block, where no event has told: what was sent to a rank is remembered in these."""
+"""Tokens per block in beliefs about a rank whose block size no event has shown."""
 
 Held = tuple[int, int, int, str]
 """A cache group, blocks of it (first, past the last) and the tier that holds them."""
@@ -42,7 +42,7 @@ Stretches = list[tuple[int, int, str]]
 
 
 class Prompt(Protocol):
-    """What can be scored (`router.prompt.token_prompt`)."""
+    """A prompt in the form that the scorer needs (`router.prompt.token_prompt`)."""
 
     @property
     def model(self) -> str:
@@ -58,7 +58,7 @@ class Prompt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RankScore:
-    """One rank's share of a prompt by a strategy; unlike an option it has no load and no cost."""
+    """One rank's score for a prompt by a strategy, without load and cost."""
 
     rank: Rank
     score: float
@@ -71,10 +71,10 @@ class RankScore:
 
 
 class Scorer:
-    """Scores prompts over one ingest's index, and over what is believed besides.
+    """Scores prompts by one ingest's index and by beliefs.
 
-    `shared_tiers` names, by model, the tiers that all of its pods read alike: what one holds there,
-    each holds. `assumed_block_size` is for models of which no event has told a block size yet.
+    `shared_tiers` names, by model, the tiers that all its pods share: a block that one rank holds
+    there, all hold. `assumed_block_size` is for models whose block size no event has shown yet.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Scorer:
         assumed_block_size: int = ASSUMED_BLOCK_SIZE,
     ) -> None:
         self.remote = ingest.remote
-        """Where `refresh` looks things up; None where it has nothing to wait for."""
+        """The shared index that `refresh` asks; None outside shared mode."""
         self._ingest = ingest
         self._hash_seed = hash_seed
         self._believed = believed
@@ -114,16 +114,16 @@ class Scorer:
         *,
         stale_since: float = math.inf,
     ) -> Matches:
-        """Return what each rank that holds anything of the prompt could reuse of it.
+        """Return how much of the prompt each rank could reuse, for ranks that hold any block of it.
 
-        Only as much is looked up as the strategy needs. Keys are computed once for each block size
-        among the ranks. A rank whose stream is gone since before `stale_since` (the ingest's clock)
-        is known to hold nothing: what it held says nothing of what it holds.
+        Only the blocks that the strategy needs are looked up. Keys are computed once for each form of
+        blocks. A rank whose stream ended before `stale_since` (the ingest's clock) has no known match,
+        since its cache may have changed since then.
         """
         if self._old_lives is not None:
             self._old_lives.forget(ranks)
         forms = self._forms.of(ranks)
-        # Caches that need only a window may be held where the prompt's beginning is not.
+        # A cache with a sliding window may hold later blocks without the prompt's beginning.
         leading = strategy in LEADING and forms.has_prefix
         shared = self._shared_tiers.get(prompt.model, ())
         of_form = {**forms.known}
@@ -142,7 +142,7 @@ class Scorer:
         return matches
 
     def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
-        """Return the keys of the blocks that a prompt would have on these ranks, packed, by form."""
+        """Return the packed keys of a prompt's blocks, by each form that these ranks have."""
         forms = {self._form(prompt.model, rank.layout.form) for rank in ranks}
         return {
             (size, lookahead): packed_keys(prompt.chain(size, self._hash_seed, lookahead=lookahead))
@@ -150,10 +150,10 @@ class Scorer:
         }
 
     def has_told(self, pod: str, rank: int, keys: bytes) -> bool:
-        """Whether a rank's events have told that it holds all blocks of a prompt, by packed keys.
+        """Return whether a rank holds all blocks with these packed keys according to its events.
 
-        Engines store a prompt's blocks in order, so the last one of each cache tells of those before it.
-        False of ranks that lie in Redis: what is held there is not known at once.
+        Engines store a prompt's blocks in order, so the last block of each group suffices. The result
+        is False for ranks in shared mode, whose blocks only Redis knows.
         """
         known = self._ingest.rank(pod, rank)
         if known is None or isinstance(known, RemoteRank) or known.trust.level is not Level.EXACT:
@@ -174,25 +174,25 @@ class Scorer:
         }
 
     def form(self, model: str, pod: str, rank: int) -> Form:
-        """Return in which form a rank has prompts' blocks, or is assumed to."""
+        """Return the form of a rank's blocks, known or assumed."""
         known = self._ingest.rank(pod, rank)
         return self._form(model, known.layout.form if known else UNKNOWN)
 
     def _form(self, model: str, form: Form) -> Form:
-        """Return a form, or what is assumed where it is not known: that of most of the model's ranks."""
+        """Return a form; if it is unknown, that of most of the model's ranks, or the assumed one."""
         return form if form[0] else self._usual_form.get(model, self._assumed_form)
 
     def held_tokens(self, model: str, rank: Rank) -> int:
-        """Return how many tokens a model's rank is known or assumed to hold altogether."""
+        """Return how many tokens a model's rank holds in total, known or assumed."""
         blocks = sum(rank.blocks().values())
         if self._believed is not None and rank.trust.level is not Level.EXACT:
             blocks = max(blocks, self._believed.count(rank.pod, rank.number))
         return blocks * self._form(model, rank.layout.form)[0]
 
     async def refresh(self, prompt: Prompt, ranks: Sequence[Rank], timeout: float) -> None:
-        """Have at hand what the shared index says of a prompt, within `timeout` seconds.
+        """Read a prompt's keys from the shared index into memory, within `timeout` seconds.
 
-        It does not fail: what could not be read in time shows in the trusts of the prompt's `Matches`.
+        It raises nothing: a key that was not read in time lowers the trusts in the prompt's `Matches`.
         """
         if self.remote is None:
             return
@@ -202,13 +202,13 @@ class Scorer:
 
     def _sought(self, prompt: Prompt, form: Form) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
-        # With two look-ups the keys are better made once.
+        # The index and the beliefs are both looked up, so the keys are made once for the two.
         return replace(chain, made=packed_keys(chain)) if self._believed else chain
 
     def _held(
         self, sought: Chain, wanted: Layouts, trusts: dict[Rank, Trust], *, leading: bool
     ) -> dict[Rank, list[Held]]:
-        """Return what ranks hold; put into `trusts` how far Redis is believed of those wanted."""
+        """Return the blocks that ranks hold; add the trusts of ranks in shared mode to `trusts`."""
         held: dict[Rank, list[Held]] = {}
         rank_of = self._ingest.ranks.get
         found = self._ingest.match(sought, leading=leading)
@@ -236,10 +236,10 @@ class Scorer:
         wanted: Layouts,
         stale_since: float,
     ) -> None:
-        """Add the matches of ranks that have one form."""
+        """Add the matches of the ranks `wanted`, which have one form, to `matches`."""
         beliefs = self._beliefs(sought)
         trusts = matches.trusts
-        # Pods mostly hold the same blocks, and then have one match.
+        # Ranks often hold the same blocks and then share one Match.
         alike: dict[Held, Match] = {}
         for rank, pieces in held.items():
             layout = wanted.get(rank)
@@ -254,7 +254,7 @@ class Scorer:
                 try:
                     match = _match(pieces, layout, sought.blocks)
                 except Exception:
-                    # What one pod says of itself must not cost the answer about the others.
+                    # One pod's odd events must not fail the answer about the others.
                     if UNMATCHED not in rank.trust.reason:
                         log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
                     rank.limit(UNMATCHED, UNMATCHED)
@@ -267,7 +267,7 @@ class Scorer:
             holder = self._ingest.rank(*name)
             if holder is None or holder not in wanted:
                 continue
-            # What was sent there before its events came is known better now.
+            # An exact view replaces assumptions about prompts sent before its events came.
             assumed = 0 if matches.trust(holder).level is Level.EXACT else sent
             if arriving or assumed:
                 matches[holder] = Match(
@@ -278,7 +278,7 @@ class Scorer:
                 )
 
     def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return how many leading blocks are believed to be on each rank: arriving, assumed."""
+        """Return how many leading blocks each rank is believed to hold: (arriving, assumed)."""
         found: dict[tuple[str, int], tuple[int, int]] = {}
         if self._believed:
             for belief, start, stop in self._believed.match(sought, leading=True):
@@ -293,7 +293,7 @@ class Scorer:
 
 
 def _share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collection[str]) -> None:
-    """Let each rank hold what any rank holds in tiers that all of them read."""
+    """Give each of `ranks` the blocks that any of them holds in the shared tiers."""
     pool = {piece for pieces in held.values() for piece in pieces if piece[3] in tiers}
     for rank in ranks if pool else ():
         own = held.setdefault(rank, [])
@@ -301,7 +301,7 @@ def _share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collectio
 
 
 def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
-    """Return what of a prompt's `blocks` counts, given what a rank holds of them."""
+    """Return how much of a prompt's `blocks` a rank can reuse, given the stretches that it holds."""
     stretches: dict[int, Stretches] = {}
     for number, start, stop, tier in held:
         stretches.setdefault(number, []).append((start, stop, tier))
@@ -328,7 +328,7 @@ def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
 
 
 def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return the blocks of spans, (first, past the last), of which no two touch."""
+    """Return the spans as (first, past the last), with adjacent ones joined."""
     found: list[tuple[int, int]] = []
     for start, stop, _ in spans:
         if found and found[-1][1] == start:
@@ -339,6 +339,6 @@ def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _leading(spans: Sequence[Span]) -> int:
-    """Return how many blocks are held from the first on."""
+    """Return how many leading blocks are held."""
     joined = _joined(spans)
     return joined[0][1] if joined and joined[0][0] == 0 else 0

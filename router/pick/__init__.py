@@ -1,1 +1,1 @@
-"""Weighing, choosing, booking and assigning; matching is `match`, the policies are `scorer.policies`."""
+"""Weighs ranks, chooses one and books it; matching is in `match`, policies in `scorer.policies`."""

@@ -1,4 +1,4 @@
-"""Assigns a pick to its rank: books the work there, and believes the blocks there that it brings."""
+"""Assigns a pick to its rank: books the work, and marks the prompt's blocks as arriving there."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,16 +13,15 @@ from router.pick.predicted import Predicted
 from scorer.prefill import PrefillModel
 
 LOOKS = 4
-"""Prompts of requests that are over, looked for among what events have told, at each `expire`."""
+"""Number of ended requests whose blocks each `expire` looks for in the index."""
 
 
 class Assigner:
     """Keeps bookings and beliefs in step with picks. `now` is the ingest's clock, seconds.
 
-    `form` says in which form a model's rank, by pod and number, has blocks (`Scorer.form`), `has_told`
-    whether events of a pod's rank have told of all blocks of these keys (`Scorer.has_told`). A prompt is
-    believed to be on its way until `arriving_seconds` past its predicted first token, and its blocks to
-    be there for `confirm_seconds` after it.
+    `form` returns the form of a rank's blocks (`Scorer.form`), `has_told` whether a rank's events have
+    announced all blocks with these keys (`Scorer.has_told`). Blocks are arriving until
+    `arriving_seconds` after the predicted first token, and for `confirm_seconds` after the reported one.
     """
 
     def __init__(
@@ -44,13 +43,13 @@ class Assigner:
         self._arriving_seconds = arriving_seconds
         self._confirm_seconds = confirm_seconds
         self._untold: deque[tuple[int, tuple[str, int]]] = deque()
-        """Tickets of requests that were over before events told, and their ranks; also of some that have
-        ended since."""
+        """Tickets, with their ranks, of requests that ended before events announced all their blocks;
+        some tickets may have expired since."""
 
     def assign(self, placed: Placed, now: float, decode: Option | None = None) -> None:
-        """Assign a pick to where it goes; its decoding to another rank, if it is told one.
+        """Book a pick on its rank and, if `decode` is another rank, its decoding there.
 
-        What outlasts its booking comes with `settle`.
+        Assumed blocks, which outlast the booking, are added by `settle`.
         """
         placed.booking = self._bookings.book(self._work(placed), now)
         if decode is not None and decode.candidate[:2] != placed.went:
@@ -60,7 +59,7 @@ class Assigner:
         self._arrive(placed, now)
 
     def _arrive(self, placed: Placed, now: float) -> None:
-        """Mark a pick's blocks as arriving where it goes."""
+        """Mark a pick's blocks as arriving on its rank."""
         expected = placed.predicted.get(placed.went)
         seconds = expected.wait + expected.prefill if expected else 0.0
         placed.ticket = self._believed.arrive(
@@ -68,7 +67,7 @@ class Assigner:
         )
 
     def settle(self, placed: Placed, now: float) -> bool:
-        """Take note that a request goes where its pick is assigned; False where no booking is left."""
+        """Assume a pick's blocks on its rank, now that it goes there; return False without a booking."""
         if placed.booking is None or self._bookings.get(placed.booking.id) is None:
             return False
         expected = placed.predicted.get(placed.went)
@@ -78,14 +77,14 @@ class Assigner:
         return True
 
     def _keys(self, placed: Placed) -> bytes:
-        """Return a prompt's keys as the rank has them that it goes to.
+        """Return a prompt's keys in the form of the rank that it goes to.
 
-        A rank whose blocks are of another size than any candidate's has none of them.
+        They are empty if that rank's form is not among the candidates' forms.
         """
         return placed.keys.get(self._form(placed.model, *placed.went), b"")
 
     def _work(self, placed: Placed) -> Work:
-        """Return what a pick costs the rank it goes to: a whole prefill, where nothing is known."""
+        """Return a pick's work on its rank; a whole prefill if the rank was not a kept candidate."""
         tokens = placed.prompt_tokens
         expected = placed.predicted.get(placed.went)
         if expected is None:
@@ -95,13 +94,13 @@ class Assigner:
             *placed.went,
             tokens,
             expected.cached,
-            # Of constants or a prompt past all measure; it is dear enough.
+            # Bounded, since absurd constants or an absurdly long prompt would overflow the sums.
             min(expected.prefill, MOST_PREFILL),
             expected.factor,
         )
 
     def started(self, placed: Placed, now: float, *, moved: bool) -> None:
-        """Take note that a pick went out; where it `moved`, to another rank than it was assigned to."""
+        """Record that a pick went out; if it `moved`, assign it to the rank where it went."""
         if placed.booking is None:
             self.assign(placed, now)
             self.settle(placed, now)
@@ -113,14 +112,14 @@ class Assigner:
             if is_booked:
                 self._arrive(placed, now)
             else:
-                # The pod that it was booked on is gone.
+                # The pod with its booking was removed.
                 self.assign(placed, now)
             self.settle(placed, now)
 
     def first_token(self, placed: Placed, now: float) -> None:
-        """Take note of a pick's first token: its prefill is over, and events will tell of its blocks.
+        """Record a pick's first token: its prefill is over, and events will announce its blocks.
 
-        An engine keeps them while their request runs: so long it does no harm to believe them besides.
+        An engine keeps blocks while their request runs, so believing them until then does no harm.
         """
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
@@ -130,7 +129,7 @@ class Assigner:
             self._believed.confirm(placed.ticket, now + self._confirm_seconds)
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Take note of a pick's end: no rank has work of it any more."""
+        """Release a pick's bookings at its end; its blocks stay believed until events announce them."""
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":
                 self._bookings.finish(booking.id, now)
@@ -146,9 +145,9 @@ class Assigner:
                 self._untold.append((placed.ticket, placed.went))
 
     def _withdraw_told(self, ticket: int, went: tuple[str, int]) -> bool:
-        """End a ticket of whose blocks events have told; False where they have not, and it goes on.
+        """Withdraw a ticket if events have announced all its blocks; otherwise return False.
 
-        Events tell what becomes of them later, too.
+        From then on events also show when those blocks are removed.
         """
         keys = self._believed.arriving(ticket)
         if keys and not self._has_told(*went, keys):
@@ -157,7 +156,7 @@ class Assigner:
         return True
 
     def expire(self, now: float) -> None:
-        """Let go of bookings and beliefs whose time has come."""
+        """Remove expired bookings and beliefs, and beliefs that events have replaced."""
         self._bookings.expire(now)
         self._believed.expire(now)
         for _ in range(min(LOOKS, len(self._untold))):
@@ -166,16 +165,16 @@ class Assigner:
                 self._untold.append(untold)
 
     def emptied(self, pod: str, rank: int) -> None:
-        """Take note that a rank holds nothing of what was sent there before."""
+        """Drop the beliefs about a rank whose cache is empty."""
         self._believed.forget(pod, rank)
 
     def forget(self, pod: str, rank: int) -> None:
-        """Take note that a rank is gone: nothing is booked on it or believed of it any more."""
+        """Drop the bookings and beliefs of a removed rank."""
         self._bookings.forget(pod, rank)
         self._believed.forget(pod, rank)
 
     def check(self, kept: Iterable[Placed]) -> None:
-        """Raise BrokenInvariantError where a booking is of none of the picks that are not over."""
+        """Raise BrokenInvariantError if a booking belongs to none of the picks `kept`."""
         ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
         for rank, book in self._bookings.ranks().items():
             if not ours.issuperset(book.in_flight):

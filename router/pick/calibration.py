@@ -1,24 +1,22 @@
-"""How much longer prefills really take on a rank than the model of them says.
+"""Learns how much longer prefills take on each rank than the cost model predicts.
 
-The time of a prefill is that from when it can have begun (its request went out, or the first token
-before it came) to its first token. Several prefills that share a step get their first tokens together:
-one looks slow, the others as if they took no time. So a few are summed before they are compared, and an
-exponential moving average of the ratios is kept, of their logarithms, since twice as fast is as far off
-as twice as slow.
+A prefill's time runs from its earliest possible start (its request went out, or the previous first token
+came) to its first token. Prefills that share a step get their first tokens together: one looks slow, the
+others look instant. So TOGETHER prefills are summed before the sum is compared with its prediction, and
+an exponential moving average of the ratios' logarithms is kept (twice as fast is as far off as twice as
+slow).
 
-Such an average is uncertain, and the least cost wins however little it is less: of ranks that are alike
-one would get all cold prompts for a difference of chance. So a rank has the factor that is usual for its
-model, the median of its ranks', and of its own difference from that as much as stands out from what is
-not known for sure: of d, d x (1 - (doubt / d)^2), nothing below the doubt (the non-negative garrote,
-Breiman 1995).
+The average is uncertain, and the least cost wins by any margin, so among equal ranks one would get all
+cold prompts by chance. A rank's factor is therefore the median of its model's ranks, plus the part of
+its own difference d that exceeds the doubt: d x (1 - (doubt / d)^2), zero below the doubt (the
+non-negative garrote, Breiman 1995).
 
-That is so where little else tells ranks apart. On a full fleet what is taken for chance is mostly none:
-prefills take longer where much is decoded beside them, and whoever got too much of the work has a queue
-that sends the next elsewhere. So the doubt shrinks with what is idle. Neither makes a rank slow in
-itself: its slowness is what stands out from the whole doubt.
+This applies while the fleet is idle. On a busy fleet most differences are real: prefills take longer
+beside much decoding, and a rank with too much work has a queue that sends the next request elsewhere. So
+the doubt shrinks as utilisation grows. The `slowness` of a rank itself always uses the full doubt.
 
-A rank that was not measured yet has the usual factor. One that looks slow is sent nothing on a quiet
-fleet, so it is forgotten after others were measured often, and is tried again.
+A rank without measurements has the usual factor. On a quiet fleet a rank that looks slow gets no
+requests, so it is forgotten after many measurements of others, and tried again.
 """
 
 import math
@@ -32,83 +30,83 @@ from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
 
 FASTEST, SLOWEST = 0.1, 10.0
-"""Bounds of a factor; what lies beyond them is no calibration but a wrong configuration."""
+"""Bounds of a factor; a value beyond them means a wrong configuration."""
 TOGETHER = 4
-"""Prefills that are summed."""
+"""Number of prefills that are summed before a comparison."""
 LEAST = 8
-"""Prefills before a factor is used."""
+"""Number of prefills before a rank's factor is used."""
 WEIGHT = 0.1
-"""Of a new ratio: a change is half learned within 28 prefills."""
+"""Weight of a new ratio in the average: a change is half learned within 28 prefills."""
 FARTHEST = 4.0
-"""A prefill counts for at most this many times what was expected, so one that hung moves little."""
+"""A prefill counts as at most this multiple of its expected time, so that one hang changes little."""
 NEARLY = 64
-"""Tokens cached by which a prediction may be off: the size of the largest common block."""
+"""Tolerance of predicted cached tokens: the size of the largest common block."""
 ALIKE = 0.1
-"""Doubt that remains, of the logarithm: prefills are modelled no better than that."""
+"""Doubt that always remains, in the logarithm: the cost model is no more accurate than that."""
 SURE = 3.0
-"""Standard errors of an average that may be chance."""
+"""Number of standard errors of an average that count as chance."""
 USUAL_VARIANCE = 0.09
-"""Of the logarithms of ratios, before any were compared: each is off by a third or so."""
+"""Assumed variance of the ratios' logarithms before any comparison: each is off by about a third."""
 ROUNDS = 100
-"""Ratios of each rank of a model, on average, after which one that had none meanwhile is forgotten."""
+"""A rank is forgotten after a model's ranks had this many ratios on average and it had none."""
 
 
 @dataclass(slots=True)
 class Average:
-    """One rank's."""
+    """One rank's measurements."""
 
     model: str
     prefills: int = 0
     seconds: float = 0.0
-    """What those that are not compared yet took."""
+    """Measured time of the prefills that are not compared yet."""
     predicted: float = 0.0
-    """What they should have taken."""
+    """Predicted time of the same prefills."""
     ratios: int = 0
     log_factor: float = 0.0
     variance: float = USUAL_VARIANCE
-    """Of the logarithms of ratios: a moving average too."""
+    """Variance of the ratios' logarithms, also a moving average."""
 
     @property
     def is_known(self) -> bool:
-        """Whether enough prefills were measured."""
+        """Whether the rank has enough prefills for its factor to be used."""
         return self.prefills >= LEAST
 
     @property
     def error(self) -> float:
-        """The variance of the logarithm of the factor."""
+        """The variance of `log_factor`."""
         return self.variance * max(WEIGHT / (2 - WEIGHT), 1 / max(1, self.ratios))
 
 
 class _Difference(NamedTuple):
-    """How a rank differs from what is usual, as logarithms."""
+    """A rank's difference from its model's usual factor, in logarithms."""
 
     usual: float
     apart: float
     doubt: float
-    """Squared."""
+    """The square of the doubt."""
 
     def standing_out(self, share: float) -> float:
-        """Return what of the difference stands out from a share of the doubt."""
+        """Return the part of the difference that exceeds a share (0 to 1) of the doubt."""
         apart, doubt = self.apart, share**2 * self.doubt
         return apart * (1 - doubt / apart**2) if apart**2 > doubt else 0.0
 
 
 @dataclass(slots=True)
 class _Model:
-    """What the ranks of one model have in common."""
+    """The statistics of one model's ranks."""
 
     ratios: int = 0
-    """That were compared, of all of them."""
+    """Number of ratios of all ranks."""
     known: list[float] = field(default_factory=list)
-    """The logarithms of the factors of those that are known, sorted."""
+    """The `log_factor`s of ranks with `is_known`, sorted."""
     differences: dict[tuple[str, int], _Difference] = field(default_factory=dict)
-    """As they were asked for since the last ratio."""
+    """Cache of `_differing` since the last ratio."""
     compared: OrderedDict[tuple[str, int], int] = field(default_factory=OrderedDict)
-    """How many ratios there were when a rank was last compared, the one longest ago first."""
+    """`ratios` at each rank's last comparison, the longest ago first."""
 
     @property
     def usual(self) -> float:
-        """The median logarithm; 0 where none is known."""
+        """The median `log_factor`; 0 if none is known."""
         known, half = self.known, len(self.known) // 2
         if not known:
             return 0.0
@@ -116,21 +114,21 @@ class _Model:
 
 
 NO_DIFFERENCE = _Difference(0.0, 0.0, 0.0)
-"""Of ranks of a model that nothing was measured of."""
+"""The difference of a rank of a model without measurements."""
 
 
 class Calibration:
-    """The factor of each rank, learned from first tokens that were reported."""
+    """The factor of each rank, learned from reported first tokens."""
 
     def __init__(self) -> None:
         self._averages: dict[tuple[str, int], Average] = {}
         self._models: dict[str, _Model] = {}
 
     def learn(self, booking: Booking) -> None:
-        """Learn from a booking whose first token was reported; once, and where it says something.
+        """Learn from a booking with a reported first token, once.
 
-        It says nothing where it was given up before, or where it was told that the engine found
-        more or less cached than was predicted.
+        It is ignored if it was given up before its first token, or if the engine found more or fewer
+        cached tokens than predicted.
         """
         work = booking.work
         predicted = work.prefill / work.factor
@@ -166,9 +164,9 @@ class Calibration:
                 self.forget(*oldest)
 
     def factor(self, model: str, pod: str, rank: int, utilisation: float = 0.0) -> float:
-        """Return what a rank's predicted seconds are to be multiplied by.
+        """Return the factor by which to multiply a rank's predicted prefill seconds.
 
-        `utilisation` is the share of the model's ranks that have a prefill to do, 0 to 1.
+        `utilisation` is the share of the model's ranks with a prefill to do, 0 to 1.
         """
         found = self._difference(model, pod, rank)
         return math.exp(found.usual + found.standing_out(1 - utilisation))
@@ -176,14 +174,14 @@ class Calibration:
     def slowness(self, model: str, pod: str, rank: int) -> float:
         """Return how many times as long prefills take on a rank as on a typical one of its model.
 
-        1 where it may be chance, however full the fleet is.
+        It is 1 if the difference may be chance; utilisation does not matter.
         """
         return math.exp(self._difference(model, pod, rank).standing_out(1.0))
 
     def all_of(
         self, of: str, ranks: Sequence[tuple[str, int]], utilisation: float
     ) -> tuple[list[float], list[float]]:
-        """Return the factors of a model's ranks, by pod and number, and their slownesses."""
+        """Return the factors and slownesses of a model's `ranks` (pod, number), in their order."""
         factors, slownesses = [1.0] * len(ranks), [1.0] * len(ranks)
         model = self._models.get(of)
         if model is None:
@@ -203,7 +201,7 @@ class Calibration:
         return factors, slownesses
 
     def usual(self, model: str) -> float:
-        """Return the factor that a model's typical rank has."""
+        """Return the factor of a model's typical rank."""
         known = self._models.get(model)
         return math.exp(known.usual) if known else 1.0
 
@@ -224,7 +222,7 @@ class Calibration:
         return _Difference(usual, average.log_factor - usual, doubt)
 
     def forget(self, pod: str, rank: int) -> None:
-        """Forget a rank that is gone."""
+        """Forget a rank's measurements."""
         for model in self._models.values():
             model.differences.pop((pod, rank), None)
             model.compared.pop((pod, rank), None)
@@ -235,7 +233,7 @@ class Calibration:
             model.differences.clear()
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a factor is out of bounds or sums are of too many."""
+        """Raise BrokenInvariantError if a factor is out of bounds or the statistics do not add up."""
         known: dict[str, list[float]] = {}
         for name, average in self._averages.items():
             if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
@@ -246,7 +244,7 @@ class Calibration:
                 known.setdefault(average.model, []).append(average.log_factor)
         for of, model in self._models.items():
             if model.known != sorted(known.get(of, [])):
-                raise BrokenInvariantError(f"what is known of {of} is not what its ranks have")
+                raise BrokenInvariantError(f"the known factors of {of} are not those of its ranks")
             if any(self._averages[rank].model != of for rank in model.compared):
                 raise BrokenInvariantError(f"a rank that was forgotten is remembered of {of}")
             kept = model.differences.items()

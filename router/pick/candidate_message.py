@@ -1,4 +1,4 @@
-"""From a weighed option to the contract's Candidate, bare as Pick gives it or with its details."""
+"""Converts a weighed option to a protobuf Candidate, without details (Pick) or with them (Explain)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,11 +19,11 @@ LEVELS = {
 }
 
 AT_ONCE = 64
-"""Candidates that are told without a pause: with their details, about two milliseconds' work."""
+"""Candidates converted before other tasks get a turn: with details, about two milliseconds' work."""
 
 
 class Weighed(NamedTuple):
-    """The parts of an option that messages tell: it holds no pod, as kept decisions outlive pods."""
+    """The parts of an option that messages need; without its Pod, which a kept decision may outlive."""
 
     address: str
     match: Match
@@ -36,7 +36,7 @@ class Weighed(NamedTuple):
 
 
 def weighed(option: Option) -> Weighed:
-    """Return what there is to tell of an option."""
+    """Return the parts of an option that messages need."""
     return Weighed(
         option.pod.address,
         option.match,
@@ -54,9 +54,9 @@ async def candidate_messages(
     wall_offset: float,
     parts_of: Callable[[Option], Sequence[Part]] | None = None,
 ) -> AsyncIterator[list[pb.Candidate]]:
-    """Yield candidates, some at a time; others have their turn before each time.
+    """Yield candidates in lists of AT_ONCE; other tasks get a turn before each list.
 
-    They have their details where `parts_of` says what their loads are made of.
+    They have details if `parts_of`, which returns the parts of an option's load, is given.
     """
     for at in range(0, len(options), AT_ONCE):
         await asyncio.sleep(0)
@@ -69,9 +69,9 @@ async def candidate_messages(
 def candidate_message(
     option: Option | Weighed, wall_offset: float, parts: Sequence[Part] | None = None
 ) -> pb.Candidate:
-    """Return a candidate; `wall_offset` brings the ingest's times to the Unix epoch, in seconds.
+    """Return a candidate; a time of the ingest + `wall_offset` is seconds since the Unix epoch.
 
-    With the parts of its load (`LoadTable.explain`; none of them may be known) it has its details.
+    It has details if the parts of its load (`LoadTable.explain`, possibly empty) are given.
     """
     one = option if isinstance(option, Weighed) else weighed(option)
     match, candidate = one.match, one.candidate
@@ -120,7 +120,7 @@ def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
 
 
 def source_message(option: Option) -> pb.Source:
-    """Return the best other holder of a prefix (`Choice.source`)."""
+    """Return the message of the rank that holds more of the prefix than the pick (`Choice.source`)."""
     return pb.Source(
         pod=option.candidate.pod,
         rank=option.candidate.rank,
@@ -130,5 +130,5 @@ def source_message(option: Option) -> pb.Source:
 
 
 def trust_message(trust: Trust, wall_offset: float) -> pb.Trust:
-    """Return a rank's trust, its time since the Unix epoch."""
+    """Return the message of a rank's trust, with its time since the Unix epoch."""
     return pb.Trust(level=LEVELS[trust.level], reason=trust.reason, since=trust.since + wall_offset)

@@ -1,4 +1,4 @@
-"""Which pods may take a request, and why none may."""
+"""Decides which pods may take a request, or why none may."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,11 @@ from router.pods.table import Pod, PodTable, that_serve
 
 
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
-    """Return the pods that may take a request, of those named where any are.
+    """Return the pods that may take a request, only those in `named` unless it is empty.
 
-    They serve the model, do not refuse requests (as a draining engine's /health does), and serve the
-    adapter as far as they say which they do. A pod that is not known to be well serves only where there
-    is no other: its stream may be cut, or its health not looked at yet. Raises NoPodError, which says
-    what was missing.
+    They serve the model and do not refuse requests (as a draining engine's /health does). Pods that
+    list the adapter `lora`, and pods that are known to be healthy, take precedence over others: a
+    pod's stream may be cut, or its health not probed yet. Raises NoPodError with the reason.
     """
     found = pods.serving(model)
     if not found:
@@ -26,6 +25,6 @@ def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> lis
     if not willing:
         raise NoPodError(f"every pod of {model!r} that may be picked refuses requests")
     serving = that_serve(willing) or willing
-    # An engine may load an adapter when it is first asked for it, so one that lists none will do.
+    # An engine may load an adapter on its first request, so pods that do not list it are a fall-back.
     able = [pod for pod in serving if not lora or lora in pod.status.models]
     return able or serving

@@ -1,4 +1,4 @@
-"""The ranks that could take a request, and their figures that do not change from pick to pick."""
+"""The ranks that could take a request, with the properties that stay the same from pick to pick."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from router.pods.table import Pod
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The ranks of some pods. In each sequence a place is one rank's."""
+    """The ranks of some pods. All sequences have the ranks in the same order."""
 
     of: Sequence[Pod]
     pods: Sequence[Pod]
-    """Of each rank."""
+    """The pod of each rank."""
     ranks: Sequence[Rank]
     names: Sequence[tuple[str, int]]
     """Pod and number of each rank."""
     places: Mapping[tuple[str, int], int]
-    """Of each name."""
+    """The index of each name in the sequences."""
     place_of: Mapping[Rank, int]
 
     @property
     def has_ranks(self) -> bool:
-        """Whether several are of one pod."""
+        """Whether some pod has several ranks."""
         return len(self.of) < len(self.ranks)
 
 

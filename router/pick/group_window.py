@@ -1,12 +1,12 @@
-"""Picks of one prompt that come together are placed together.
+"""Places picks of one prompt that arrive within a short window on the same rank.
 
-Samples of one prompt (n-sampling, groups of reinforcement learning) come as requests of their own.
-One after the other each would go wherever it waits least, and make a cold copy of the prompt there. A
-pick that may wait a moment for its siblings is placed with them: a rank takes `size` of them, which
-share one prefill, before another gets any. The policy chooses for the first of these; the others
-follow it, and so may lie past the policy's load margin.
+Samples of one prompt (n-sampling, groups of reinforcement learning) arrive as separate requests. Placed
+one by one, each would go to the rank with the shortest wait and compute the prompt there again. With a
+window, a pick waits a moment for its siblings; `size` of them go to one rank and share one prefill
+before another rank gets any. The policy chooses for the first of each `size`; the others follow it, so
+they may exceed the policy's load margin.
 
-Each is weighed and booked as a pick of its own, with its own session and its own fall-backs.
+Each is weighed and booked as its own pick, with its own session and fall-backs.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from router.pick.picker import Picker
 from router.pick.weigh import Ask, Choice
 
 Chosen = tuple[Placed, Choice]
-"""A pick, and the choice."""
+"""A pick and the choice that it was made from."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class _Group:
 
 
 class GroupWindow:
-    """Chooses, after at most `seconds`; at once where that is 0."""
+    """Makes picks after at most `seconds`; at once if that is 0."""
 
     def __init__(
         self, picker: Picker, *, seconds: float, size: int, clock: Callable[[], float]
@@ -47,11 +47,11 @@ class GroupWindow:
         self._groups: dict[object, _Group] = {}
 
     def __len__(self) -> int:
-        """Return how many groups wait."""
+        """Return the number of waiting groups."""
         return len(self._groups)
 
     async def choose(self, ask: Ask) -> Chosen:
-        """Choose for a request whose answer is still to be written. Like `Picker.reserve`."""
+        """Reserve a pick for a request, like `Picker.reserve`, after waiting for its siblings."""
         if not self._seconds or ask.shadow or ask.disaggregated:
             return self._picker.reserve(ask, self._clock())
         name = (ask.prompt, ask.policy, frozenset(pod.id for pod in ask.pods))
@@ -68,12 +68,12 @@ class GroupWindow:
             if member.told.cancelled():
                 self._leave(name, group, member)
             elif member.told.exception() is None:
-                # Placed in the very turn in which its caller went away.
+                # It was placed in the same turn of the loop in which its caller was cancelled.
                 self._picker.withdraw(member.told.result()[0], self._clock())
             raise
 
     def _leave(self, name: object, group: _Group, member: _Member) -> None:
-        """Let a member's place go, and its group where it was the last one."""
+        """Remove a member from its group, and the group if it is empty then."""
         if self._groups.get(name) is group:
             group.members.remove(member)
             if not group.members:
@@ -81,29 +81,29 @@ class GroupWindow:
                 del self._groups[name]
 
     def _close(self, name: object) -> None:
-        """Place a group, which gets no more members."""
+        """Close a group to further members and place it."""
         self._place(self._groups.pop(name).members)
 
     def _place(self, members: list[_Member]) -> None:
-        """Place as many as one rank takes, and leave the others to the loop's next turn."""
-        # A caller that went away wants no pick.
+        """Place the first `size` members on one rank, and the others in the loop's next turn."""
+        # Members whose caller was cancelled are done already.
         wanted = [one for one in members if not one.told.done()]
         rank: tuple[str, int] | None = None
         for member in wanted[: self._size]:
             try:
                 chosen = self._picker.reserve(replace(member.ask, beside=rank), self._clock())
-            except Exception as error:  # noqa: BLE001  whatever it is, its caller is told
+            except Exception as error:  # noqa: BLE001  the caller gets it
                 member.told.set_exception(error)
             else:
                 member.told.set_result(chosen)
                 best = chosen[1].options[0]
                 rank = rank or (best.pod.id, best.rank.number)
         if len(wanted) > self._size:
-            # Other calls get their turn: a group may be of hundreds.
+            # Other calls get a turn, since a group may have hundreds of members.
             asyncio.get_running_loop().call_soon(self._place, wanted[self._size :])
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a group has no members, or one that was answered."""
+        """Raise BrokenInvariantError if a waiting group is empty or has a member that was answered."""
         for group in self._groups.values():
             if not group.members:
                 raise BrokenInvariantError("a group without members waits")

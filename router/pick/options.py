@@ -1,4 +1,4 @@
-"""The candidates of a pick as they were weighed, best first: columns, and an object for whoever asks."""
+"""The weighed candidates of a pick, best first, stored as columns; objects are made on access."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, overload
@@ -19,7 +19,7 @@ from scorer.reason import GUARD, SESSION
 
 
 class Option(NamedTuple):
-    """A candidate as it was weighed, with the pod and rank that `Candidate`, scorer's, only names."""
+    """A weighed candidate, with the Pod and Rank objects that scorer's `Candidate` only names."""
 
     pod: Pod
     rank: Rank
@@ -37,7 +37,7 @@ class Option(NamedTuple):
 
 
 class Options(Sequence[Option]):
-    """Options that are made when they are asked for. Their trust is that of then, or the look-up's."""
+    """A sequence of options, made on access; their trust is the current one, or that of the look-up."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Options(Sequence[Option]):
         matches: Matches,
         factors: Sequence[float],
     ) -> None:
-        """Take a field's columns, and its places, best first; `factors` are calibrations."""
+        """`columns`, `costs` and `factors` (calibrations) are in field order; `order` is best first."""
         self.field = field
         self.matches = matches
         self._columns = columns
@@ -71,26 +71,29 @@ class Options(Sequence[Option]):
         return self._option(self._order[at])
 
     def expectations(self) -> NDArray[np.float64]:
-        """Return rows: each candidate's tokens cached, wait, prefill and calibration."""
+        """Return four rows over all candidates: cached tokens, wait (s), prefill (s), calibration."""
         columns = self._columns
         return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
     def put_first(self, name: tuple[str, int]) -> bool:
-        """Put a candidate before all others; False where it was there, or is none."""
+        """Move a candidate to the front; return False if it is there already or is no candidate."""
         first, best = self.field.places.get(name), self._order[0]
         self._order = sorted(self._order, key=lambda place: place != first)
         return self._order[0] != best
 
     def warmest(self) -> Option:
-        """Return the one that holds most of the prompt, known or believed."""
+        """Return the option that holds most of the prompt, known or believed."""
         return self._option(self._holding_most(lambda match: match.matched_tokens))
 
     def fullest(self) -> Option:
-        """Return the one that is known to hold most of the prompt."""
+        """Return the option that is known to hold most of the prompt."""
         return self._option(self._holding_most(lambda match: match.known_tokens))
 
     def telling(self) -> Sequence[Option]:
-        """Return those that the reason may name: the best two, the warmest, whom a term keeps back."""
+        """Return the options that a reason may name.
+
+        These are the best two, the warmest, and those that the guard or session term kept from winning.
+        """
         places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
         order = np.array(self._order)
         for name, term in self._costs.terms:
@@ -103,7 +106,7 @@ class Options(Sequence[Option]):
 
     @property
     def has_ranks(self) -> bool:
-        """Whether several are of one pod."""
+        """Whether some pod has several ranks."""
         return self.field.has_ranks
 
     def _option(self, place: int) -> Option:
@@ -128,7 +131,7 @@ class Options(Sequence[Option]):
             costs.cost,
             *(term for _, term in costs.terms),
         ]
-        # One look at all figures takes less time than one at each.
+        # Taking all columns at once is faster than one value at a time.
         at = np.array(places)
         rows = np.array([column.take(at) for column in figures]).T.tolist()
         for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
@@ -154,7 +157,7 @@ class Options(Sequence[Option]):
             )
 
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:
-        """Return the place of the one whose match has most tokens, the best of those."""
+        """Return the field's index of the option with most `tokens`; among equals, the best one."""
         ranks, matches = self.field.ranks, self.matches
         most = max(map(tokens, matches.values()), default=0)
         holders = (

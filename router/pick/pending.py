@@ -1,4 +1,4 @@
-"""What is kept of a pick until it is over: what was expected of it, and how far it has come."""
+"""The record of a pick until its request ends: predictions, bookings and progress."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ End = Literal["finished", "failed", "expired"]
 
 @dataclass(slots=True)
 class Placed:
-    """A pick that is not over: what reports are compared with."""
+    """A pick whose request has not ended."""
 
     number: int
-    """Of all picks of a picker; a name may be given twice."""
+    """Unique in a picker, unlike the booking id, which a caller may reuse."""
     booking_id: str
     model: str
     traits: Traits
@@ -28,75 +28,75 @@ class Placed:
     available: int
     """Tokens that the warmest candidate held."""
     predicted: Mapping[tuple[str, int], Predicted]
-    """What was expected of the best few candidates; of all, in shadow."""
+    """The predictions for the best few candidates; for all candidates of a shadow pick."""
     shadow: bool
     went: tuple[str, int]
-    """Where it is now: where it was picked to go unless a report said otherwise."""
+    """The pod and rank that serve it: those picked, unless a report named others."""
     session: str = ""
     is_whole: bool = True
     """Whether all of its tokens were known, not estimated."""
     keys: Mapping[Form, bytes] = field(default_factory=dict)
-    """Of its blocks, as each candidate has them, until its first token."""
+    """The packed keys of its blocks, by form, until its first token."""
     booking: Booking | None = None
     decoding: Booking | None = None
-    """On the rank that decodes, where that is another one."""
+    """The booking on the decoding rank, if that is another one."""
     ticket: int | None = None
-    """Of its arriving blocks."""
+    """The ticket of its arriving blocks."""
     has_told: bool = False
-    """Whether a report has said what the engine found."""
+    """Whether a report has had the engine's cached tokens."""
     first_token_at: float | None = None
     is_untimed: bool = False
-    """Whether it says nothing of its engine's speed: a report of it came late, by way of another router,
-    or its pod is gone."""
+    """Whether its times must not be used for calibration: a report came late through another router, or
+    its pod was removed."""
     output_tokens: int = 0
-    """Of its answer, as reported with its end."""
+    """Output tokens, as reported with its end."""
     choice: Choice | None = None
-    """Until it is known whether its caller got the answer."""
+    """The choice, until it is known whether the caller received the answer."""
 
     @property
     def is_placed(self) -> bool:
-        """Whether it is known where it went: of one in shadow, only once a report has said."""
+        """Whether it is known where the request went: for a shadow pick, only after a report."""
         return not self.shadow or self.booking is not None
 
     @property
     def counts_in_full(self) -> bool:
-        """Whether all of it, and all that is held of it where it went, was counted on.
+        """Whether its predicted prefill used the whole prompt and all tokens held on its rank.
 
-        Where less was, a first token that comes early says nothing of the engine's speed.
+        Otherwise an early first token does not show that the engine is fast.
         """
         expected = self.predicted.get(self.went)
         return self.is_whole and expected is not None and expected.held == expected.cached
 
     @property
     def captured(self) -> int:
-        """Tokens held where it went; 0 where nothing was known of that."""
+        """Tokens held where it went; 0 if that was not predicted."""
         expected = self.predicted.get(self.went)
         return expected.held if expected else 0
 
     @property
     def believed(self) -> int:
-        """Of `captured`, tokens that no event has told of."""
+        """Those of `captured` that are believed, without an event."""
         expected = self.predicted.get(self.went)
         return expected.believed if expected else 0
 
 
 class Witness(Protocol):
-    """Who wants to know of picks. Times are seconds of the picker's clock."""
+    """An observer of picks. Times are seconds of the picker's clock."""
 
     def picked(self, placed: Placed, choice: Choice) -> None:
-        """Take note of a pick."""
+        """Handle a pick whose answer was sent."""
 
     def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Take note of a pick whose caller went away unanswered; nothing else is told of it."""
+        """Handle a pick whose answer reached nobody; it is the only call for this pick."""
 
     def started(self, placed: Placed, now: float) -> None:
-        """Take note that it went out, to `placed.went`."""
+        """Handle the report that a request went out, to `placed.went`."""
 
     def first_token(self, placed: Placed, now: float) -> None:
-        """Take note of its first token."""
+        """Handle the report of the first token."""
 
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Take note of what the engine found cached; once a pick."""
+        """Handle the engine's cached tokens, and its count of prompt tokens; once per pick."""
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Take note of its end."""
+        """Handle a request's end."""

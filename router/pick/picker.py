@@ -1,4 +1,4 @@
-"""The pick: weighs the ranks that could take a request, takes the best, and follows what becomes of it.
+"""The pick: weighs the ranks that could take a request, takes the best, and follows its reports.
 
     ask ─► weigh ─► choice ─► assign (booking, arriving blocks) ─► settle ─► witnesses
                                 ▲                             └─► withdraw ─┘
@@ -30,34 +30,34 @@ from scorer.policy import DEFAULT
 from scorer.prefill import PrefillModel
 
 MOST_FALLBACKS = 8
-"""Candidates of a pick that are remembered, for a request that goes elsewhere than to the first."""
+"""Most candidates of a pick that are remembered, in case the request does not go to the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickSettings:
-    """What the picker is configured with. Seconds."""
+    """The picker's configuration. Times are seconds."""
 
     policy: str = DEFAULT
     options: Mapping[str, float] = field(default_factory=dict)
-    """Of the policy."""
+    """The policy's options."""
     prefill: PrefillModel = field(default_factory=PrefillModel)
     assumed_seconds: float = 600.0
-    """How long what was sent to a rank without events is believed to be there."""
+    """How long prompts sent to a rank without events are assumed to be cached there."""
     assumed_blocks: int = 32_768
-    """Blocks of a rank without events that are believed to be there, where its size is not known."""
+    """Most assumed blocks of a rank without events whose cache size is not known."""
     confirm_seconds: float = 5.0
-    """How long after a first token events may need to tell of the prompt's blocks. While a request
-    runs its blocks stay, so this may be generous."""
+    """How long after a first token events may take to announce the prompt's blocks. Engines keep the
+    blocks of running requests, so this may be generous."""
     arriving_seconds: float = 60.0
-    """How long past its predicted first token a prompt is believed to be on its way."""
+    """How long after its predicted first token a prompt's blocks count as arriving."""
     expire_seconds: float = 600.0
-    """When a pick that is never reported is over."""
+    """Age at which a pick that is never reported expires."""
     most: int = 100_000
-    """Picks that are not over; past it the oldest is. In shadow on many ranks they are fewer."""
+    """Most picks that are kept; beyond it the oldest expires. On many ranks fewer shadow picks fit."""
 
 
 class Picker:
-    """Weighs, chooses, assigns, follows. `now` is the ingest's clock, seconds, in every call."""
+    """Makes picks and follows their reports. `now` is the ingest's clock, in seconds, in every call."""
 
     def __init__(
         self,
@@ -103,15 +103,15 @@ class Picker:
         self._placed: OrderedDict[str, Placed] = OrderedDict()
         self._picks = 0
         self._expectations = 0
-        """What was predicted of how many candidates, over all picks that are not over."""
+        """Number of predictions in all kept picks."""
         self.withdrawn = 0
-        """Picks whose callers went away before their answers could be written."""
+        """Number of picks whose caller had gone before the answer was written."""
 
     def __len__(self) -> int:
         return len(self._placed)
 
     def get(self, booking_id: str) -> Placed | None:
-        """Return a pick that is not over; None where it is not known."""
+        """Return a pick whose request has not ended, None for an unknown id."""
         return self._placed.get(booking_id)
 
     def weigh(self, ask: Ask, now: float) -> Choice:
@@ -122,23 +122,23 @@ class Picker:
         return self._weigher.weigh(ask, now)
 
     async def refresh(self, ask: Ask, timeout: float) -> None:
-        """Have at hand what the shared index says of a request's prompt (`Scorer.refresh`)."""
+        """Read a prompt's keys from the shared index into memory (`Scorer.refresh`)."""
         if self._scorer.remote is not None:
             ranks = [rank for pod in ask.pods for rank in pod.ranks]
             await self._scorer.refresh(ask.prompt, ranks, timeout)
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
-        """Choose for a request that goes out; return what reports call it. Raises as `weigh`."""
+        """Make a pick at once; return its booking id and the choice. Raises as `weigh`."""
         placed, choice = self.reserve(ask, now)
         self.settle(placed, now)
         return placed.booking_id, choice
 
     def reserve(self, ask: Ask, now: float) -> tuple[Placed, Choice]:
-        """Choose for a caller that has no answer yet. Raises as `weigh`.
+        """Make a pick whose answer is not written yet. Raises as `weigh`.
 
-        Unless in shadow it is booked, and its blocks are believed to arrive, so that the next pick sees
-        it. Once it is known whether the answer went out, `settle` or `withdraw` it. What an earlier pick
-        of the same name booked is released.
+        Unless in shadow, it is booked and its blocks count as arriving, so that the next pick sees it.
+        `settle` it once the answer was sent, otherwise `withdraw` it. An earlier pick with the same
+        booking id is released.
         """
         self.expire(now)
         self._release(ask.booking_id, now)
@@ -180,7 +180,7 @@ class Picker:
         return placed, choice
 
     def settle(self, placed: Placed, now: float) -> None:
-        """Take note that a pick's answer went out; one that is settled or over is passed over."""
+        """Settle a pick whose answer was sent; do nothing if it is settled or has ended."""
         if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
             return
         choice, placed.choice = placed.choice, None
@@ -190,9 +190,9 @@ class Picker:
             witness.picked(placed, choice)
 
     def withdraw(self, placed: Placed, now: float) -> None:
-        """Take back a pick whose answer reached nobody; one that is settled or over is passed over.
+        """Take back a pick whose answer reached nobody; do nothing if it is settled or has ended.
 
-        Nothing is booked or believed for it any more.
+        Its bookings and beliefs are removed.
         """
         if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
             return
@@ -203,16 +203,16 @@ class Picker:
             witness.withdrawn(placed, placed.choice)
 
     def _release(self, booking_id: str, now: float) -> None:
-        """Release what a pick has booked whose name another takes; it may be unknown."""
+        """Release the pick with this booking id, if there is one, before a new pick takes the id."""
         if booking_id in self._placed:
             self.withdraw(self._placed[booking_id], now)
         if booking_id in self._placed:
             self._end(self._placed[booking_id], "failed", now)
 
     def _keep(self, placed: Placed, now: float) -> None:
-        """Remember a pick; where there are too many the oldest is over."""
+        """Keep a pick; if there are too many, the oldest expire."""
         most = self._settings.most
-        # In shadow each keeps as much as the fleet is large.
+        # A shadow pick keeps a prediction for each rank of the fleet.
         while self._placed and (
             len(self._placed) >= most
             or self._expectations + len(placed.predicted) > MOST_FALLBACKS * most
@@ -222,7 +222,7 @@ class Picker:
         self._expectations += len(placed.predicted)
 
     def _room(self, pod: Pod, rank: Rank) -> int:
-        """Return how many blocks are believed to be on a rank at most; 0 where events tell."""
+        """Return the most blocks that are assumed on a rank; 0 if its events are complete."""
         if rank.trust.level is Level.EXACT:
             return 0
         return pod.blocks or self._settings.assumed_blocks
@@ -230,7 +230,7 @@ class Picker:
     # Reports
 
     def started(self, booking_id: str, now: float, where: tuple[str, int] | None) -> bool:
-        """Take note that a pick went out, and where, if not as picked; False where it is unknown."""
+        """Handle the report that a request went out, to `where` if given; return False if unknown."""
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
@@ -245,7 +245,7 @@ class Picker:
         return True
 
     def first_token(self, booking_id: str, now: float) -> bool:
-        """Take note of a pick's first token; False where it is unknown."""
+        """Handle the report of a first token; return False for an unknown id."""
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
@@ -259,13 +259,13 @@ class Picker:
         return True
 
     def late(self, booking_id: str) -> None:
-        """Take note that the next report of a pick's progress is late; it may be unknown."""
+        """Exclude a pick from calibration since its next report is late; ignore an unknown id."""
         placed = self._placed.get(booking_id)
         if placed is not None:
             placed.is_untimed = True
 
     def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
-        """Take note of what an engine found cached of a pick."""
+        """Handle the report of the engine's cached tokens; only the first one of a pick counts."""
         placed = self._placed.get(booking_id)
         if placed is None or placed.has_told:
             return
@@ -276,7 +276,7 @@ class Picker:
             witness.told(placed, cached, prompt_tokens)
 
     def ended(self, booking_id: str, end: End, now: float, *, output_tokens: int = 0) -> bool:
-        """Take note of a pick's end, and its answer's tokens; False where it is unknown."""
+        """Handle the report of a request's end, with its output tokens; return False if unknown."""
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
@@ -291,7 +291,7 @@ class Picker:
     def _end(self, placed: Placed, end: End, now: float) -> None:
         self.settle(placed, now)
         self._let_go(placed)
-        # Only now is it known what the engine found cached.
+        # Calibration waits for the end, since the report of cached tokens may come with it.
         is_timed = placed.first_token_at is not None and end == "finished"
         is_told = is_timed and placed.counts_in_full and not placed.is_untimed
         if placed.booking is not None and is_told:
@@ -303,7 +303,7 @@ class Picker:
     # Time
 
     def expire(self, now: float) -> None:
-        """End picks of which nothing was reported for too long."""
+        """Expire picks that are older than `expire_seconds`, and bookings and beliefs."""
         while self._placed:
             oldest = next(iter(self._placed.values()))
             if abs(now - oldest.at) < self._settings.expire_seconds:
@@ -312,12 +312,12 @@ class Picker:
         self._assigner.expire(now)
 
     def engine_ended(self, pod: Pod) -> None:
-        """Take note that a pod's engine has ended: what was sent there before is not there now."""
+        """Drop the beliefs about a pod whose engine has ended: its cache is empty."""
         for rank in pod.ranks:
             self._assigner.emptied(pod.id, rank.number)
 
     def forget(self, pod: Pod) -> None:
-        """Take note that a pod is gone: nothing is booked on it or believed of it any more."""
+        """Drop the bookings, beliefs, calibration and sessions of a removed pod."""
         for rank in pod.ranks:
             self._loads.forget(pod.id, rank.number)
             self._assigner.forget(pod.id, rank.number)
@@ -328,7 +328,7 @@ class Picker:
         self._sessions.forget(pod.id)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a booking is no pick's, or too much is kept."""
+        """Raise BrokenInvariantError if a booking belongs to no pick or there are too many picks."""
         kept = self._placed.values()
         self._assigner.check(kept)
         if self._expectations != sum(len(placed.predicted) for placed in kept):

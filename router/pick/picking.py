@@ -1,7 +1,6 @@
-"""The parts of picking, put together alike in the service, `warmpath simulate`, tests and benchmarks.
+"""Builds the parts of picking, the same for the service, `warmpath simulate`, tests and benchmarks.
 
-What differs between them is an argument: the index of believed blocks, names of bookings, randomness,
-witnesses.
+Their differences are arguments: the index of believed blocks, booking ids, randomness, witnesses.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +22,10 @@ from scorer.prefill import PrefillModel
 
 
 class Picking:
-    """What picks stand on, and the picker over it.
+    """The picker and the parts that it uses.
 
-    `index` keeps the blocks that `beliefs` believes to be somewhere. With `share` other routers are told
-    of the bookings.
+    `index` stores the blocks of the beliefs. `share` makes the part that shares bookings with other
+    routers.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Picking:
         self._picker: Picker | None = None
 
     def picker(self, scorer: Scorer) -> Picker:
-        """Return the picker over a scorer; one only."""
+        """Make and return the picker with a scorer; call it once."""
         pick = self._pick
         self._picker = Picker(
             scorer,
@@ -98,21 +97,21 @@ class Picking:
 
     @property
     def withdrawn(self) -> int:
-        """Picks whose callers went away before their answers could be written."""
+        """Number of picks whose caller had gone before the answer was written."""
         return self._picker.withdrawn if self._picker is not None else 0
 
     def engine_ended(self, pod: Pod) -> None:
-        """Take note that a pod's engine has ended."""
+        """Drop the beliefs about a pod whose engine has ended."""
         if self._picker is not None:
             self._picker.engine_ended(pod)
 
     def forget(self, pod: Pod) -> None:
-        """Take note that a pod is gone."""
+        """Drop everything that is kept about a removed pod."""
         if self._picker is not None:
             self._picker.forget(pod)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where any part contradicts itself."""
+        """Raise BrokenInvariantError if any part is inconsistent."""
         if self._picker is not None:
             self._picker.check()
         self.believed.check()

@@ -1,4 +1,4 @@
-"""Sessions: where the last request of each went."""
+"""Remembers for each session the pod and rank of its last request."""
 
 from collections import OrderedDict
 
@@ -6,10 +6,10 @@ from indexer.invariant import BrokenInvariantError
 
 
 class Sessions:
-    """The last pick of each session: at most `most` of them, each for `seconds` after its last request.
+    """The last pick of each of at most `most` sessions, each kept for `seconds` after its last request.
 
-    Past `most`, the one that was picked for least recently goes. Times are seconds of one clock; where
-    it is set back, what was picked later than now is forgotten.
+    Beyond `most`, the session with the oldest pick is dropped. Times are seconds of one clock; if it is
+    set back, picks later than now are forgotten.
     """
 
     def __init__(self, *, most: int, seconds: float) -> None:
@@ -23,7 +23,7 @@ class Sessions:
         return len(self._picks)
 
     def get(self, session: str, now: float) -> tuple[str, int] | None:
-        """Return the pod and rank of a session's last pick; None where there is none that counts."""
+        """Return the pod and rank of a session's last pick, None if there is none or it is too old."""
         pick = self._picks.get(session)
         if pick is None:
             return None
@@ -34,7 +34,7 @@ class Sessions:
         return pod, rank
 
     def put(self, session: str, pod: str, rank: int, now: float) -> None:
-        """Take note of a session's pick. An empty name is no session."""
+        """Record a session's pick; do nothing for an empty name."""
         if not session:
             return
         if session in self._picks:
@@ -48,12 +48,12 @@ class Sessions:
             self._drop(oldest)
 
     def forget(self, pod: str) -> None:
-        """Forget a pod that is gone."""
+        """Forget the sessions on a removed pod."""
         for session in self._of_pod.pop(pod, ()):
             del self._picks[session]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the two views differ or too much is kept."""
+        """Raise BrokenInvariantError if the two dicts differ or too many sessions are kept."""
         of_pod: dict[str, set[str]] = {}
         for session, (pod, _, _) in self._picks.items():
             of_pod.setdefault(pod, set()).add(session)

@@ -1,7 +1,6 @@
-"""Picks that are not made yet, by the names that their callers gave them.
+"""Pick calls that still wait (for tokens or siblings), by the booking ids that their callers chose.
 
-Such a pick has no booking that a report could end or another pick replace, so it is ended itself:
-what it waits for is cancelled.
+Such a call has no booking yet that a report could end or a later pick replace, so its task is cancelled.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from indexer.invariant import BrokenInvariantError
 
 
 class PickEndedError(RuntimeError):
-    """A pick was ended before it was made; the message says by what."""
+    """A pick was ended before it was made; the message has the reason."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +22,7 @@ class _Turn:
 
 
 class Underway:
-    """The picks that are on their way to be made; all belong to one event loop."""
+    """The waiting pick calls of one event loop."""
 
     def __init__(self) -> None:
         self._turns: dict[str, _Turn] = {}
@@ -33,9 +32,9 @@ class Underway:
 
     @contextmanager
     def pick(self, name: str) -> Iterator[None]:
-        """Have a pick underway in the context, in the current task, and end an earlier one of the name.
+        """Register the current task as a pick while the context is open; end an earlier one of the name.
 
-        Raises PickEndedError where it is ended meanwhile. One without a name nobody can end.
+        Raises PickEndedError if it is ended meanwhile. A pick without a name cannot be ended.
         """
         task = asyncio.current_task()
         if not name or task is None:
@@ -47,7 +46,7 @@ class Underway:
         try:
             yield
         except asyncio.CancelledError:
-            # Its caller may have gone, too; then nobody wants to know why it ended.
+            # If the caller has cancelled the call too, the cancellation goes on.
             if turn.ended_by and task.uncancel() <= others:
                 raise PickEndedError(f"booking_id: {turn.ended_by}") from None
             raise
@@ -56,7 +55,7 @@ class Underway:
                 del self._turns[name]
 
     def end(self, name: str) -> bool:
-        """End a pick, as a report of its end says; False where none of the name is underway."""
+        """End the waiting pick of this name, whose end was reported; return False if there is none."""
         return self._end(name, "the end of this pick was reported before it was made")
 
     def _end(self, name: str, reason: str) -> bool:
@@ -68,7 +67,7 @@ class Underway:
         return True
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a pick is kept that is over."""
+        """Raise BrokenInvariantError if a pick that has ended is kept."""
         for name, turn in self._turns.items():
             if turn.task.done() or turn.ended_by:
                 raise BrokenInvariantError(f"{name} is no pick that is underway")

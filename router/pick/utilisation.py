@@ -1,10 +1,10 @@
-"""How busy a model's ranks are: the share that has a prefill to do, averaged over time.
+"""Utilisation: the share of a model's ranks with a prefill to do, averaged over time.
 
-Source: `own_rho` of `shared/bench/policy-study.md`; looked at whenever a request comes.
+Source: `own_rho` in `shared/bench/policy-study.md`, sampled at each request.
 """
 
 SECONDS = 20.0
-"""The average's time constant: long beside a prefill, short beside a change of traffic."""
+"""Time constant of the average: longer than a prefill, shorter than a change of traffic."""
 
 
 class Utilisation:
@@ -15,13 +15,13 @@ class Utilisation:
         self._seen: float | None = None
 
     def after(self, share: float, now: float) -> float:
-        """Return what the average is once `share` was seen at `now`."""
+        """Return the average that `see` would set, without setting it."""
         if self._seen is None:
             return share
         elapsed = max(0.0, now - self._seen)
         return self._value + min(1.0, elapsed / SECONDS) * (share - self._value)
 
     def see(self, share: float, now: float) -> None:
-        """Take note of a share."""
+        """Add a share, observed at `now`, to the average."""
         self._value = self.after(share, now)
         self._seen = now

@@ -1,12 +1,12 @@
-"""Weighs the ranks that could take a request: what each holds, how long it waits, what that costs.
+"""Weighs the ranks that could take a request, by holdings, wait and cost.
 
     matches (index, beliefs) ─┐
     load (bookings, engines)  ├─► candidates ─► policy ─► choice
     session, utilisation     ─┘
 
-A fleet may have thousands of ranks: all figures are columns, in the order of a `Field`.
+As a fleet may have thousands of ranks, all figures are columns, in the order of a `Field`.
 
-Nothing is booked here: what follows from a choice is `router.pick.picker`'s.
+Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ from scorer.warmth import warmth
 
 
 class NoPodError(Exception):
-    """There is no pod to pick; says why."""
+    """No pod can be picked; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What may tell requests with wrong predictions from others."""
+    """Properties of a request by which wrong predictions are grouped, to find their cause."""
 
     form: Literal["ids", "text", "chat"] = "ids"
     has_adapter: bool = False
@@ -59,20 +59,21 @@ class Ask:
 
     prompt: Prompt
     pods: Sequence[Pod]
-    """Those that may take it, in no order."""
+    """The pods that may take it, in any order."""
     policy: str = ""
-    """Empty: the configured one."""
+    """The policy's name; empty: the configured one."""
     session: str = ""
     shadow: bool = False
     disaggregated: bool = False
     booking_id: str = ""
-    """The name that its caller gave the pick; empty: none."""
+    """The booking id that the caller chose; empty: none."""
     traits: Traits = Traits()
     unread: int = 0
-    """Tokens, as reckoned, that the prompt has besides: of a text that was not tokenised."""
+    """Reckoned tokens of the part of the prompt that was not tokenised."""
     unread_because: str = ""
+    """Why that part was not tokenised."""
     beside: tuple[str, int] | None = None
-    """The pod and rank where its group goes: it goes there too if it may, whatever that costs."""
+    """The pod and rank of its group, which it takes too if it may, at any cost."""
 
     @property
     def tokens(self) -> int:
@@ -82,7 +83,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """All options, best first."""
+    """The result of weighing: all options, best first."""
 
     policy: str
     prompt_tokens: int
@@ -91,13 +92,13 @@ class Choice:
     """The share of ranks with a prefill to do, at this moment."""
     options: Options
     decode: Sequence[Option] = ()
-    """Of a disaggregated request: where to decode; `options` are for the prefill."""
+    """Options for decoding, if a disaggregated request; `options` are for its prefill then."""
     is_beside: bool = False
-    """Whether the first is not the best, but where the request's group goes."""
+    """Whether the first option is the rank of the request's group in place of the best one."""
 
     @property
     def reason(self) -> str:
-        """The sentence why the first one won."""
+        """The sentence that says why the first option won."""
         text = reason(
             self.prompt_tokens,
             self.options.telling(),
@@ -107,20 +108,19 @@ class Choice:
         )
         if self.options[0].pod.serves:
             return text
-        return f"{text} It is not known to be well, and no other is."
+        return f"{text} It is not known to be healthy, and no other pod is."
 
     @property
     def source(self) -> Option | None:
-        """The option that holds most, where that is more than what the best one holds."""
+        """The option that holds most of the prompt, if that is more than the first one holds."""
         most = self.options.fullest()
         return most if most.match.known_tokens > self.options[0].match.matched_tokens else None
 
 
 class Weigher:
-    """Weighs with one policy unless another is asked for. `now` is the ingest's clock, seconds.
+    """Weighs with one policy, unless a request names another. `now` is the ingest's clock, in seconds.
 
-    `options` are the policy's. What was sent to a rank without events is believed to be there for
-    `assumed_seconds`.
+    `options` are the policy's. Blocks of ranks whose stream has ended count for `assumed_seconds`.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Weigher:
         self._assumed_seconds = assumed_seconds
         self._rng = rng
         self._fields: dict[str, Field] = {}
-        """Of the pods that were weighed last, by role: mostly the next ones are the same."""
+        """The last field of each role, which mostly fits the next request too."""
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
         self._utilisations: dict[str, Utilisation] = {}
 
@@ -184,7 +184,7 @@ class Weigher:
         )
 
     def see(self, model: str, busy: float, now: float) -> None:
-        """Take note of what share of a model's ranks was busy at a pick (`Choice.busy`)."""
+        """Record the share of a model's ranks that was busy at a pick (`Choice.busy`)."""
         self._utilisation(model).see(busy, now)
 
     def _policy(self, name: str) -> Policy:

@@ -66,7 +66,7 @@ def test_a_pod_that_is_picked_for_want_of_a_better_one_is_said_to_be_none() -> N
     parts = Parts(pods=1)
     assert "not known to be well" not in parts.weigh().reason
     parts.pods[0].status = Status(healthy=False, reason="no answer")
-    assert parts.weigh().reason.endswith("It is not known to be well, and no other is.")
+    assert parts.weigh().reason.endswith("It is not known to be healthy, and no other pod is.")
 
 
 def test_an_idle_fleet_that_was_never_asked_is_not_taken_for_a_busy_one() -> None:
