@@ -1,35 +1,35 @@
-"""What a policy knows of a request and of the ranks that could take it.
+"""The data that a policy has: the request, and each rank that could take it with its load.
 
-Policies have the figures of all candidates as columns (`scorer.columns`), by the same names.
+Policies get the figures of all candidates as columns (`scorer.columns`), under the same names.
 """
 
 from typing import NamedTuple
 
 
 class Load(NamedTuple):
-    """What a rank has to do already.
+    """The work that a rank has already.
 
-    Bookings of this router, corrected by what the engine's metrics and gateways said last.
+    It is this router's bookings, corrected by the latest load from the engine's metrics or gateways.
     """
 
     wait: float = 0.0
-    """Seconds until a new prefill would start: what is booked and not computed yet."""
+    """Seconds until a new prefill would start: booked prefill work that is not computed yet."""
     waiting: int = 0
     """Requests without their first token."""
     in_flight: int = 0
-    """Requests that are not finished, the waiting ones among them."""
+    """Requests that are not finished, waiting ones included."""
     waiting_uncached_tokens: int = 0
-    """Tokens to compute of the waiting requests."""
+    """Prompt tokens of the waiting requests that are not cached."""
     waiting_prompt_tokens: int = 0
     """All prompt tokens of the waiting requests."""
     context_tokens: int = 0
-    """Prompt tokens of all requests in flight: what decoding has to read."""
+    """Prompt tokens of all requests in flight, which each decode step reads."""
     queue: int = 0
-    """Requests in the engine's queue, as it said last."""
+    """Requests in the engine's queue, from its latest metrics."""
     kv_usage: float = 0.0
-    """Share of the KV cache that requests hold, 0 to 1, as the engine said last."""
+    """Share of the KV cache that requests hold, 0 to 1, from the engine's latest metrics."""
     last_pick: int = 0
-    """The number of the last pick that chose it; 0 for none. Numbers grow."""
+    """The number of the last pick that chose the rank (numbers grow); 0: none did."""
 
 
 IDLE = Load()
@@ -41,23 +41,23 @@ class Candidate(NamedTuple):
     pod: str
     rank: int
     cached: int
-    """Leading tokens that would probably be found cached: less than the whole prompt."""
+    """Leading tokens that are probably cached; always less than the whole prompt."""
     prefill: float
-    """Seconds that computing the rest takes here, loading from slower tiers included."""
+    """Seconds for computing the rest here, including loads from slower tiers."""
     load: Load = IDLE
     is_session: bool = False
     """Whether the session's last request went here."""
     slowness: float = 1.0
     """How many times as long prefills take here as on a typical rank of the model."""
     arriving: float = 0.0
-    """Seconds that prefill would take besides but for prompts that begin alike, on their way here."""
+    """Seconds of prefill saved by arriving blocks: prompts with the same beginning are on their way."""
 
 
 class Request(NamedTuple):
-    """What is to be placed."""
+    """The request to be placed."""
 
     prompt_tokens: int
     utilisation: float = 0.0
     """Share of the model's ranks that had a prefill to do lately, a moving average, 0 to 1."""
     affinity: str = ""
-    """What requests of one session have in common; empty: nothing is known."""
+    """The session's id; empty: none."""

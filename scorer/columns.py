@@ -1,7 +1,7 @@
-"""The figures of all candidates of a pick as columns: an array each, a place in it for each candidate.
+"""The figures of all candidates of a pick as columns: one array per figure, one element per candidate.
 
-An object and its terms take microseconds to make, and a fleet may have thousands of ranks. Only the
-few options that somebody asks for are made into objects.
+Making an object per candidate takes microseconds, and a fleet may have thousands of ranks, so objects
+are made only for the few options that are accessed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,24 +16,24 @@ class Columns:
     """The figures of `scorer.candidate.Candidate`, by its names; at least one candidate."""
 
     names: Sequence[tuple[str, int]]
-    """Pod and rank."""
+    """Pod and rank of each candidate."""
     load: LoadColumns
     cached: Column
     prefill: Column
     slowness: Column
     arriving: Column
     known_tokens: Callable[[], Column]
-    """Counts the tokens that each rank is known to hold, of any prompt; that takes long."""
+    """Returns the number of tokens that each rank holds, of all prompts; slow."""
     session: int | None = None
-    """The place of the rank where the session's last request went; None where it is none of them."""
+    """The index of the rank of the session's last request; None if it is not a candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The cost of each candidate, and its parts by name."""
+    """The cost of each candidate, and the named terms that it consists of."""
 
     cost: Column
-    """Less is better; the unit is the policy's."""
+    """Lower is better; the policy defines the unit."""
     terms: tuple[tuple[str, Column], ...] = ()
 
     @classmethod

@@ -1,9 +1,9 @@
-"""Which rank should decode, where another one does the prefill.
+"""The cost of decoding on a rank if another rank does the prefill.
 
-It has to take over the prompt's KV but for what it holds already, and then reads all of its
-sequences' KV at each step. So the cost, in seconds, is moving the rest of the prompt, and what the
-sequences in flight make of each of the steps that follow. A rank whose KV cache is nearly full would
-have to preempt, which costs a whole prefill.
+The decoding rank receives the part of the prompt's KV cache that it lacks, and then reads the KV of all
+its sequences at each step. So the cost, in seconds, is that transfer plus the time that the sequences in
+flight add to the following steps. A rank whose KV cache is nearly full would have to preempt, which
+costs a whole prefill.
 """
 
 import numpy as np
@@ -14,18 +14,18 @@ from scorer.columns import Columns, Costs
 MOVE_SECONDS_PER_TOKEN = 4e-6
 """320 KB of KV a token (a 70B model with grouped queries) over a link of 80 GB/s."""
 STEPS = 300
-"""Decode steps that a request lasts; its real length is not known. The mean of the public
+"""Assumed decode steps of a request, since its real length is not known. The mean of the public
 conversation trace is 343."""
 STEP_SECONDS = 0.15e-3
-"""What a sequence more costs a step."""
+"""Seconds that each further sequence adds to a step."""
 STEP_SECONDS_PER_TOKEN = 35e-9
-"""What a token of context more costs a step (both as in `shared/bench/policy-study.md`)."""
+"""Seconds that each token of context adds to a step (both from `shared/bench/policy-study.md`)."""
 FULL = 0.9
-"""The share of the KV cache from which on preemption is near."""
+"""Share of the KV cache in use above which preemption is likely."""
 
 
 def decode_costs(request: Request, columns: Columns) -> Costs:
-    """Return what decoding costs on each candidate. Its prefill counts only where the cache is full."""
+    """Return each candidate's cost of decoding; a prefill is added where the KV cache is nearly full."""
     load = columns.load
     step = load.in_flight * STEP_SECONDS + load.context_tokens * STEP_SECONDS_PER_TOKEN
     full = np.maximum(0.0, load.kv_usage - FULL) / (1 - FULL)

@@ -14,7 +14,7 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LoadColumns:
-    """What many ranks have to do already; a place in each column is one rank's."""
+    """The loads of many ranks; each column has one element per rank."""
 
     wait: Column
     waiting: Column
@@ -27,7 +27,7 @@ class LoadColumns:
     last_pick: Column
 
     def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
-        """Yield the loads of the ranks at these places."""
+        """Yield the loads of the ranks at these indices."""
         figures = [getattr(self, name).take(places) for name in Load._fields]
         for (
             wait,
@@ -54,6 +54,6 @@ class LoadColumns:
 
 
 def columns_of(loads: Sequence[Load]) -> LoadColumns:
-    """Return the figures of these loads, in this order."""
+    """Return these loads as columns, in this order."""
     figures = np.fromiter(chain.from_iterable(loads), np.float64)
     return LoadColumns(*np.ascontiguousarray(figures.reshape(len(loads), len(Load._fields)).T))

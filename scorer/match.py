@@ -1,4 +1,4 @@
-"""What one rank holds of a prompt: the input of every strategy."""
+"""The blocks of a prompt that one rank holds: the input of every strategy."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ TIERS = ("gpu", "cpu", "disk", "remote")
 
 
 class Span(NamedTuple):
-    """Blocks `start` to `stop` (exclusive) of the prompt, held in `tier` as the fastest."""
+    """Blocks `start` to `stop` (exclusive) of the prompt; `tier` is the fastest that holds them."""
 
     start: int
     stop: int
@@ -18,10 +18,9 @@ class Span(NamedTuple):
 class Match:
     """The blocks of a prompt that one rank holds.
 
-    `spans` are what events told of: in order, not overlapping, not empty; between two may be a gap.
-    `arriving_tokens` and `assumed_tokens` are leading tokens that are only believed to be there: on
-    their way with requests just picked, or sent there while events were missing. `block_size` is in
-    tokens.
+    `spans` are the blocks known from events: in order, not overlapping, not empty, with gaps allowed.
+    `arriving_tokens` and `assumed_tokens` are leading tokens that are only believed to be there: from
+    requests just picked, or sent there while events were missing. `block_size` is in tokens.
     """
 
     __slots__ = (
@@ -48,20 +47,20 @@ class Match:
         self.arriving_tokens = arriving_tokens
         self.assumed_tokens = assumed_tokens
         self.leading = _leading(spans)
-        """The spans from the first block on that have no gap between them."""
+        """The leading spans without a gap."""
         self.tokens_by_tier: dict[str, int] = {}
         """The leading tokens that each tier holds; a block counts in its fastest tier."""
         for start, stop, tier in self.leading:
             held = self.tokens_by_tier.get(tier, 0)
             self.tokens_by_tier[tier] = held + (stop - start) * block_size
         self.known_tokens = sum(self.tokens_by_tier.values())
-        """The leading tokens that events told of, in any tier."""
+        """The leading tokens known from events, in any tier."""
         self.matched_tokens = max(self.known_tokens, arriving_tokens, assumed_tokens)
         """The leading tokens held, known or believed."""
 
     @property
     def believed_tokens(self) -> int:
-        """How many of the leading tokens no event has told of."""
+        """The number of leading tokens that are only believed."""
         return self.matched_tokens - self.known_tokens
 
 

@@ -1,7 +1,7 @@
-"""From costs to an order: the tie rule that all policies share.
+"""Orders candidates by cost, with the tie rule that all policies share.
 
-The least cost first; among equal costs fewer requests in flight, then more tokens cached, then one
-drawn at random. Never the order in which candidates were given.
+The least cost comes first; among equal costs fewer requests in flight, then more cached tokens, then a
+random draw. The order in which candidates were given never matters.
 """
 
 import math
@@ -14,11 +14,11 @@ from scorer.columns import Columns, Costs
 from scorer.load_columns import Column
 
 DIGITS = 30
-"""Binary digits that two costs must share to be equal: nine decimal ones."""
+"""Binary digits to which costs are compared: nine decimal ones."""
 
 
 def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
-    """Return the candidates' places, best first."""
+    """Return the candidates' indices, best first."""
     draws = np.array([rng.random() for _ in columns.names])
     keys = (draws, -columns.cached, columns.load.in_flight, rounded(costs.cost))
     order: list[int] = np.lexsort(keys).tolist()
@@ -26,13 +26,13 @@ def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
 
 
 def rounded(cost: Column) -> Column:
-    """Return costs to nine digits: sums of the same terms in another order differ by less."""
+    """Return costs rounded to nine decimal digits, so that equal sums in another order are equal."""
     mantissa, exponent = np.frexp(cost)
     found: Column = np.ldexp(np.rint(np.ldexp(mantissa, DIGITS)), exponent - DIGITS)
     return found
 
 
 def rounded_one(cost: float) -> float:
-    """Return one cost as `rounded` does."""
+    """Return one cost, rounded as by `rounded`."""
     mantissa, exponent = math.frexp(cost)
     return math.ldexp(round(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)

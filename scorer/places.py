@@ -1,7 +1,7 @@
-"""From keys of several parts to one cost.
+"""Turns keys of several parts into one cost, for policies that compare lexicographically.
 
-Where one thing outweighs another whatever their sizes (the longest prefix, and only then the load),
-a weighted sum would need weights so far apart that the lesser part is lost in rounding.
+If one part outweighs another at any size (the longest prefix, and only then the load), a weighted sum
+would need weights so far apart that the lesser part is lost in rounding.
 """
 
 import numpy as np
@@ -10,9 +10,9 @@ from scorer.load_columns import Column
 
 
 def places(*parts: Column) -> Column:
-    """Return each key's place among the distinct ones: 0 for the least, equal keys share one.
+    """Return each key's rank number among the distinct keys: 0 for the least, equal keys the same.
 
-    A key's parts are in the columns `parts` at its place, the one that outweighs the others first.
+    The columns `parts` hold the parts of all keys, the most important column first.
     """
     order = np.lexsort(parts[::-1])
     differs = np.zeros(len(order), dtype=np.bool_)

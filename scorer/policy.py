@@ -1,11 +1,10 @@
-"""The policies by name, and how others plug in.
+"""The policies by name, and the entry point for policies of other packages.
 
-A policy is a frozen dataclass: its fields, all floats with defaults, are its options, and `costs` says
-what each candidate costs, a NumPy array with a place for each. It keeps no state, so that the same
-question has the same answer (`Explain` asks it again); what it needs to know of the past is in the
-columns and the request.
+A policy is a frozen dataclass. Its fields, all floats with defaults, are its options; `costs` returns a
+NumPy array with the cost of each candidate. It keeps no state, so that equal calls have equal results
+(`Explain` repeats a pick's); past events that matter are in the columns and the request.
 
-A package of its own adds one through the entry-point group `warmpath.policies`:
+Another package adds a policy through the entry-point group `warmpath.policies`:
 
     [project.entry-points."warmpath.policies"]
     my-policy = "my_package.my_policy:MyPolicy"
@@ -27,14 +26,14 @@ GROUP = "warmpath.policies"
 
 
 class Policy(Protocol):
-    """Costs candidates. `tests/conformance/test_policies.py` runs on each of ours."""
+    """The contract of policies; `tests/conformance/test_policies.py` tests each registered one."""
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return what each candidate costs; `scorer.order` makes an order of it."""
+        """Return the cost of each candidate; `scorer.order` orders them by it."""
 
 
 class UnknownPolicyError(ValueError):
-    """No policy has the name, or the policy no such option; says which there are."""
+    """No policy has this name, or the policy has no such option; the message lists the known ones."""
 
 
 def policy_names() -> list[str]:
@@ -44,12 +43,12 @@ def policy_names() -> list[str]:
 
 @cache
 def _registered() -> Mapping[str, EntryPoint]:
-    # To look through all packages takes ten milliseconds, and a caller may name any policy.
+    # Cached: searching all packages takes ten milliseconds, and any call may name a policy.
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def make_policy(name: str, options: Mapping[str, float] | None = None) -> Policy:
-    """Return a policy. Raises UnknownPolicyError, and ValueError where it refuses an option's value."""
+    """Return a policy. Raises UnknownPolicyError, and ValueError for an option's invalid value."""
     found = _registered()
     if name not in found:
         raise UnknownPolicyError(f"no policy {name!r}; known: {', '.join(sorted(found))}")

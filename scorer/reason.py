@@ -1,4 +1,4 @@
-"""The one sentence that says why a candidate won, from the numbers that it was weighed by."""
+"""Writes the sentence that says why a candidate won, from the costs of the candidates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -8,44 +8,44 @@ from scorer.match import Match
 from scorer.order import rounded_one
 
 IN_SECONDS = frozenset({"warmpath", "study-mix", "overlap-time"})
-"""The policies whose cost is in seconds; of others only their own terms can be told."""
+"""The policies whose cost is in seconds; for others the sentence lists the terms of the cost."""
 
 GUARD = "hot_spot"
-"""The term of a candidate that has too much to do, however warm it is."""
+"""The cost term of candidates above the load margin."""
 SESSION = "session"
-"""The term of a candidate that the session would have to move to."""
+"""The cost term of candidates other than the session's."""
 
 
 class View(Protocol):
-    """What the router thinks of what it knows of a rank."""
+    """The trust in a rank."""
 
     @property
     def level(self) -> str:
-        """The trust's name."""
+        """The level's name."""
 
 
 class Contender(Protocol):
-    """A candidate as it was weighed."""
+    """A weighed candidate."""
 
     @property
     def candidate(self) -> Candidate:
-        """What the policy knew; its `cached` is what was counted of the match."""
+        """The policy's figures; `cached` is the part of the match that counted."""
 
     @property
     def match(self) -> Match:
-        """What it holds of the prompt."""
+        """The blocks of the prompt that it holds."""
 
     @property
     def trust(self) -> View:
-        """How far that may be believed."""
+        """The trust in the match."""
 
     @property
     def cost(self) -> float:
-        """Less is better."""
+        """The cost; lower is better."""
 
     @property
     def terms(self) -> tuple[tuple[str, float], ...]:
-        """What the cost is made of."""
+        """The named terms of the cost."""
 
 
 def reason(
@@ -56,11 +56,11 @@ def reason(
     names_ranks: bool = False,
     is_beside: bool = False,
 ) -> str:
-    """Return why the first one won. `contenders` are in order, the best first, at least one.
+    """Return why the first contender won. `contenders` has at least one, the best first.
 
-    Those may be left out that are neither among the first two nor hold most nor would win but for the
-    session or their load. With `is_beside` the first is where the request's group goes. `names_ranks`
-    tells ranks of one pod apart.
+    It must have the first two, the one that holds most of the prompt, and any that would win without
+    its session or guard term. With `is_beside` the first is the rank of the request's group. With
+    `names_ranks` the sentence names pods and ranks.
     """
     told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
     return told.beside() if is_beside else told.told(policy)
@@ -87,7 +87,7 @@ class _Reason:
         return f"{self._first()}; {self._against(second)}."
 
     def beside(self) -> str:
-        """Say that it goes where its group goes, and where else it would have gone."""
+        """Return the sentence for a request that follows its group, with its own best candidate."""
         return (
             f"{self._first()}; others of the same prompt were just sent there, and it goes with "
             f"them: alone it would have gone to {self._name(self._all[1])}."
@@ -113,7 +113,7 @@ class _Reason:
     # Those that lost
 
     def _against(self, second: Contender) -> str:
-        """Return what kept the one that most would have expected from winning."""
+        """Return why the most obvious other candidate lost."""
         best = self._best
         guarded = self._least_without(GUARD)
         if guarded is not None:
@@ -135,7 +135,7 @@ class _Reason:
         return self._next(second)
 
     def _least_without(self, term: str) -> Contender | None:
-        """Return who would have won but for a term; None where the winner would have anyway."""
+        """Return the contender that would win without this term; None if the winner still would."""
         charged = [one for one in self._all if _term(one, term)]
         if not charged:
             return None
@@ -150,7 +150,7 @@ class _Reason:
         return f"{self._name(second)} costs the same, and {_tie_rule(self._best, second)}"
 
     def _warmer(self, one: Contender) -> str:
-        """Say why one that holds more has lost."""
+        """Return why a contender lost though it holds more of the prompt."""
         held, counted = one.match.matched_tokens, one.candidate.cached
         if counted < min(held, self._tokens - 1) and one.trust.level != "exact":
             view = f"its view is {one.trust.level}"
@@ -168,7 +168,7 @@ class _Reason:
         return f"{self._name(second)}, next, {how_much}: {self._drawback(second)}"
 
     def _drawback(self, one: Contender) -> str:
-        """Say what costs a candidate most beside the winner."""
+        """Return the reason for a contender's largest cost above the winner's."""
         name = _dearest(self._best, one)
         if name in _DRAWBACKS:
             return _DRAWBACKS[name](one, self._tokens)
@@ -186,7 +186,7 @@ class _Reason:
 
 
 def seconds(value: float) -> str:
-    """Return a duration for people: two digits that count."""
+    """Return a duration for people, with two significant digits."""
     if value < 0.0005:
         return "less than 1 ms"
     if value < 0.0995:
@@ -243,7 +243,7 @@ def _less(best: Contender, other: Contender, term: str) -> str:
 
 
 def _dearest(best: Contender, other: Contender) -> str:
-    """Return the term by which one is furthest above the winner."""
+    """Return the name of the term by which `other` exceeds the winner most."""
     own = dict(best.terms)
     above = {name: value - own.get(name, 0.0) for name, value in other.terms}
     return max(above, key=lambda name: above[name], default="cost")
@@ -254,7 +254,7 @@ def _is_tie(best: Contender, other: Contender) -> bool:
 
 
 def _tie_rule(best: Contender, other: Contender) -> str:
-    """Say which step of `scorer.order` decided."""
+    """Return which step of the tie rule in `scorer.order` decided."""
     one, two = best.candidate, other.candidate
     if one.load.in_flight < two.load.in_flight:
         return (

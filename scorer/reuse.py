@@ -1,10 +1,10 @@
-"""How far a prompt can be reused where a model keeps several caches.
+"""Computes how much of a prompt a hybrid model, with several caches (groups), can reuse.
 
-Full-attention caches need every block from the first on. A sliding window needs only the last blocks
-before the point of reuse, a state-space cache only its state there; and all must agree on one point.
+A full-attention cache needs every block from the first on. A sliding window needs only the last blocks
+before the point of reuse, a state-space cache only its state there; all must agree on one point.
 
 Source: vLLM's `KVCacheCoordinator.find_longest_cache_hit` and the `find_longest_cache_hit` of its
-single-type managers, as set down in `shared/engine-events.md`, 4.3.
+single-type managers, described in `shared/engine-events.md`, 4.3.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A cache that needs only what lies before the point of reuse.
+    """A cache that needs only the last blocks before the point of reuse.
 
-    `runs` are the held blocks, (first, past the last), in order and apart; `step` is how many of the
-    prompt's blocks make one of this cache's; `needed` how many of its own blocks must be held.
+    `runs` are the held blocks, (first, past the last), in order and not adjacent; `step` is the number
+    of the prompt's blocks per block of this cache; `needed` is how many of its blocks must be held.
     """
 
     runs: Sequence[tuple[int, int]]
@@ -31,7 +31,7 @@ class Window:
             if number != end:
                 begun = number
             end = number + 1
-            # A run that begins with the prompt counts however short it is.
+            # A run from the prompt's beginning suffices at any length.
             if begun == 0 or end - begun >= self.needed:
                 best = end * self.step
         return best
@@ -39,7 +39,7 @@ class Window:
     def _own_blocks(self, most: int) -> Sequence[int]:
         """Return the numbers of this cache's held blocks that end by `most`, in order.
 
-        A block of several of the prompt's has the name of the last of them.
+        A block that spans several of the prompt's blocks has the key of the last of them.
         """
         step = self.step
         return [

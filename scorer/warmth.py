@@ -1,4 +1,4 @@
-"""From what a rank holds of a prompt to what its prefill would cost there."""
+"""Computes the prefill time of a prompt on a rank from the blocks that the rank holds."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,25 +11,25 @@ from scorer.strategies.tiered import WEIGHTS
 TRUST: Mapping[str, float] = MappingProxyType(
     {"exact": 1.0, "degraded": 0.8, "cold": 0.8, "stale": 0.5}
 )
-"""The share of what events told of a rank that is counted, by its trust.
+"""The share of a rank's known blocks that counts, by its trust.
 
-Expectations, not measurements: after a gap most of a large cache is still there; after the stream
-broke less so the longer it is gone, and past `pick.assumed-seconds` it does not count at all.
+These are estimates, not measurements: after a gap most of a large cache is still there; after the
+stream broke, less and less, and after `pick.assumed-seconds` nothing counts.
 """
 
 ASSUMED = 0.8
-"""The share of what was sent to a rank without events that is counted: some is evicted by now."""
+"""The share of assumed blocks that counts, since some are evicted by now."""
 
 
 class Warmth(NamedTuple):
-    """What counts as cached, and what the rest costs."""
+    """The tokens of a prompt that count as cached on a rank, and the time of the rest."""
 
     cached: int
-    """Tokens, less than the whole prompt: the last one is always computed."""
+    """Tokens that count as cached; less than the whole prompt, as the last one is always computed."""
     prefill: float
-    """Seconds: computing the rest, and loading from slower tiers."""
+    """Seconds for computing the rest and loading from slower tiers."""
     arriving: float = 0.0
-    """Seconds of prefill that would come on top but for prompts on their way there."""
+    """Seconds of prefill that arriving blocks save."""
 
 
 def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> Warmth:

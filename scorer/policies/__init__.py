@@ -1,1 +1,1 @@
-"""The policies that choose a pod: one a file, each a frozen dataclass whose fields are its options."""
+"""The policies that order candidates: one per file, a frozen dataclass whose fields are its options."""

@@ -1,4 +1,4 @@
-"""The least outstanding work, and no look at caches."""
+"""The policy of the least outstanding work, which ignores caches."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,20 +10,20 @@ from scorer.option import check_option
 
 @dataclass(frozen=True, slots=True)
 class LeastLoad:
-    """The fewest prompt tokens that wait for their prefill, and a little for each request in flight.
+    """Minimises prompt tokens that wait for their prefill, plus a constant per request in flight.
 
-    The cost is in tokens. Every load balancer's rule; the weights are those of
+    The cost is in tokens. It is the rule of common load balancers, with the weights of
     `shared/bench/policy-study.md`.
     """
 
     per_request: float = 200.0
-    """Tokens that a request in flight counts for."""
+    """Tokens that each request in flight counts for."""
 
     def __post_init__(self) -> None:
         check_option("per-request", self.per_request)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the work that each has to do already."""
+        """Return the outstanding work of each candidate, in tokens."""
         del request, rng
         return Costs.sum_of(
             ("waiting", columns.load.waiting_prompt_tokens),

@@ -1,4 +1,4 @@
-"""The least booked work among those that hold nearly all of the prompt."""
+"""The policy of the least booked work among candidates that hold most of the prompt."""
 
 from dataclasses import dataclass
 from random import Random
@@ -14,18 +14,18 @@ from scorer.option import check_option
 class LlmdToken:
     """llm-d's default of 2026-08 (`shared/bench/peer-features.md`, 3): a filter, then booked tokens.
 
-    The best published one of `shared/bench/policy-study.md`, whose gate this is. Candidates that hold
-    a share of the prompt take part; where there are such, a colder one does only if it has less
-    booked than the least booked of them, by the gate's seconds. The cost is in tokens: those
-    booked and not computed, this prompt's included. Who takes no part follows.
+    It is the best published policy in `shared/bench/policy-study.md`, from which the gate comes. A
+    candidate is warm if it holds at least `affinity` of the prompt. If there are warm candidates, a
+    colder one takes part only if it has less booked than the least booked warm one, by `gate` seconds.
+    The cost is in tokens: booked and not computed, this prompt included. Excluded ones come last.
     """
 
     affinity: float = 0.8
-    """The share of the prompt that is warm enough."""
+    """Share of the prompt from which on a candidate is warm."""
     gate: float = 14.0
     """Seconds."""
     per_token: float = 70e-6
-    """Seconds for a booked token: what turns the gate into tokens."""
+    """Seconds per booked token, which convert the gate into tokens."""
 
     def __post_init__(self) -> None:
         check_option("affinity", self.affinity, highest=1.0)
@@ -33,7 +33,7 @@ class LlmdToken:
         check_option("per-token", self.per_token, lowest=1e-9)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return what each has booked, this prompt included; those that take no part follow."""
+        """Return the booked tokens of each, this prompt included; excluded candidates come last."""
         del rng
         booked = columns.load.waiting_uncached_tokens
         uncached = request.prompt_tokens - columns.cached

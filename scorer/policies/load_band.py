@@ -1,4 +1,4 @@
-"""The warmest of those that are not far above the least loaded."""
+"""The policy of the longest prefix among candidates whose load is near the least."""
 
 from dataclasses import dataclass
 from random import Random
@@ -15,8 +15,8 @@ from scorer.places import places
 class LoadBand:
     """The longest prefix within a band of load (`band` in `shared/bench/policy-study.md`).
 
-    Load is prompt tokens that wait for a prefill; the band ends at factor x the least of the candidates
-    + slack. Those outside follow, the least loaded first. The cost is the place in that order.
+    Load is the number of prompt tokens that wait for a prefill; the band ends at factor x the least load
+    + slack. Candidates outside come after, the least loaded first. The cost is the place in that order.
     """
 
     factor: float = 1.5
@@ -28,7 +28,7 @@ class LoadBand:
         check_option("slack", self.slack)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return places, the warmest within the band first."""
+        """Return each candidate's place in the order, the warmest within the band first."""
         del rng
         waiting = columns.load.waiting_prompt_tokens
         uncached = request.prompt_tokens - columns.cached

@@ -1,4 +1,4 @@
-"""The warmest, however loaded it is."""
+"""The policy of the longest prefix, at any load."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,15 +10,15 @@ from scorer.places import places
 
 @dataclass(frozen=True, slots=True)
 class LongestPrefix:
-    """The fewest tokens to compute; among equals the fewest prompt tokens that wait for a prefill.
+    """Minimises the tokens to compute; among equals the prompt tokens that wait for a prefill.
 
-    The cost is the place in that order. Mooncake Conductor's "longest matched"
-    (`shared/bench/peer-features.md`, 3) with the ties of `shared/bench/policy-study.md`, where it is the
-    worst of all: what is warm gets all that is like it, and drowns.
+    The cost is the place in that order. It is Mooncake Conductor's "longest matched"
+    (`shared/bench/peer-features.md`, 3) with the tie rule of `shared/bench/policy-study.md`, where it is
+    the worst of all: a warm pod gets all similar requests and is overloaded.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return places, the warmest first."""
+        """Return each candidate's place in the order, the warmest first."""
         del rng
         uncached = request.prompt_tokens - columns.cached
         waiting = columns.load.waiting_prompt_tokens

@@ -1,4 +1,4 @@
-"""Tokens to compute and tokens to decode over, added up."""
+"""The policy of the least sum of tokens to compute and context tokens of decoding."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,20 +10,20 @@ from scorer.option import check_option
 
 @dataclass(frozen=True, slots=True)
 class OverlapCost:
-    """Dynamo's cost (`shared/bench/peer-features.md`, 3), in tokens where it counts blocks.
+    """Dynamo's cost (`shared/bench/peer-features.md`, 3), in tokens instead of blocks.
 
-    Prefill: what is booked and not computed, this prompt's part included, times the weight. Decode:
-    the prompts of all requests in flight, this one included.
+    Prefill: tokens booked and not computed, this prompt included, times the weight. Decode: the prompt
+    tokens of all requests in flight, this one included.
     """
 
     overlap_weight: float = 1.0
-    """Tokens of decoding that a token of prefill counts for; the study's better setting is 4."""
+    """Weight of a token of prefill relative to one of decoding; the study's better setting is 4."""
 
     def __post_init__(self) -> None:
         check_option("overlap-weight", self.overlap_weight)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the tokens to compute, weighted, and those to decode over."""
+        """Return the weighted tokens to compute plus the context tokens, for each candidate."""
         del rng
         uncached = request.prompt_tokens - columns.cached
         return Costs.sum_of(

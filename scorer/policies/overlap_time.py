@@ -1,4 +1,4 @@
-"""Seconds until the first token, and what is decoded meanwhile."""
+"""The policy of the least time to first token plus a cost of the requests in flight."""
 
 from dataclasses import dataclass
 from random import Random
@@ -12,18 +12,18 @@ from scorer.option import check_option
 class OverlapTime:
     """Dynamo's cost with its predicted prefill times (`dynamo_aic` in `shared/bench/policy-study.md`).
 
-    The cost is in seconds: the wait for what is booked, which shrinks as it is computed, this prompt's
-    prefill, and the prompts of all requests in flight, each token as if it were to be computed.
+    The cost is in seconds: the wait for booked work, which shrinks as it is computed, this prompt's
+    prefill, and `per_token` for each prompt token of the requests in flight.
     """
 
     per_token: float = 70e-6
-    """Seconds that a token in flight counts for."""
+    """Seconds that each token in flight counts for."""
 
     def __post_init__(self) -> None:
         check_option("per-token", self.per_token)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the seconds until the first token, and those of the tokens in flight."""
+        """Return the seconds until the first token plus those for the tokens in flight."""
         del request, rng
         return Costs.sum_of(
             ("wait", columns.load.wait),

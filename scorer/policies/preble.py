@@ -1,4 +1,4 @@
-"""Exploit a cache that holds most of the prompt; else explore, by work."""
+"""The policy of Preble: the longest prefix if a cache holds most of the prompt, else the least work."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,13 +11,14 @@ from scorer.policies.longest_prefix import LongestPrefix
 
 @dataclass(frozen=True, slots=True)
 class Preble:
-    """Preble's E2 (Srivatsa et al., 2024), as `shared/bench/policy-study.md` has it.
+    """Preble's E2 (Srivatsa et al., 2024) as in `shared/bench/policy-study.md`.
 
-    Where the warmest candidate has more than a share of the prompt, and prompt tokens that wait
-    for a prefill are not too uneven (the most below factor x the least + slack), the
-    longest prefix wins as in `LongestPrefix`: the cost is the place in that order.
-    Otherwise it is in seconds: the tokens booked and not computed, this prompt's included, and a
-    little for each request in flight.
+    If the warmest candidate holds more than `share` of the prompt, and the prompt tokens that wait for a
+    prefill are even enough (the most below factor x the least + slack), the longest prefix wins as in
+    `LongestPrefix`, and the cost is the place in that order.
+
+    Otherwise the cost is in seconds: for the tokens booked and not computed, this prompt included, and
+    for each request in flight.
     """
 
     share: float = 0.5
@@ -25,9 +26,9 @@ class Preble:
     slack: float = 60_000.0
     """Tokens."""
     per_token: float = 70e-6
-    """Seconds for a token to compute."""
+    """Seconds per token to compute."""
     per_request: float = 0.002
-    """Seconds for a request in flight."""
+    """Seconds per request in flight."""
 
     def __post_init__(self) -> None:
         check_option("share", self.share, highest=1.0)
@@ -37,7 +38,7 @@ class Preble:
         check_option("per-request", self.per_request)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return places where a cache is worth it, else the seconds of work."""
+        """Return places if a cache holds enough of the prompt, otherwise the seconds of work."""
         load, waiting = columns.load, columns.load.waiting_prompt_tokens
         is_even = waiting.max() < self.factor * waiting.min() + self.slack
         if is_even and columns.cached.max() > self.share * request.prompt_tokens:

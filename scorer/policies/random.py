@@ -1,4 +1,4 @@
-"""Any candidate, drawn at random: the floor that every other policy has to beat."""
+"""The policy that draws a candidate at random: the baseline for every other policy."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,12 +11,12 @@ from scorer.columns import Columns, Costs
 
 @dataclass(frozen=True, slots=True)
 class RandomChoice:
-    """The cost is a draw from 0 to 1.
+    """Orders candidates at random; the cost is a draw from 0 to 1.
 
-    Were it the same for all, the tie rule would look at load and warmth.
+    With equal costs the tie rule would order them by load and cached tokens.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return draws."""
+        """Return a random draw for each candidate."""
         del request
         return Costs(np.array([rng.random() for _ in columns.names]))

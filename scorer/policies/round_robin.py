@@ -1,4 +1,4 @@
-"""Each in its turn, whatever it holds or has to do."""
+"""The policy that picks candidates in turn, regardless of cache and load."""
 
 from dataclasses import dataclass
 from random import Random
@@ -9,14 +9,14 @@ from scorer.columns import Columns, Costs
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """The one that was picked longest ago; those never picked come first.
+    """Picks the candidate whose last pick is longest ago; those never picked come first.
 
-    The cost counts picks: how much later a candidate's last one was than that of the first in line.
-    Candidates may come and go, which a pointer into a fixed ring would not bear.
+    The cost is the number of a candidate's last pick minus the least of these numbers. Unlike a pointer
+    into a fixed ring, this works when candidates come and go.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return how much later each was picked than the first in line."""
+        """Return the number of each candidate's last pick, minus the least."""
         del request, rng
         last_pick = columns.load.last_pick
         return Costs(last_pick - last_pick.min())

@@ -1,4 +1,4 @@
-"""Every session has its place: a consistent hash."""
+"""The policy that assigns each session to a candidate by consistent hashing."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,17 +16,17 @@ Words = NDArray[np.uint64]
 HASHES = 2**64
 
 MOST_RANKS = 1 << 16
-"""Ranks whose names' hashes are remembered: to mix one with a session's takes less than to make it."""
+"""Most ranks whose hash is cached, since mixing a hash with a session's is faster than making it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionHash:
-    """The candidate whose hash with the session is the least.
+    """Picks the candidate whose hash with the session is the least.
 
-    Rendezvous hashing (Thaler and Ravishankar, 1996), for what gateways do with a ring and a
-    session's header ("session" in `shared/bench/policy-study.md`): when a candidate goes, only its
-    sessions move. The cost is the hash as a share of all, 0 to 1. Without an affinity nothing says
-    where to go: all cost the same, and the tie rule takes the one with the fewest requests in flight.
+    It is rendezvous hashing (Thaler and Ravishankar, 1996), where gateways use a ring and a session's
+    header ("session" in `shared/bench/policy-study.md`): when a candidate disappears, only its sessions
+    move. The cost is the hash divided by its range, 0 to 1. Without a session all costs are equal, and
+    the tie rule takes the candidate with the fewest requests in flight.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
@@ -48,9 +48,9 @@ def _of_rank(pod: str, rank: int) -> int:
 
 
 def _mixed(words: Words) -> Words:
-    """Return 64-bit words of which each bit depends on all of the given one's.
+    """Mix 64-bit words so that each bit of a result depends on all bits of its word.
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+    This is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
     """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

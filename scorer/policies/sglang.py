@@ -1,4 +1,4 @@
-"""The cache while loads are even, the shortest queue when they are not."""
+"""The policy of SGLang's router: the longest prefix while loads are even, else the least requests."""
 
 from dataclasses import dataclass
 from random import Random
@@ -13,17 +13,17 @@ from scorer.places import places
 class Sglang:
     """The cache-aware rule of SGLang's router, now smg (`shared/bench/peer-features.md`, 3).
 
-    Out of balance (requests in flight differ by more than `abs`, and the most are more than `rel` x the
-    least): the cost is requests in flight. Else, where some candidate holds more than a share of
-    the prompt: the warmest. Else the one that is known to hold the fewest tokens, so that caches
-    fill evenly. Among equals of these two fewer requests in flight; the cost is the place.
+    If the loads are uneven (requests in flight differ by more than `abs`, and the most are more than
+    `rel` x the least), the cost is the requests in flight. Otherwise the cost is a place in an order:
+    the longest prefix first if some candidate holds more than `threshold` of the prompt, or else the
+    fewest cached tokens first, so that caches fill evenly; in both, fewer requests in flight break ties.
     """
 
     abs: float = 32.0
     """Requests."""
     rel: float = 1.1
     threshold: float = 0.5
-    """The share of the prompt."""
+    """Share of the prompt."""
 
     def __post_init__(self) -> None:
         check_option("abs", self.abs)
@@ -31,7 +31,7 @@ class Sglang:
         check_option("threshold", self.threshold, highest=1.0)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return requests in flight where they are out of balance, else places."""
+        """Return the requests in flight if they are uneven, otherwise places."""
         del rng
         flights = columns.load.in_flight
         least, most = flights.min(), flights.max()

@@ -1,4 +1,4 @@
-"""The warmest until its queue is long, then the least loaded."""
+"""The policy of the longest prefix until that candidate's queue is long, then of the least load."""
 
 from dataclasses import dataclass
 from random import Random
@@ -13,10 +13,10 @@ from scorer.places import places
 
 @dataclass(frozen=True, slots=True)
 class StickyQueue:
-    """A cliff in place of a weight (`sticky` in `shared/bench/policy-study.md`).
+    """A threshold in place of a weight (`sticky` in `shared/bench/policy-study.md`).
 
-    The longest prefix, among equals the fewest prompt tokens that wait for a prefill; the cost is
-    the place in that order. When more than `q` requests wait there, the cost is those tokens.
+    The longest prefix wins, among equals the fewest prompt tokens that wait for a prefill; the cost is
+    the place in that order. If more than `q` requests wait at the winner, the cost is those tokens.
     """
 
     q: float = 4.0
@@ -26,7 +26,7 @@ class StickyQueue:
         check_option("q", self.q)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return places, the warmest first, or the tokens that wait where its queue is long."""
+        """Return places, the warmest first, or the waiting tokens if the warmest's queue is long."""
         del rng
         uncached = request.prompt_tokens - columns.cached
         waiting = columns.load.waiting_prompt_tokens

@@ -1,4 +1,4 @@
-"""What the policy study recommended."""
+"""The policy that `shared/bench/policy-study.md` recommended."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,7 +8,7 @@ from scorer.columns import Columns, Costs
 from scorer.option import check_option
 
 HIGHEST_UTILISATION = 0.95
-"""Above it the weight of work would run away."""
+"""Cap of the utilisation, since the weight of work diverges at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,14 @@ class StudyMix:
     """`own_mix` of `shared/bench/policy-study.md`, "Recommended default"; with g = 0 its `own_rho`.
 
     cost = (wait + alpha x prefill + mu x requests) x (1 + requests)^g, in seconds, with requests in
-    flight and alpha = 1 + kappa x rho / (1 - rho) at the fleet's utilisation rho. The fuller the fleet,
-    the dearer work that a warmer pod would not have; the power lets long prompts share queues. What
-    the power adds is the term `crowding`.
+    flight and alpha = 1 + kappa x rho / (1 - rho) at the fleet's utilisation rho. A busier fleet gives
+    more weight to work that a warmer pod would save; the power lets long prompts share queues. The
+    term `crowding` is the power's part of the cost.
     """
 
     kappa: float = 1.0
     mu: float = 0.002
-    """Seconds for a request in flight."""
+    """Seconds per request in flight."""
     g: float = 0.15
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Our own: seconds of work that a pick makes, so that a warm pod is used and never drowns."""
+"""The default policy: the least work in seconds, so that warm pods are used but not overloaded."""
 
 from dataclasses import dataclass
 from random import Random
@@ -10,42 +10,46 @@ from scorer.columns import Columns, Costs
 from scorer.option import check_option
 
 HIGHEST_UTILISATION = 0.95
-"""Above it the weight of work would run away."""
+"""Cap of the utilisation, since the weight of work diverges at 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warmpath:
-    """The cost is in seconds, the sum of these terms; each only grows with what it is made of.
+    """The cost is in seconds, the sum of these terms.
 
-    wait: until a new prefill would start; less by `sharing` times the prefill that is under way here of
-    a prompt that begins alike, or times the wait if that is less. To wait for it takes as long as to
-    compute it elsewhere, and costs nobody anything.
-    prefill: this prompt's.
-    others: what this prefill costs the requests that come after it: kappa x rho / (1 - rho) times
-    itself at the fleet's utilisation rho, as in a queue; more of it on a rank that is more crowded
-    than the mean, since those behind it are more, and less on an emptier one. Crowded is
+    wait: until a new prefill would start. It is reduced by `sharing` times the prefill that arriving
+    blocks save (at most times the wait): waiting for a prefill of the same prompt takes as long as
+    computing it elsewhere, and delays no other request.
+
+    prefill: of this prompt.
+
+    others: the delay of the requests that come after: kappa x rho / (1 - rho) times this prefill at the
+    fleet's utilisation rho, as in a queue, times the rank's crowding relative to the mean,
     ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ g.
-    decode: mu for each request in flight, which this prompt's prefill holds up.
-    session: what leaving the session's pod costs, where it is among the candidates.
-    hot_spot: above load_margin x the mean requests in flight + load_slack, as much as the dearest
-    of those within and a second for each request too many. So one of those within wins.
+
+    decode: mu for each request in flight, which this prompt's prefill delays.
+
+    session: session_margin on all ranks but the session's, if that is a candidate.
+
+    hot_spot: on ranks with more than load_margin x the mean requests in flight + load_slack: the highest
+    cost of the other ranks, plus a second for each request above that limit. So one of the others wins.
 
     It began as `own_mix` of `shared/bench/policy-study.md`, whose crowding multiplies the wait too.
     """
 
     kappa: float = 2.0
     g: float = 0.3
-    """0: only the fleet's utilisation counts, best for the longest waits (p99); more keeps long prompts
-    off crowded ranks, so that most wait less (p90)."""
+    """Exponent of crowding. 0: only the fleet's utilisation counts, best for the longest waits (p99);
+    higher values keep long prompts off crowded ranks, so that most requests wait less (p90)."""
     mu: float = 0.002
-    """Seconds for a request in flight."""
+    """Seconds per request in flight."""
     sharing: float = 0.25
-    """0: of requests of one prompt that come at once, each computes it on a pod of its own."""
+    """0: simultaneous requests with one prompt each compute it on another pod."""
     session_margin: float = 0.1
-    """Seconds: a session stays where it is unless that costs so much more."""
+    """Seconds: a session moves only if that saves more than this."""
     load_margin: float = 1.5
     load_slack: float = 16.0
-    """Requests: what chance piles up on a fleet that has little to do."""
+    """Requests; on an idle fleet so many may gather by chance."""
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
@@ -57,7 +61,7 @@ class Warmpath:
         check_option("load-slack", self.load_slack)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the seconds of work that each would make of this prompt."""
+        """Return each candidate's cost of this prompt, in seconds."""
         del rng
         rho = min(request.utilisation, HIGHEST_UTILISATION)
         weight = self.kappa * rho / (1 - rho)

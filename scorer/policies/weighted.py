@@ -1,4 +1,4 @@
-"""Warmth, queue and memory, each a share, weighed and added."""
+"""The policy of a weighted sum of uncached prompt, queue and KV cache usage."""
 
 from dataclasses import dataclass
 from random import Random
@@ -13,20 +13,20 @@ from scorer.option import check_option
 class Weighted:
     """llm-d's built-in scorers (`shared/bench/peer-features.md`, 3): the weighted sum of three shares.
 
-    The prefix: what of the prompt is not cached. The queue, as the engine said last: between the
-    shortest and the longest of the candidates. The KV cache: how full it is, as the engine said
-    last. llm-d adds up what is good and takes the most; here what is missing of it, and the least.
-    The cost has no unit: from 0 to the sum of the weights.
+    Prefix: the share of the prompt that is not cached. Queue: the engine's latest queue length, scaled
+    from the shortest (0) to the longest (1) of the candidates. KV: the engine's latest KV cache usage.
+    llm-d maximises scores; here the complements are costs to be minimised. The cost has no unit and
+    lies between 0 and the sum of the weights.
     """
 
     prefix: float = 3.0
     queue: float = 2.0
     kv: float = 2.0
     min_max: float = 0.0
-    """1: the prefix counts between the coldest and the warmest candidate, as llm-d once published.
+    """1: the prefix is scaled from the coldest to the warmest candidate, as llm-d once published.
 
-    A first block that every prompt has in common then counts as much as a whole prompt, and its
-    holder drowns (`shared/bench/policy-study.md`, "Surprises").
+    Then a first block that all prompts share counts as much as a whole prompt, and its holder is
+    overloaded (`shared/bench/policy-study.md`, "Surprises").
     """
 
     def __post_init__(self) -> None:
@@ -37,12 +37,12 @@ class Weighted:
             raise ValueError(f"option min-max is {self.min_max:g}: 0 or 1 is allowed")
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the weighted sums of what is missing."""
+        """Return the weighted sums of the three shares."""
         del rng
         if self.min_max:
             missing = _shares(-columns.cached)
         else:
-            # Of a text that was not tokenised in time no token is known.
+            # A text that was not tokenised in time may have 0 tokens.
             missing = 1 - columns.cached / max(1, request.prompt_tokens)
         return Costs.sum_of(
             ("prefix", self.prefix * missing),
@@ -52,7 +52,7 @@ class Weighted:
 
 
 def _shares(values: Column) -> Column:
-    """Return where each value lies between the least, 0, and the greatest, 1; all 0 if equal."""
+    """Return values scaled from the least (0) to the greatest (1); all 0 if they are equal."""
     lowest = values.min()
     span: float = values.max() - lowest
     shares: Column = (values - lowest) / (span or 1.0)

@@ -1,4 +1,4 @@
-"""Strategies: from what a rank holds of a prompt to its score.
+"""Strategies: turn the blocks of a prompt that a rank holds into a score.
 
-Policies choose, strategies only measure.
+They only measure; policies choose.
 """

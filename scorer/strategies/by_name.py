@@ -10,7 +10,7 @@ from scorer.strategies.longest_prefix import longest_prefix
 from scorer.strategies.tiered import tiered
 
 Strategy = Callable[[Match], float]
-"""A match's score; more is warmer, 0 is nothing held."""
+"""Returns a match's score; higher is warmer, 0 if no block is held."""
 
 DEFAULT = "longest-prefix"
 
@@ -24,4 +24,4 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 )
 
 LEADING = frozenset({longest_prefix, tiered})
-"""Those to which blocks behind the first that nobody holds say nothing."""
+"""Strategies that need only the leading blocks, up to the first that no rank holds."""

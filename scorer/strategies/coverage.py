@@ -1,8 +1,8 @@
-"""Tokens held anywhere in the prompt, gaps allowed: what a pod that can fill gaps would save."""
+"""The strategy `coverage`: tokens held anywhere in the prompt, for engines that can fill gaps."""
 
 from scorer.match import Match
 
 
 def coverage(match: Match) -> float:
-    """Return the tokens of all blocks held, wherever they lie."""
+    """Return the number of tokens in all held blocks, at any position."""
     return float(sum(span.stop - span.start for span in match.spans) * match.block_size)

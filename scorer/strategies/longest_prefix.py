@@ -1,8 +1,8 @@
-"""Leading tokens held without a gap: what a request would really find cached."""
+"""The strategy `longest-prefix`: leading tokens without a gap, which an engine would find cached."""
 
 from scorer.match import Match
 
 
 def longest_prefix(match: Match) -> float:
-    """Return the leading tokens held without a gap."""
+    """Return the number of leading tokens held without a gap."""
     return float(match.matched_tokens)
