@@ -1,1 +1,1 @@
-"""How busy a rank is: bookings, engines' metrics, and their correction; no choice is made."""
+"""The load of each rank: bookings, corrected by engines' metrics and gateways; no choice is made."""

@@ -1,4 +1,4 @@
-"""What an observation of a rank makes of what is booked there: by this router, and by others."""
+"""Corrects the bookings on a rank, this router's and others', by an observation of the rank."""
 
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,15 +13,15 @@ from scorer.prefill import PrefillModel
 Source = Literal["engine", "gateway"]
 
 UNKNOWN_TOKENS = 2048
-"""Of a prompt that somebody else sent, where we have none there to go by; none of it cached."""
+"""Assumed uncached length of a foreign prompt if no own request on the rank can be averaged."""
 
 TOLD_SECONDS = 0.3
-"""How long after a pick another router may tell of it: two of its intervals of ours, and the way."""
+"""Longest time after a pick until another router's bookings include it: two rounds, and transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """What somebody else's request is taken to cost."""
+    """The assumed cost of a foreign request, which no router has booked."""
 
     nanoseconds: int = round(PrefillModel().seconds(UNKNOWN_TOKENS, 0) * NANOSECONDS)
     uncached_tokens: int = UNKNOWN_TOKENS
@@ -33,39 +33,40 @@ UNKNOWN = Typical()
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An observation, and what it said that we did not know."""
+    """An observation, with the requests in it that are not this router's."""
 
     observed: Observed
     source: Source
     foreign: int
-    """Requests that are not ours."""
+    """Requests beyond those that this router has booked."""
     foreign_waiting: int
-    """Requests in the engine's queue beyond ours that wait, as far as it tells."""
+    """Requests in the engine's queue beyond this router's waiting ones."""
     typical: Typical
     explained: int = 0
-    """Of the foreign ones, as many as other routers have told that they booked before."""
+    """Those of `foreign` that other routers had booked before the observation."""
     explained_waiting: int = 0
+    """Those of `foreign_waiting` that other routers had booked and that wait."""
 
     @property
     def others(self) -> int:
-        """Requests that no router has told of."""
+        """Requests that no router has booked."""
         return max(0, self.foreign - self.explained)
 
     @property
     def others_waiting(self) -> int:
-        """Requests in the engine's queue beyond those that routers know to wait.
+        """Requests in the engine's queue beyond the waiting ones of all routers.
 
-        They are somebody else's, or ours whose first tokens are taken for come (`router.load.bookings`).
+        They are foreign, or ours whose first token is overdue and so presumed (`router.load.bookings`).
         """
-        # Ours may run already and be without a first token: they are not in the queue any more.
+        # A booking without a first token may be running already, and is then not in the queue.
         return max(0, self.foreign_waiting - self.explained_waiting)
 
     def explained_by(self, others: OthersBook) -> "Seen":
-        """Return it as it is after other routers told anew.
+        """Return this observation, with foreign requests explained by other routers' latest bookings.
 
-        What they told before it lacks what they booked just before it, and what they tell after it lacks
-        what has ended since: so whatever explained most holds. What they booked in the moment after it
-        is taken for booked before, as ours is that may not have reached the engine yet.
+        A value written before the observation lacks the latest picks, and one written after it lacks
+        requests that have ended since; so the highest number explained so far counts. Bookings within
+        TOLD_SECONDS after the observation count as before it.
         """
         booked = others.out_by(self.observed.at + TOLD_SECONDS)
         waiting = min(booked, others.waiting)
@@ -79,25 +80,25 @@ class Seen:
 
 
 class Correction(NamedTuple):
-    """A rank's load as it is now, but for the passing of time, and what it was made of."""
+    """A rank's corrected load, apart from the effect of passing time, and its inputs."""
 
     book: RankBook
     version: int
-    """Of the book."""
+    """The book's version."""
     others: OthersBook
     seen: Seen | None
     lost: int
-    """Bookings, of all routers, that are over without a report."""
+    """Bookings, of all routers, whose request has ended without a report."""
     head: Head | None
-    """The first that really waits, of those that are known: it alone weighs less as time passes."""
+    """The first waiting booking that is not lost; only its weight decreases with time."""
     free_since: float
     nanoseconds: int
-    """Predicted prefill of all that really wait."""
+    """Predicted prefill of all waiting requests that are not lost."""
     load: Load
-    """The corrected load, with a wait that leaves out what the head has had."""
+    """The corrected load; its wait does not yet deduct the time that the head has been computed."""
 
     def is_of(self, book: RankBook, others: OthersBook, seen: Seen | None) -> bool:
-        """Whether it was made of just this."""
+        """Return whether these are its inputs."""
         return (
             self.book is book
             and self.version == book.version
@@ -107,7 +108,7 @@ class Correction(NamedTuple):
 
 
 def seen_beside(book: RankBook, observed: Observed, source: Source) -> Seen:
-    """Return an observation, beside what we have booked on the rank."""
+    """Return an observation with the requests in it that `book` does not have."""
     ours = sum(booking.since <= observed.at for booking in book.in_flight.values())
     ours_waiting = sum(booking.since <= observed.at for booking in book.waiting.values())
     foreign = max(0, observed.requests - ours)
@@ -122,7 +123,7 @@ def seen_beside(book: RankBook, observed: Observed, source: Source) -> Seen:
 
 
 def _typical(book: RankBook) -> Typical:
-    """Return the mean of our own requests there: those that wait, or else those that run."""
+    """Return the mean cost of our own requests on the rank: the waiting ones, or else all."""
     works = [booking.work for booking in (book.waiting or book.in_flight).values()]
     if not works:
         return UNKNOWN
@@ -134,7 +135,7 @@ def _typical(book: RankBook) -> Typical:
 
 
 def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float) -> Correction:
-    """Return a rank's load, of what was booked there and what was seen."""
+    """Return a rank's load from all routers' bookings and an observation (None: no fresh one)."""
     lost = 0
     rest = others
     unknown = unknown_waiting = 0
@@ -147,12 +148,12 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
     else:
         ours_lost = 0
     over = [*islice(book.in_flight.values(), ours_lost)]
-    # Those that wait are in the same order, so the lost ones are the first of them.
+    # Waiting bookings are in the same order, so the lost ones come first among them too.
     waited = [booking.work for booking in over if booking.id in book.waiting]
     nanoseconds = book.nanoseconds - sum(work.nanoseconds for work in waited) + rest.nanoseconds
     in_flight = len(book.in_flight) - ours_lost + rest.in_flight + unknown
     waiting = len(book.waiting) - len(waited) + rest.waiting
-    # Some may have ended since.
+    # Some unknown waiting requests may have ended since.
     unknown_waiting = min(unknown_waiting, in_flight - waiting)
     nanoseconds += unknown_waiting * typical.nanoseconds
     context_tokens = book.context_tokens - sum(booking.work.prompt_tokens for booking in over)
@@ -180,10 +181,10 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
 
 
 def _lost(book: RankBook, others: OthersBook, observed: Observed, slack: float) -> tuple[int, int]:
-    """Return how many bookings are over without a report, of all routers, and of ours alone.
+    """Return the number of bookings whose reports were lost: of all routers, and of ours alone.
 
-    An engine does not say whose requests it has. Each router may have lost some, in proportion to what
-    it has there.
+    An engine does not tell requests of different routers apart, so the losses are split in proportion
+    to the routers' bookings.
     """
     reached = observed.at - slack
     old = 0

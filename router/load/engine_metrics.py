@@ -1,13 +1,13 @@
-"""What engines say of their load in their metrics.
+"""Reads engines' loads from their metrics.
 
 Names and labels are the engines' own: `vllm/v1/metrics/loggers.py`; SGLang's
 `sglang/srt/observability/metrics_collector.py`; TensorRT-LLM's `tensorrt_llm/metrics/collector.py`, and
-the iteration statistics that `trtllm-serve` answers as JSON at /metrics, its Prometheus page being at
+the iteration statistics that `trtllm-serve` returns as JSON at /metrics, its Prometheus page being at
 /prometheus/metrics. The Gateway API Inference Extension reads the same ones (its "Model Server
 Protocol").
 
-Pages are searched for the lines that are wanted, not parsed: `prometheus_client` takes 0.3 s for a page
-of 1 MB, and there may be a hundred pods to read every other second.
+Pages are searched for a few lines, not parsed: `prometheus_client` takes 0.3 s for a page of 1 MB, and
+there may be a hundred pods to read every two seconds.
 """
 
 import math
@@ -19,23 +19,23 @@ from typing import Any
 import msgspec
 
 MOST_REQUESTS = 1_000_000
-"""No rank has more; a figure beyond it is an error of whoever said so."""
+"""Most credible requests of a rank; a higher figure counts as an error."""
 FULL = 1.05
-"""The most KV usage that rounding explains."""
+"""Highest credible KV usage, with rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A rank's load, as somebody saw it."""
+    """A rank's load, as observed in its metrics or by a gateway."""
 
     running: int
     """Requests in the engine's batch."""
     waiting: int
     """Requests in the engine's queue."""
     kv_usage: float
-    """Share of the KV cache that requests hold, 0 to 1; 0 where it is not said."""
+    """Share of the KV cache that requests hold, 0 to 1; 0 if not given."""
     at: float
-    """When, in seconds of the router's clock."""
+    """Time of the observation, in seconds of the router's clock."""
 
     @property
     def requests(self) -> int:
@@ -45,10 +45,10 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What one engine calls its figures."""
+    """The names of one engine's metrics."""
 
     paths: tuple[str, ...]
-    """Where they are served, the best place first."""
+    """Paths of its metrics, the preferred one first."""
     running: bytes
     waiting: bytes
     kv_usage: tuple[bytes, ...]
@@ -79,15 +79,15 @@ NAMES = {
         (b"trtllm_kv_cache_utilization",),
     ),
 }
-"""By engine."""
+"""The names by engine."""
 
 NAME = b"|".join(
     name for one in NAMES.values() for name in (one.running, one.waiting, *one.kv_usage)
 )
 LONGEST = 40
-"""Characters of a number; what is longer was written by no engine."""
+"""Most characters of a number; engines write none longer."""
 LINE = re.compile(
-    # Possessive throughout: a page of nonsense costs no more than any other.
+    # Possessive quantifiers throughout, so that a malformed page takes no longer than any other.
     rb"^(" + NAME + rb')(?![\w:])(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]*+'
     rb"([^ \t\r\n]{0,40})",
     re.MULTILINE,
@@ -95,22 +95,22 @@ LINE = re.compile(
 LABEL = re.compile(rb'(\w+)="((?:[^"\\]++|\\.)*+)"')
 
 Figures = dict[str, Any]
-"""`running`, `waiting` and `kv_usage`, as far as they are said, and as they are said."""
+"""The values of `running`, `waiting` and `kv_usage` that a page has, not checked yet."""
 
 
 def parse(
     engine: str, page: bytes, *, ranks: int, at: float, first: int = 0
 ) -> dict[int, Observed]:
-    """Return what a page of metrics says of each of a pod's ranks; the engine counts them from `first`.
+    """Return the loads in a page of metrics, by rank from 0; the engine numbers ranks from `first`.
 
-    A rank of which anything is missing or impossible is left out, and so is everything where the page
-    does not tell ranks apart and there are several. Raises KeyError for an engine that is not known.
+    Ranks with missing or impossible figures are left out; so are all of several ranks if the page does
+    not tell ranks apart. Raises KeyError for an unknown engine.
     """
     names = NAMES[engine]
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}
     said = _statistics(page) if is_json else _series(names, page)
     if ranks == 1 and len(said) == 1:
-        # One of several servers of a fleet may tell which of them it is.
+        # The page of a pod with one rank may number it by the pod's place in a larger deployment.
         said = {first: said.popitem()[1]}
     seen = {}
     for rank, figures in said.items():
@@ -146,10 +146,10 @@ def _series(names: Names, page: bytes) -> dict[int | None, Figures]:
         kind = kinds.get(line[1])
         labels = dict(LABEL.findall(line[2] or b""))
         if kind is None or labels.get(b"priority"):
-            # SGLang says it again for each priority; the line without one is of all.
+            # SGLang adds a line per priority; the line without a priority is the total.
             continue
         figures = said.setdefault(_rank(labels.get(names.rank_label)), {})
-        # The ranks of one tensor-parallel group may each say it: the most counts, nonsense above all.
+        # Several processes of a tensor-parallel group may report: the maximum counts, errors (inf) win.
         figures[kind] = max(_number(line[3]), figures.get(kind, 0.0))
     return said
 
@@ -159,7 +159,7 @@ def _rank(label: bytes | None) -> int | None:
 
 
 def _number(text: bytes) -> float:
-    """Return a number; infinity for what is none, or less than nothing."""
+    """Return a number; infinity for text that is not a number, or a negative one."""
     try:
         number = float(text)
     except ValueError:
@@ -168,7 +168,7 @@ def _number(text: bytes) -> float:
 
 
 def _statistics(page: bytes) -> dict[int | None, Figures]:
-    """Read TensorRT-LLM's statistics of its last iterations; those of each rank are in order."""
+    """Read TensorRT-LLM's statistics of its last iterations, in order of time for each rank."""
     try:
         answer = msgspec.json.decode(page)
     except msgspec.DecodeError:

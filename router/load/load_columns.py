@@ -1,7 +1,7 @@
-"""The loads of very many ranks as columns, kept from one time that they are asked for to the next.
+"""The loads of many ranks as columns, cached from one call to the next.
 
-Only of a rank that something happened to is the load made anew. What only time does is reckoned of all
-at once: the head of a queue has had more, an observation is stale.
+A rank's load is recomputed only after an event on that rank. The effects of passing time (progress of
+the head of a queue, observations that become stale) are computed for all ranks at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,31 +19,31 @@ Name = tuple[str, int]
 
 FIGURES = len(Load._fields)
 HEAD, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 4)
-"""Besides a load's own figures: nanoseconds of the head and of those behind it, when the head's turn
-came, and when the rank was last observed."""
+"""Rows after a load's own figures: nanoseconds of the head, nanoseconds of the requests behind it, the
+time when the head's turn came, and the time of the rank's last observation."""
 NEVER = float("inf")
-"""The turn of a head where none waits."""
+"""The turn if no request waits."""
 
 LEAST = 1024
-"""Ranks that there is room for at first."""
+"""Initial number of ranks in the columns."""
 
 
 class Standing(NamedTuple):
-    """A rank's load for as long as nothing happens but that time passes."""
+    """A rank's load without the effects of passing time, and the values needed to compute those."""
 
     load: Load
-    """With a wait that leaves out what the head has had."""
+    """The load; its wait does not deduct the time that the head has been computed."""
     nanoseconds: int
-    """Predicted prefill of all that wait."""
+    """Predicted prefill of all waiting requests."""
     head: Head | None
-    """The first of them; it alone weighs less as time passes."""
+    """The first waiting request; only its weight decreases with time."""
     free_since: float
     seen_at: float | None
-    """When the rank was last observed; whether that still counts depends on the time."""
+    """Time of the rank's last observation, which counts only while it is fresh."""
 
 
 class KeptColumns:
-    """The load of every rank that was asked for."""
+    """Cached columns of loads for all ranks that were requested."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class KeptColumns:
         slack: float,
         head_floor: float,
     ) -> None:
-        """Keep what `standing` returns of a rank at a time.
+        """`standing` computes a rank's Standing at a time.
 
-        An observation counts at an age of `-slack` to `stale` seconds. `head_floor` is the least share
-        that a head weighs.
+        An observation counts at an age from `-slack` to `stale` seconds. `head_floor` is the least share
+        of its prefill that a head weighs.
         """
         self._standing = standing
         self._stale = stale
@@ -64,27 +64,27 @@ class KeptColumns:
         self._floor = head_floor
         self._row_of: dict[Name, int] = {}
         self._asked: tuple[list[Name], NDArray[np.intp]] = ([], np.empty(0, np.intp))
-        """Ranks that were asked for last, mostly the same again, and their rows."""
+        """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
         self._room(LEAST)
 
     def _room(self, rows: int) -> None:
-        """Make room for so many ranks; nothing is kept of any."""
+        """Allocate empty columns for `rows` ranks."""
         self._row_of.clear()
         self._asked = ([], np.empty(0, np.intp))
         self._figures = np.zeros((SEEN + 1, rows))
         self._is_fresh = np.zeros(rows, np.bool_)
-        """Whether the observation counted when the load was made."""
+        """Whether the observation was fresh when the load was computed."""
         self._is_changed = np.ones(rows, np.bool_)
-        """Whether the load is to be made anew."""
+        """Whether the load must be recomputed."""
 
     def changed(self, name: Name) -> None:
-        """Take note that something happened to a rank."""
+        """Mark a rank's load as outdated."""
         row = self._row_of.get(name)
         if row is not None:
             self._is_changed[row] = True
 
     def renew(self, name: Name, now: float) -> None:
-        """Make a rank's load anew before it is asked for."""
+        """Recompute a rank's load before it is requested."""
         row = self._row_of.get(name)
         if row is None:
             return
@@ -95,11 +95,11 @@ class KeptColumns:
         self._is_changed[row] = False
 
     def columns(self, names: Sequence[Name], now: float, waited: float) -> LoadColumns:
-        """Return the loads of these ranks. `waited` is the time until which heads were computed."""
+        """Return the loads of these ranks at `now`; heads have been computed until `waited`."""
         rows = self._rows(names)
         is_due = self._is_changed[rows]
         is_due |= self._counts(rows, now) != self._is_fresh[rows]
-        # The clock was set back since.
+        # An observation in the future: the clock was set back.
         is_due |= now - self._figures[SEEN, rows] < -self._slack
         if is_due.any():
             self._renew(np.unique(rows[is_due]), now)
@@ -108,13 +108,13 @@ class KeptColumns:
         return LoadColumns(*figures[:FIGURES])
 
     def _counts(self, rows: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
-        """Return of which ranks the observation counts."""
+        """Return for each rank whether its observation is fresh."""
         age = now - self._figures[SEEN, rows]
         counts: NDArray[np.bool_] = (age >= -self._slack) & (age <= self._stale)
         return counts
 
     def _waits(self, figures: NDArray[np.float64], now: float) -> Column:
-        """Return the waits, to the last bit those of `router.load.rank_bookings.wait`."""
+        """Return the waits, bit for bit equal to those of `router.load.rank_bookings.wait`."""
         whole = figures[HEAD]
         had = np.maximum(0.0, now - figures[TURN])
         left = np.maximum(whole - had * NANOSECONDS, self._floor * whole)
@@ -131,14 +131,14 @@ class KeptColumns:
         self._is_changed[rows] = False
 
     def _rows(self, names: Sequence[Name]) -> NDArray[np.intp]:
-        """Return where these ranks lie."""
+        """Return the rows of these ranks; add those that are missing."""
         wanted = [*names]
         if wanted == self._asked[0]:
             return self._asked[1]
         row_of = self._row_of
         missing = [name for name in dict.fromkeys(wanted) if name not in row_of]
         if len(row_of) + len(missing) > len(self._is_changed):
-            # Pods come and go: those of before are not kept for ever.
+            # The columns are full, maybe of removed ranks: begin anew with these ranks.
             self._room(max(LEAST, 2 * len(wanted)))
             missing = [*dict.fromkeys(wanted)]
         for name in missing:
@@ -149,7 +149,7 @@ class KeptColumns:
 
 
 def _row(standing: Standing) -> tuple[float, ...]:
-    """Return what is kept of a rank."""
+    """Return a rank's column of figures."""
     load, nanoseconds, head, free_since, seen_at = standing
     seen = float("nan") if seen_at is None else seen_at
     if head is None:

@@ -1,9 +1,9 @@
-"""What other routers have booked on one rank: their sums, as they told them last.
+"""The sums of other routers' bookings on one rank.
 
-Each router tells sums, not bookings, so that what it tells is as large as the fleet, not as its traffic.
-Two things besides make one queue of all routers': when the first that waits went out, since a rank
-computes one prefill at a time, whoever booked it; and how many have been out for how long, since what
-an engine says of its requests holds for those that had reached it.
+Routers share sums, not bookings, so the size of a value depends on the fleet and not on its traffic. Two
+further figures join the routers' queues into one: when the first waiting request went out, since a rank
+computes one prefill at a time for all routers; and the ages of requests in flight, since an engine's
+metrics only cover requests that had reached it.
 """
 
 from bisect import bisect_left
@@ -17,22 +17,22 @@ from msgspec import Meta
 from router.load.rank_bookings import Head, RankBook
 
 AGES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds for which bookings are out that are counted apart."""
+"""The ages in seconds at which `settled` counts bookings."""
 
 MICROSECONDS = 1_000_000
 MOST = (1 << 63) - 1
-"""Of any figure; sums are cut to it."""
+"""Highest value of a figure; sums are capped at it."""
 
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 
 
 class RankTold(msgspec.Struct, frozen=True, array_like=True):
-    """What one router tells of one rank. Ages are microseconds at the time of telling."""
+    """One router's bookings on one rank, as written to Redis. Ages are microseconds at that time."""
 
     pod: str
     rank: Count
     nanoseconds: Count
-    """Predicted prefill of those that wait."""
+    """Predicted prefill of the waiting requests."""
     waiting: Count
     in_flight: Count
     uncached_tokens: Count
@@ -40,15 +40,15 @@ class RankTold(msgspec.Struct, frozen=True, array_like=True):
     context_tokens: Count
     last_pick: Count
     settled: Annotated[list[Count], Meta(min_length=len(AGES), max_length=len(AGES))]
-    """Of those in flight, how many went out as long ago as each of `AGES`, at least."""
+    """For each of `AGES`, the number of requests in flight that went out at least that long ago."""
     head: tuple[Count, Count] | None
-    """Age and nanoseconds of the first that waits."""
+    """Age and nanoseconds of the first waiting request."""
     free: Count | None
-    """Age of the last prefill that is known to be through."""
+    """Time since the last known end of a prefill."""
 
     @property
     def is_possible(self) -> bool:
-        """Whether the figures can be true of any bookings."""
+        """Whether the figures are consistent with each other."""
         return (
             self.waiting <= self.in_flight
             and self.uncached_tokens <= self.prompt_tokens <= self.context_tokens
@@ -61,7 +61,7 @@ class RankTold(msgspec.Struct, frozen=True, array_like=True):
 
 
 def rank_told(pod: str, rank: int, book: RankBook, now: float) -> RankTold:
-    """Return what there is to tell of a rank's bookings."""
+    """Return a rank's bookings in the form that other routers read."""
     head = book.head()
     has_been_free = book.free_since > float("-inf")
     return RankTold(
@@ -81,7 +81,7 @@ def rank_told(pod: str, rank: int, book: RankBook, now: float) -> RankTold:
 
 
 def _settled(book: RankBook, now: float) -> list[int]:
-    """Return how many are out for each of `AGES`. Only those that are not out for all are looked at."""
+    """Return how many bookings are at least as old as each of `AGES`; it visits only recent ones."""
     settled: list[int] = []
     left = len(book.in_flight)
     for booking in reversed(book.in_flight.values()):
@@ -99,7 +99,7 @@ def _age(then: float, now: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OthersBook:
-    """What other routers have booked on one rank, together. Times are of the reader's clock."""
+    """The summed bookings of all other routers on one rank. Times are of the reader's clock."""
 
     nanoseconds: int = 0
     waiting: int = 0
@@ -110,12 +110,12 @@ class OthersBook:
     last_pick: int = 0
     settled: tuple[int, ...] = (0,) * len(AGES)
     told_at: float = float("-inf")
-    """When the last of them told; what others told before has only grown older."""
+    """Time of the latest of the summed values."""
     head: Head | None = None
     free_since: float = float("-inf")
 
     def out_by(self, time: float) -> int:
-        """Return how many went out by a time and are in flight, or less where it is not known."""
+        """Return a lower bound of the requests in flight that went out by a time."""
         age = self.told_at - time
         if age <= 0:
             return self.in_flight
@@ -123,10 +123,10 @@ class OthersBook:
         return self.settled[place] if place < len(AGES) else 0
 
     def without(self, lost: int) -> "OthersBook":
-        """Return what is left where so many are over without a report.
+        """Return the sums without `lost` requests that have ended without a report.
 
-        Those are the oldest, so the ones that run go first, then the first of those that wait. Which
-        these are is not known: a mean each is taken away.
+        The lost ones are the oldest: running requests first, then the first waiting ones. As their
+        sizes are not known, the mean is subtracted for each.
         """
         if not lost:
             return self
@@ -150,11 +150,11 @@ class OthersBook:
 
 
 NOBODY = OthersBook()
-"""What is booked where no other router tells of any."""
+"""The sums if no other router has bookings."""
 
 
 def together(told: Iterable[tuple[RankTold, float]]) -> OthersBook:
-    """Return the sums of what several routers told of one rank, and when each did."""
+    """Return the sums of several routers' bookings on one rank, given with the time of each."""
     rows = [*told]
     if not rows:
         return NOBODY

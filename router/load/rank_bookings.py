@@ -1,4 +1,4 @@
-"""What is booked on one rank: bookings in the order in which they went out, and their sums."""
+"""The bookings on one rank, in the order in which their requests went out, and their sums."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,33 +14,33 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one request costs a rank."""
+    """The predicted work of one request on a rank."""
 
     model: str
     pod: str
     rank: int
     prompt_tokens: int
     cached: int
-    """Leading tokens that are predicted to be found cached."""
+    """Leading tokens that are predicted to be cached."""
     prefill: float
-    """Predicted seconds that computing the rest takes there."""
+    """Predicted seconds for computing the rest."""
     factor: float = 1.0
-    """What the prefill model's seconds were multiplied by to get them (`router.pick.calibration`)."""
+    """The calibration factor that `prefill` includes (`router.pick.calibration`)."""
 
     @property
     def uncached(self) -> int:
-        """Tokens to compute."""
+        """Prompt tokens to compute."""
         return self.prompt_tokens - self.cached
 
     @property
     def nanoseconds(self) -> int:
-        """The prefill as an integer: sums of integers do not drift."""
+        """The prefill as an integer, since sums of integers do not accumulate rounding errors."""
         return round(self.prefill * NANOSECONDS)
 
 
 @dataclass(slots=True, eq=False)
 class Booking:
-    """One picked request."""
+    """The booking of one picked request. Times are seconds of the bookings' clock."""
 
     id: str
     number: int
@@ -49,27 +49,27 @@ class Booking:
     booked_at: float
     expires: float
     since: float
-    """When it went to its rank: as reported; until then, when it was booked."""
+    """Time when it went to its rank, as reported; before a report, the time of the booking."""
     late_at: float
-    """When its first token is taken for come though no report says so."""
+    """Time from which its first token is presumed without a report."""
     due_at: float = float("-inf")
-    """When that is predicted."""
+    """Predicted time of the first token."""
     lost_at: float = float("-inf")
-    """When it is so late that the report must be lost."""
+    """Time from which the report of the first token counts as lost."""
     dispatched: bool = False
-    """Whether a gateway has said that it went out."""
+    """Whether a gateway has reported that it went out."""
     first_token_at: float | None = None
-    """When that was reported; None: it was not."""
+    """Reported time of the first token; None: not reported."""
     prefill_from: float | None = None
-    """When its prefill can have begun, once its first token was reported or taken for come; None: nobody
-    knows."""
+    """Earliest possible start of its prefill, set once its first token is reported or presumed; None:
+    not known."""
     timed: bool = False
-    """Whether its prefill's time was taken (`router.pick.calibration`)."""
+    """Whether calibration has used it (`router.pick.calibration`)."""
     actual_cached: int | None = None
-    """Tokens that the engine found cached, once that is reported."""
+    """Tokens that the engine found cached, once reported."""
 
     def reported(self, cached: int) -> int | None:
-        """Return what the engine found cached, once a booking; then None."""
+        """Record the engine's cached tokens and return them; return None if that was done before."""
         if self.actual_cached is not None:
             return None
         self.actual_cached = cached
@@ -77,20 +77,20 @@ class Booking:
 
 
 class Head(NamedTuple):
-    """The first of those that wait: what the rank computes."""
+    """The first waiting request, which the rank is presumed to compute."""
 
     since: float
-    """When it went to its rank."""
+    """Time when it went to its rank."""
     nanoseconds: int
-    """Of its prefill."""
+    """Its predicted prefill."""
 
 
 def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
     """Return the seconds until a new prefill would start.
 
-    `nanoseconds` are those of all that wait, `head` is the first of them that was booked: what it has
-    had already, since the rank was free for it, counts no more, but `floor` of it always does, since
-    predictions are not exact (`wait_s` in `shared/bench/policies.py`).
+    `nanoseconds` is the prefill of all waiting requests, `head` the first of them. The time since the
+    rank was free for the head is deducted from its prefill, but at least the share `floor` of it
+    remains, as predictions are not exact (`wait_s` in `shared/bench/policies.py`).
     """
     if head is None:
         return nanoseconds / NANOSECONDS
@@ -101,11 +101,11 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, flo
 
 
 def _unheard() -> None:
-    """Tell nobody of a change."""
+    """Do nothing: the default for RankBook's `told`."""
 
 
 class RankBook:
-    """The bookings of one rank. `told` is called at every change."""
+    """The bookings of one rank. `told` is called after every change."""
 
     __slots__ = (
         "_head",
@@ -125,16 +125,16 @@ class RankBook:
     def __init__(self, told: Callable[[], None] = _unheard) -> None:
         self._told = told
         self.in_flight: OrderedDict[str, Booking] = OrderedDict()
-        """By id, in the order of `since`."""
+        """Bookings by id, in the order of `since`."""
         self.waiting: OrderedDict[str, Booking] = OrderedDict()
-        """Those of them whose first token is still to come, in the same order."""
+        """Those of them without a first token, in the same order."""
         self.free_since = float("-inf")
-        """When the rank was last taken to be through with a prefill."""
+        """Presumed end of the rank's last prefill."""
         self.told_at = float("-inf")
-        """When a first token was last reported of it."""
+        """Time of the last reported first token."""
         self.last_pick = 0
         self.version = 0
-        """Grows with every change but the passing of time."""
+        """Grows with every change; passing time is none."""
         self.nanoseconds = 0
         self.uncached_tokens = 0
         self.prompt_tokens = 0
@@ -142,7 +142,7 @@ class RankBook:
         self._head: Head | None = None
 
     def place(self, booking: Booking) -> None:
-        """Add a booking as the last; it waits unless its first token is there."""
+        """Add a booking as the last; it waits unless it has its first token."""
         work = booking.work
         self.in_flight[booking.id] = booking
         self.context_tokens += work.prompt_tokens
@@ -152,14 +152,14 @@ class RankBook:
         self.changed()
 
     def take(self, booking: Booking) -> None:
-        """Take a booking away."""
+        """Remove a booking."""
         self.take_waiting(booking)
         del self.in_flight[booking.id]
         self.context_tokens -= booking.work.prompt_tokens
         self.changed()
 
     def take_waiting(self, booking: Booking) -> bool:
-        """Let a booking wait no longer; False where it did not."""
+        """Remove a booking from the waiting ones; return False if it did not wait."""
         if self.waiting.pop(booking.id, None) is None:
             return False
         self._weigh(booking.work, -1)
@@ -167,28 +167,28 @@ class RankBook:
         return True
 
     def changed(self) -> None:
-        """Take note that the load of before is not that of now."""
+        """Increase the version and announce the change."""
         self.version += 1
         self._head = None
         self._told()
 
     def picked(self, number: int) -> None:
-        """Take note of the last pick that chose the rank."""
+        """Record the number of the last pick that chose the rank."""
         self.last_pick = number
         self.changed()
 
     def heads(self, booking: Booking) -> bool:
-        """Whether a booking is the first of those that wait."""
+        """Return whether a booking is the first waiting one."""
         return bool(self.waiting) and next(iter(self.waiting.values())) is booking
 
     def shift(self, seconds: float) -> None:
-        """Move what is remembered of the past by so much."""
+        """Shift the remembered times by `seconds`, after the clock was set."""
         self.free_since += seconds
         self.told_at += seconds
         self.changed()
 
     def head(self, skip: int = 0) -> Head | None:
-        """Return the first of those that wait, or of those after the first `skip`."""
+        """Return the first waiting request, or the first after `skip` of them."""
         if skip == 0 and self._head is not None:
             return self._head
         booking = next(islice(self.waiting.values(), skip, None), None)
@@ -207,7 +207,7 @@ class RankBook:
         return load._replace(wait=wait(self.nanoseconds, head, self.free_since, now, floor))
 
     def rest(self) -> Load:
-        """Return the rank's load with a wait that leaves out what the head has had."""
+        """Return the rank's load; its wait does not deduct the time that the head has been computed."""
         if not self.in_flight and not self.last_pick:
             return IDLE
         return Load(
@@ -221,7 +221,7 @@ class RankBook:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the sums or the order are wrong."""
+        """Raise BrokenInvariantError if the sums or the order are wrong."""
         works = [booking.work for booking in self.waiting.values()]
         sums = (
             sum(work.nanoseconds for work in works),

@@ -1,15 +1,14 @@
-"""A rank's load: bookings, our own and other routers', corrected by what its engine said last.
+"""A rank's load: all routers' bookings, corrected by the rank's latest observation.
 
-What we booked after an observation is known to us alone, so bookings are the base. Where routers
-share theirs, what the others have told is added, once. A fresh observation, an engine's or a gateway's,
-corrects them for what was booked before it:
+Bookings are the base, since an engine's metrics lack the latest picks. Bookings that other routers share
+are added. A fresh observation, from the engine's metrics or a gateway, corrects for the time before it:
 
-- it counts more requests than we had there and were told of: the surplus is somebody else's, a router's
-  that shares nothing for one;
-- it counts fewer: the oldest are over, and their reports were lost.
+- if it has more requests than the routers have booked, the surplus is foreign (from a router that shares
+  nothing, for example);
+- if it has fewer, the oldest bookings have ended and their reports were lost.
 
-A request takes a moment to reach its engine, so the youngest bookings before an observation (`slack`)
-may or may not be among those it counts: they are taken for neither surplus nor lost.
+A request takes a moment to reach its engine. Bookings made within `slack` seconds before an observation
+may or may not be part of it, so they count neither as surplus nor as lost.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,43 +26,43 @@ from scorer.candidate import Load
 from scorer.load_columns import LoadColumns, columns_of
 
 FEW = 32
-"""Ranks of which the loads are made sooner one by one than looked up among those that are kept."""
+"""Number of ranks below which computing loads one by one is faster than the cached columns."""
 
 NOTHING = RankBook()
-"""What is booked where nothing is."""
+"""The book of a rank without bookings."""
 
 
 class Others(Protocol):
     """Other routers' bookings (`router.peers.received`)."""
 
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
-        """Return those on a rank; the same object for as long as nothing else was told."""
+        """Return other routers' bookings on a rank; the same object until they change."""
 
     def version(self, now: float) -> int:
-        """Return a number that is another one whenever anything else was told."""
+        """Return a number that changes whenever other routers' bookings change."""
 
     def where(self) -> Collection[tuple[str, int]]:
-        """Return the ranks on which anything was told of lately."""
+        """Return the ranks with bookings of other routers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One figure that a load is made of."""
+    """One figure from which a load was computed, for explanations."""
 
     name: str
     value: float
     source: Literal["bookings", "routers", "engine", "gateway"]
     age: float
-    """Seconds since it was said; bookings are of now."""
+    """Seconds since it was observed or received; 0 for own bookings."""
 
     @property
     def is_observed(self) -> bool:
-        """Whether somebody saw it on the rank itself."""
+        """Whether it comes from an observation of the rank."""
         return self.source in {"engine", "gateway"}
 
 
 class LoadTable:
-    """The load of every rank. Its methods and the bookings' are for one thread."""
+    """The load of every rank. Use it and its bookings from one thread."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class LoadTable:
         slack_seconds: float = 1.0,
         others: Others | None = None,
     ) -> None:
-        """Believe observations for `stale_seconds`; `slack_seconds` is the longest way to an engine."""
+        """Observations count for `stale_seconds`; requests reach an engine within `slack_seconds`."""
         self._bookings = bookings
         self._others = others
         self._stale = stale_seconds
@@ -85,23 +84,23 @@ class LoadTable:
         bookings.listen(self._kept.changed)
         self._others_version = 0
         self._with_others: Collection[tuple[str, int]] = ()
-        """The ranks that the version of others' bookings is of."""
+        """The ranks with other routers' bookings at `_others_version`."""
         self._to_renew: set[tuple[str, int]] = set()
-        """Those of which others have told since `heard`."""
+        """Ranks whose other routers' bookings changed since the last call of `heard`."""
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
-        """Take note of what was seen of a rank, unless something later was."""
+        """Record an observation of a rank, unless a later one is known."""
         name = (pod, rank)
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
             self._seen[name] = seen_beside(self._book(name), observed, source)
             self._kept.changed(name)
             if self._others is None:
-                # Observations come one by one; the pick that follows thousands finds all done.
+                # Recomputing at each observation spares the next pick from doing it for all ranks.
                 self._kept.renew(name, observed.at)
 
     def heard(self, now: float) -> Collection[tuple[str, int]]:
-        """Take note that other routers have told anew; return the ranks to `renew`."""
+        """Process changes of other routers' bookings; return the ranks to `renew`."""
         self._take_in(now)
         changed, self._to_renew = self._to_renew, set()
         return changed
@@ -117,13 +116,13 @@ class LoadTable:
             self._to_renew.add(name)
 
     def renew(self, pod: str, rank: int, now: float) -> None:
-        """Reckon a rank's load before a pick asks for it: what others booked explains what was seen."""
+        """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
         name = (pod, rank)
         self._fresh(name, self._told(name, now), now)
         self._kept.renew(name, now)
 
     def forget(self, pod: str, rank: int) -> None:
-        """Drop what was seen of a rank that is gone."""
+        """Drop the observation of a removed rank."""
         self._seen.pop((pod, rank), None)
         self._corrections.pop((pod, rank), None)
         self._kept.changed((pod, rank))
@@ -154,7 +153,7 @@ class LoadTable:
         return self._kept.columns(ranks, now, waited)
 
     def _standing(self, name: tuple[str, int], now: float) -> Standing:
-        """Return a rank's load for as long as only time passes."""
+        """Return a rank's load without the effects of passing time."""
         correction = self._found(name, now)
         seen = self._seen.get(name)
         seen_at = None if seen is None else seen.observed.at
@@ -170,7 +169,7 @@ class LoadTable:
         )
 
     def _found(self, name: tuple[str, int], now: float) -> Correction | None:
-        """Return what corrects a rank's bookings; None where nothing does."""
+        """Return the correction of a rank's bookings; None if own bookings alone count."""
         others = self._told(name, now)
         seen = self._fresh(name, others, now)
         if seen is None and others is NOBODY:
@@ -178,7 +177,7 @@ class LoadTable:
         return self._correction(name, others, seen)
 
     def explain(self, pod: str, rank: int, now: float) -> list[Part]:
-        """Return what a rank's load is made of, who said so and how long ago."""
+        """Return the figures from which a rank's load is computed, with their sources and ages."""
         booked = self._bookings.load(pod, rank, now)
         parts = [
             Part("booked wait", booked.wait, "bookings", 0.0),
@@ -206,7 +205,7 @@ class LoadTable:
         return parts
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a kept correction is not what it would be if made anew."""
+        """Raise BrokenInvariantError if a cached correction differs from a recomputed one."""
         for name, kept in self._corrections.items():
             book = self._book(name)
             is_current = kept.is_of(book, kept.others, self._seen.get(name))
@@ -225,7 +224,7 @@ class LoadTable:
             return None
         age = now - seen.observed.at
         if age < -self._slack:
-            # The clock was set back since: nobody knows how old this is.
+            # The clock was set back since, so the observation's age is not known.
             self.forget(*name)
             return None
         if age > self._stale:
