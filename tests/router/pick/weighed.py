@@ -8,6 +8,7 @@ import numpy as np
 from indexer.engines.cache_groups import Group, Layout
 from indexer.trust import Level, Trust
 from router.load.rank_bookings import Booking, Work
+from router.match.matches import Matches
 from router.pick.field import field_of
 from router.pick.options import Option, Options
 from router.pick.pending import Placed
@@ -75,12 +76,14 @@ def choice(*options: Option, tokens: int = TOKENS) -> Choice:
             for name, _ in options[0].terms
         ),
     )
+    matches = Matches()
+    matches.update((one.rank, one.match) for one in options)
     ordered = Options(
         field_of([one.pod for one in options]),
         figures([one.candidate for one in options]),
         costs,
         sorted(range(len(options)), key=lambda place: options[place].cost),
-        matches={one.rank: one.match for one in options},
+        matches=matches,
         factors=[one.calibration for one in options],
     )
     return Choice("warmpath", tokens, 0.5, 0.5, ordered)

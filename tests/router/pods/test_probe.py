@@ -420,7 +420,7 @@ async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted
     assert rank.trust.level is Level.EXACT
     await look(prober)
     assert rank.trust.level is Level.DEGRADED
-    assert rank.trust.reason.startswith("restarted: the engine took no requests, and takes them")
+    assert rank.trust.reason.startswith("restarted: the engine accepted no requests and accepts them")
 
 
 async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(
@@ -484,7 +484,7 @@ async def test_an_engine_that_serves_another_model_is_doubted_and_adapters_come_
     server.models = b'{"data":[{"id":"n"},{"id":"b"}]}'
     await look(prober, LOOKS)
     assert rank.trust.level is Level.DEGRADED
-    assert rank.trust.reason.startswith("restarted: it serves a model no longer")
+    assert rank.trust.reason.startswith("restarted: it no longer serves a model")
 
 
 async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_replayed(
@@ -500,7 +500,7 @@ async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_r
     server.metrics = b"process_start_time_seconds 160.5\n"
     await look(prober)
     assert rank.trust.level is Level.DEGRADED
-    assert rank.trust.reason.startswith("restarted: the engine's process began 60.0 s after")
+    assert rank.trust.reason.startswith("restarted: the engine's process started 60.0 s after")
 
 
 async def test_a_pod_cannot_have_other_hosts_asked(
