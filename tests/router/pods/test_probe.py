@@ -420,7 +420,9 @@ async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted
     assert rank.trust.level is Level.EXACT
     await look(prober)
     assert rank.trust.level is Level.DEGRADED
-    assert rank.trust.reason.startswith("restarted: the engine accepted no requests and accepts them")
+    assert rank.trust.reason.startswith(
+        "restarted: the engine accepted no requests and accepts them"
+    )
 
 
 async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(
