@@ -1,12 +1,13 @@
 """gRPC's standard health service beside CacheWatch, over gRPC's library."""
 
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
-from indexer.process.grpc_health import HealthService, UnknownServiceError
+from indexer.process.grpc_health import HealthService, UnknownServiceError, WatchersFullError
 
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
@@ -26,10 +27,13 @@ def health_handler(health: HealthService) -> grpc.GenericRpcHandler:
 
     async def watch(raw: bytes, context: Context) -> None:
         try:
-            async for status in health.watch(raw):
-                await context.write(status)
+            async with aclosing(health.watch(raw)) as told:
+                async for status in told:
+                    await context.write(status)
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except WatchersFullError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
     handlers: dict[str, Any] = {
         "Check": grpc.unary_unary_rpc_method_handler(check),

@@ -7,7 +7,7 @@ Source: `grpc/health/v1/health.proto`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 
 from grpc_health.v1 import health_pb2 as pb
 
@@ -17,12 +17,21 @@ LOOK_SECONDS = 0.1
 """Pause between two looks for clients that watch. A client that asks once gets the present status."""
 MOST_BYTES = 4096
 """Of a request: a service's name."""
+MOST_WATCHERS = 1024
+"""Clients that watch at once."""
 
 Status = pb.HealthCheckResponse
 
 
 class UnknownServiceError(Exception):
     """The process serves nothing of this name."""
+
+
+class WatchersFullError(Exception):
+    """As many clients watch as may."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MOST_WATCHERS} clients watch the health already")
 
 
 class HealthService:
@@ -34,6 +43,7 @@ class HealthService:
         self._was_fit = False
         self._has_ended = False
         self._news = asyncio.Event()
+        self._watchers = 0
 
     def check(self, raw: bytes) -> bytes:
         """Answer a question; both messages are bytes. Raises UnknownServiceError, and ValueError."""
@@ -42,38 +52,45 @@ class HealthService:
             raise UnknownServiceError(name)
         return _answer(self._status())
 
-    async def watch(self, raw: bytes) -> AsyncIterator[bytes]:
-        """Yield the status, and each one that differs from the last. Raises ValueError."""
+    async def watch(self, raw: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the status, and each one that differs from the last.
+
+        Raises ValueError and WatchersFullError.
+        """
         name = _name(raw)
+        if self._watchers == MOST_WATCHERS:
+            raise WatchersFullError
         said = None
-        while True:
-            news = self._news
-            status = self._status() if name in self._names else Status.SERVICE_UNKNOWN
-            if status != said:
-                said = status
-                yield _answer(status)
-            await news.wait()
+        self._watchers += 1
+        try:
+            while True:
+                status = self._status() if name in self._names else Status.SERVICE_UNKNOWN
+                news = self._news
+                if status != said:
+                    said = status
+                    yield _answer(status)
+                await news.wait()
+        finally:
+            self._watchers -= 1
 
     def end(self) -> None:
         """Say from now on that the process is not fit: it is about to end."""
         self._has_ended = True
-        self._tell()
+        self._status()
 
     async def keep_telling(self) -> None:
         """Wake the clients that watch whenever the status has changed, until cancelled."""
         while True:
-            is_fit = self._is_fit()
-            if is_fit != self._was_fit:
-                self._was_fit = is_fit
-                self._tell()
+            self._status()
             await asyncio.sleep(LOOK_SECONDS)
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
 
     def _status(self) -> int:
         is_fit = not self._has_ended and self._is_fit()
+        if is_fit != self._was_fit:
+            # Whoever looks first tells all that watch, or a short change would stay unseen.
+            self._was_fit = is_fit
+            self._news.set()
+            self._news = asyncio.Event()
         return Status.SERVING if is_fit else Status.NOT_SERVING
 
 

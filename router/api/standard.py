@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
 
-from indexer.process.grpc_health import HealthService, UnknownServiceError
+from indexer.process.grpc_health import HealthService, UnknownServiceError, WatchersFullError
 from router.api.intake import Context, Intake, RefusedError
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -40,10 +40,13 @@ def standard_handlers(
             async for raw, done in messages:
                 done()
                 try:
-                    async for status in health.watch(raw):
-                        await context.write(status)
+                    async with aclosing(health.watch(raw)) as told:
+                        async for status in told:
+                            await context.write(status)
                 except ValueError as error:
                     raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+                except WatchersFullError as error:
+                    raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
 
     servicer: Any = ReflectionServicer(service_names=(service, HEALTH, SERVICE_NAME))
 
