@@ -272,7 +272,7 @@ async def run(
         callers = InnocentCallers(stub, soak.engines, http=soak.http, going_on=soak.going_on)
         async with asyncio.timeout(minutes * 60 + LAST_ACT_SECONDS), asyncio.TaskGroup() as tasks:
             asyncio.get_running_loop().call_later(minutes * 60, soak.over.set)
-            for one in callers.all(soak.watch, fingerprint("m", "")):
+            for one in callers.all(soak.grpc, soak.watch, fingerprint("m", "")):
                 tasks.create_task(one)  # type: ignore[arg-type]
             for work in (soak.serve_prompts(), soak.look()):
                 tasks.create_task(work)

@@ -9,6 +9,7 @@ from random import Random
 
 import grpc.aio
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
 
 from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2
@@ -16,6 +17,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.http2_client import HEADERS, SETTINGS, Http2Client, frame
 
 ROUTER = "/warmpath.v1.Router/"
+HEALTH = "/grpc.health.v1.Health/"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 CALLS = ("Score", "Pick", "Report", "Explain", "ListPods", "ListDecisions", "Diagnose")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HALF_OPEN = 8
@@ -39,6 +42,7 @@ class HostileCallers:
             self.mutated, self.mutated, self.mutated, self.mutated, self.oversized, self.many,
             self.bodies, self.bodies, self.texts, self.bookings, self.cancelled, self.unread,
             self.garbage, self.garbage, self.half_open, self.pages, self.streams, self.watchers,
+            self.health, self.large_streams,
         )  # fmt: skip
 
     async def act(self) -> str:
@@ -191,6 +195,33 @@ class HostileCallers:
             for _ in range(50):
                 client.call("ScoreStream", *[request.SerializeToString()] * 20)
             await asyncio.sleep(self.rng.random() * HELD_SECONDS)
+
+    async def health(self) -> None:
+        """Watch the health and read nothing; ask for the health of a megabyte."""
+        address = self.rng.choice([self._grpc, self._watch])
+        service = HEALTH.strip("/")
+        question = health_pb2.HealthCheckRequest(
+            service="x" * self.rng.choice([1, 1 << 20, 15 << 20])
+        )
+        async with Http2Client(address, service=service) as client:
+            for _ in range(20):
+                client.call("Watch", b"")
+            for method in ("Check", "Watch"):
+                await self._ask(HEALTH + method, question, address)
+        await self._ask(REFLECTION, b"\x1a" + b"\xff" * 100)
+
+    async def large_streams(self) -> None:
+        """Send the largest messages on several streams at once, and keep these open."""
+        prompt = pb.Prompt(model="m", text="x" * (15 << 20))
+        raw = pb.ScoreRequest(prompt=prompt).SerializeToString()
+        async with grpc.aio.insecure_channel(self._grpc) as channel:
+            calls = [
+                channel.stream_stream(ROUTER + "ScoreStream")(timeout=TIMEOUT) for _ in range(5)
+            ]
+            for call in calls:
+                await call.write(raw)
+            for call in calls:
+                await call.read()
 
     async def garbage(self) -> None:
         """Say what is no HTTP, or HTTP/2 of frames that cannot be."""

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Any, cast
 
 import aiohttp
 import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2
 
 from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2, cache_watch_pb2_grpc
@@ -20,6 +22,7 @@ from tests.soak.honest_engine import HonestEngine, chat_body
 TIMEOUT = 20.0
 """Seconds of a call; of a machine that others use too."""
 PAUSE = 0.05
+SERVING = health_pb2.HealthCheckResponse.SERVING
 TEXTS = [f"tell me a story of {animal}s" for animal in ("wolf", "hare", "snail")]
 
 
@@ -45,14 +48,15 @@ class InnocentCallers:
         self._rng = Random(7)
         self._texts: dict[str, int] = {}
 
-    def all(self, watch: str, keyspace: str) -> list[Awaitable[None]]:
+    def all(self, router: str, watch: str, keyspace: str) -> list[Awaitable[None]]:
         """Return all that they do as long as the soak goes on."""
         acts = (
             self.score, self.score_all, self.pick, self.explain, self.list_pods, self.text,
             self.chat, self.stream, self.pages, self.diagnose,
         )  # fmt: skip
-        watching = lambda: self.watch(watch, keyspace)  # noqa: E731
-        return [self._again(act.__name__, act) for act in acts] + [self._again("watch", watching)]
+        watching, health = partial(self.watch, watch, keyspace), partial(self.health, router, watch)
+        named = {act.__name__: act for act in acts} | {"watch": watching, "health": health}
+        return [self._again(name, act) for name, act in named.items()]
 
     async def _again(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
         while self._going_on():
@@ -156,6 +160,15 @@ class InnocentCallers:
         """Ask what looks wrong, and what was decided."""
         await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=TIMEOUT)
         await self._stub.ListDecisions(pb.ListDecisionsRequest(limit=5), timeout=TIMEOUT)
+        await asyncio.sleep(1)
+
+    async def health(self, *addresses: str) -> None:
+        """Ask for the health of the router and of the publisher."""
+        for address in addresses:
+            async with grpc.aio.insecure_channel(address) as channel:
+                ask = channel.unary_unary("/grpc.health.v1.Health/Check")
+                told = await ask(b"", timeout=TIMEOUT)
+                assert health_pb2.HealthCheckResponse.FromString(told).status == SERVING, address
         await asyncio.sleep(1)
 
     async def watch(self, address: str, keyspace: str) -> None:
