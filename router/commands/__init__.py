@@ -1,4 +1,4 @@
-"""Commands of `warmpath` that ask a running router, or need none.
+"""The commands of `warmpath`, which ask a running router or need none.
 
 The router's own process is `serve`.
 """

@@ -1,4 +1,4 @@
-"""`warmpath check-config`: whether the router would start with a file, and serve its models' texts."""
+"""`warmpath check-config`: checks whether the router would start with a configuration file."""
 
 import argparse
 import sys

@@ -46,7 +46,7 @@ def score_main(argv: Sequence[str] | None = None) -> int:
 
 
 def pods_main(argv: Sequence[str] | None = None) -> int:
-    """List the pods that the router knows, and how far its view of each may be believed."""
+    """List the pods that the router knows, with the trust in each."""
     parser = router_parser("pods", pods_main.__doc__)
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
@@ -64,7 +64,7 @@ def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
 
 
 def seconds(text: str) -> float:
-    """Return an option's number of seconds; argparse refuses the option where it is none."""
+    """Return an option's value as seconds; argparse reports an error if it is not a number."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
@@ -85,7 +85,7 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
 
 
 def prompt_of(args: argparse.Namespace) -> pb.Prompt:
-    """Return the prompt that was given. Raises ValueError where there is not one, and OSError."""
+    """Return the prompt that the options give. Raises ValueError if they give none, and OSError."""
     prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
     given = [name for name in sources if getattr(args, name) is not None]
@@ -117,7 +117,7 @@ def _text(path: Path, option: str) -> str:
 
 
 def _token_ids(text: str) -> list[Any]:
-    """Return what a file of token ids lists: a JSON array, or words."""
+    """Return the token ids in a file, a JSON array or words."""
     try:
         if text.lstrip().startswith("["):
             found = json.loads(text)
@@ -132,7 +132,7 @@ def call(
     ask: Callable[[router_pb2_grpc.RouterStub], Reply],
     show: Callable[[Reply], RenderableType],
 ) -> int:
-    """Make one call and print its answer; 1 where it fails."""
+    """Make one call and print its answer; return 1 if it fails."""
     reply = answer(args, ask)
     if reply is None:
         return 1
@@ -146,7 +146,7 @@ def call(
 def answer(
     args: argparse.Namespace, ask: Callable[[router_pb2_grpc.RouterStub], Reply]
 ) -> Reply | None:
-    """Make one call; None where it fails, once that is said."""
+    """Make one call and return its answer; print the error and return None if it fails."""
     with grpc.insecure_channel(args.router) as channel:
         try:
             return ask(router_pb2_grpc.RouterStub(channel))
@@ -156,7 +156,7 @@ def answer(
 
 
 def fields_of(message: Message) -> dict[str, Any]:
-    """Return a message as JSON has it, with the contract's own names."""
+    """Return a message as a dict for JSON, with the field names of the proto file."""
     return MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

@@ -1,4 +1,4 @@
-"""`warmpath doctor`: what predictions and picks were worth, and what looks wrong."""
+"""`warmpath doctor`: shows how good predictions and picks were, and likely faults."""
 
 import argparse
 import json
@@ -13,11 +13,11 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
 
 WELL, ILL, NO_ANSWER = 0, 1, 2
-"""Exit statuses: nothing looks wrong, something does, the router does not answer."""
+"""Exit statuses: no finding; some findings; the router does not answer."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Say what looks wrong: exit status 0 where nothing does, 1 where something does, 2 unanswered."""
+    """Show findings; exit status 0: none, 1: some, 2: the router does not answer."""
     parser = router_parser("doctor", main.__doc__)
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
@@ -54,7 +54,7 @@ def _asked(
 
 
 def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
-    """Return what the list of pods says by itself."""
+    """Return findings about missing pods and pods that are not ready."""
     if not response.pods:
         return [
             pb.Finding(
@@ -69,7 +69,7 @@ def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
 
 
 def _unready(pod: pb.Pod) -> str:
-    """Say what its health and, where they are not exact, its events are."""
+    """Return the text about a pod that is not ready: its health, and its trust unless exact."""
     told = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
     return "; ".join(dict.fromkeys([f"it is not ready: {pod.status}", *told]))
 
@@ -131,7 +131,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _saved(one: pb.Shadow) -> str:
-    """Say what following would have saved."""
+    """Return the text about the time and tokens that following the shadow's picks would have saved."""
     chosen = _share(one.chosen_tokens, one.prompt_tokens)
     ours = _share(one.warmpath_tokens, one.prompt_tokens)
     saved = (one.chosen_ttft - one.warmpath_ttft) / one.requests
@@ -146,7 +146,7 @@ def _saved(one: pb.Shadow) -> str:
 
 
 def _sentences(found: Sequence[pb.Finding]) -> list[str]:
-    """Return the findings, those of one kind together: one mistake often shows on every pod."""
+    """Return the findings as sentences, grouped by kind, since one mistake often shows on all pods."""
     alike: dict[tuple[str, str], list[pb.Finding]] = {}
     for one in found:
         alike.setdefault((one.model, one.kind), []).append(one)

@@ -1,4 +1,4 @@
-"""An explained score for people: the text, its tokens, what of them was known, and where time went."""
+"""Shows an explained score: the text, its tokens, which of them were stored, and the times of steps."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -8,11 +8,11 @@ from indexer.keys.token import unpack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 MOST_TOKENS = 400
-"""Tokens shown; --json has all."""
+"""Most tokens shown; --json has all."""
 
 
 def explained(told: pb.Explanation) -> RenderableType:
-    """Return what is printed above the scores."""
+    """Return the explanation that is printed above the scores."""
     ids = unpack_tokens(told.token_ids_packed)
     parts: list[RenderableType] = []
     if told.text:

@@ -1,19 +1,19 @@
-"""The folder that a command leaves its results in: what else lies there is never written over."""
+"""The folder for a command's results, in which no other files are overwritten."""
 
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 LIST = ".written-by-warmpath"
-"""A file beside the results that lists them: a later run may replace these."""
+"""A file in the folder that lists the results, which a later run may replace."""
 HEADING = "What warmpath wrote here, and may write over:"
 
 
 def claim(folder: Path, names: Iterable[str]) -> None:
-    """Make a folder for files of these names.
+    """Make a folder for files with these names.
 
-    Raises FileExistsError for one that is there, and that no command of ours wrote; OSError where the
-    folder cannot be made.
+    Raises FileExistsError if one of them exists and was not written by a command of warmpath; OSError
+    if the folder cannot be made.
     """
     names = sorted(names)
     written = _written(folder / LIST)
@@ -29,7 +29,7 @@ def claim(folder: Path, names: Iterable[str]) -> None:
 
 
 def _written(path: Path) -> set[str]:
-    """Return the names in a list. Raises FileExistsError for a file that is none."""
+    """Return the names in a list. Raises FileExistsError for a file that is not such a list."""
     if not _is_there(path, is_ours=True):
         try:
             heading, *names = path.read_text(encoding="utf-8").splitlines()
@@ -43,7 +43,7 @@ def _written(path: Path) -> set[str]:
 
 
 def _is_there(path: Path, *, is_ours: bool) -> bool:
-    """Whether something is at a path that is not ours: a link or a folder is not, whatever its name."""
+    """Return whether a path has something that is not our file; links and folders never are."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):

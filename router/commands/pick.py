@@ -1,4 +1,4 @@
-"""`warmpath explain` and `warmpath decisions`: why a running router chooses as it does."""
+"""`warmpath explain` and `warmpath decisions`: show why a running router makes its picks."""
 
 import sys
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
 
 
 def decisions_main(argv: Sequence[str] | None = None) -> int:
-    """List the last picks, newest first: why, and what became of them. No prompt is kept."""
+    """List the last picks, newest first, with reasons and outcomes. No prompt is kept."""
     parser = router_parser("decisions", decisions_main.__doc__)
     parser.add_argument(
         "--limit", type=int, default=20, help="at most so many; 0: all; 20 by default"
@@ -106,7 +106,7 @@ def _name(one: pb.Candidate | pb.Source) -> str:
 
 
 def _matched(one: pb.Candidate) -> str:
-    """Return the matched tokens and what they are made of."""
+    """Return the matched tokens as text, with tiers and beliefs."""
     details = one.details
     parts = [f"{tier.tier} {tier.tokens:,}" for tier in details.tiers]
     if details.arriving_tokens:
@@ -122,12 +122,12 @@ def _in_flight(details: pb.CandidateDetails) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a cost, in whatever unit, with the digits that count."""
+    """Return a cost, in any unit, with its significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _slower(calibration: float) -> str:
-    """Say how far a rank's prefills are from the cost model, where that shows."""
+    """Return the text about a rank's calibration; empty if it is near 1."""
     return f" (x{calibration:.2g})" if abs(calibration - 1) >= 0.05 else ""
 
 
@@ -161,7 +161,7 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
 
 
 def _went(one: pb.Decision, first: pb.Candidate) -> str:
-    """Return where it was picked to go, and where it went instead."""
+    """Return the pod that was picked and, if another one served the request, that one too."""
     went = f"{one.pod} rank {one.rank}" if one.rank else one.pod
     text = _name(first) if went == _name(first) else f"{_name(first)}, went to {went}"
     return f"{text} (shadow)" if one.shadow else text

@@ -1,1 +1,1 @@
-"""`warmpath index`: the shared index surveyed, checked, swept and dumped; serving never uses it."""
+"""`warmpath index`: surveys, checks, sweeps and dumps the shared index; serving never uses it."""

@@ -1,4 +1,4 @@
-"""What `warmpath index` needs: a connection to the shared index, and what its records say."""
+"""The connection of `warmpath index` to the shared index, and its view of the pods' records."""
 
 import argparse
 import os
@@ -29,18 +29,18 @@ from router.config.read import ConfigError, load
 
 TIMEOUT = 10.0
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
-"""What nodes refuse with that cannot answer just now."""
+"""Error codes of Redis nodes that temporarily cannot answer."""
 MOST_NAMED = 3
-"""Of the pods whose records were not read."""
+"""Most pods named in a message about unread records."""
 FILES = ("password_file", "ca", "cert", "key")
 
 
 class AccessError(Exception):
-    """The index cannot be looked into; the message says why."""
+    """The index cannot be read; the message has the reason."""
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the index is."""
+    """Add the options for the index's address and credentials."""
     add = parser.add_argument
     add("--config", type=Path, metavar="ROUTER.toml", help="take all from its [shared-index]")
     add("--url", default="", help="redis://, redis-cluster:// or redis-sentinel://, or rediss…")
@@ -61,22 +61,22 @@ def _prefix(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """One pod, as its record and log were read."""
+    """One pod, as read from its record and log."""
 
     name: str
     record: Record | None
     problem: str
-    """Why the record cannot be read; empty where it can, or is not there."""
+    """Why the record cannot be read; empty if it can, or if there is none."""
     owner: Owner | None
     lease: float | None
-    """Seconds left; None where there is no record, or it has no end."""
+    """Seconds left; None without a record or without an expiry."""
     log_length: int
     is_known: bool = False
     """Whether it was ever claimed and is not forgotten."""
 
 
 class Access:
-    """The index under one prefix. Every method raises AccessError where Redis does not answer."""
+    """The index under one prefix. Every method raises AccessError if Redis does not answer."""
 
     def __init__(self, redis: Redis, names: Names, url: str, *, timeout: float) -> None:
         self.redis = redis
@@ -84,13 +84,13 @@ class Access:
         self.url = url
         self.timeout = timeout
         self.credentials: grpc.ChannelCredentials | None = None
-        """For publishers; None for plain connections."""
+        """Credentials for publishers; None: plain connections."""
         self.configured: Sequence[str] = ()
-        """Pods that --config follows through the shared index."""
+        """Pods that the --config file follows through the shared index."""
         self.silent: list[str] = []
-        """Which nodes do not answer, and why; of what they hold nothing is known."""
+        """Nodes that do not answer, each with the reason; their content is not known."""
         self._away: set[Argument] = set()
-        """Keys that lie there."""
+        """Keys on those nodes."""
 
     async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
         """Return the replies, none of which is an error."""
@@ -101,7 +101,7 @@ class Access:
         return replies
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
-        """Return the replies like `ask`; None where the key's node does not answer (`silent`)."""
+        """Return the replies like `ask`; None for keys whose node does not answer (`silent`)."""
         before = frozenset(self._away)
         there = [one for one in asked if one.words[1] not in before]
         replies = iter(await self.redis.run(there, timeout=self.timeout))
@@ -125,14 +125,14 @@ class Access:
         return [n for n in range(names.buckets) if names.bucket(n) not in self._away]
 
     def lacks(self) -> str:
-        """Return what could not be looked at, and why; empty where all could."""
+        """Return which part could not be read, and why; empty if all could."""
         if not self.silent:
             return ""
         count, most = self.names.buckets - len(self.buckets), self.names.buckets
         return f"{count} of {most} buckets were not reached: {'; '.join(self.silent)}"
 
     async def check_schema(self) -> None:
-        """Raise AccessError where nothing answers or lies there, or another version's data."""
+        """Raise AccessError if Redis does not answer, or has no index or one of another version."""
         names = self.names
         schema, *_ = await self.look(
             [
@@ -155,7 +155,7 @@ class Access:
             raise AccessError(str(error)) from error
 
     async def pods(self, others: Sequence[str] = ()) -> dict[str, PodSeen]:
-        """Return all pods that are known, and others, by name."""
+        """Return all registered pods, and `others`, by name."""
         (listed,) = await self.look([Command(("HKEYS", self.names.pods))])
         known = {name.decode(errors="replace") for name in listed or ()}
         pods = sorted({*known, *others})
@@ -173,7 +173,7 @@ class Access:
         return _seen(name, *await self.look(self._ask_pod(name)))
 
     def unread(self, pods: Mapping[str, PodSeen]) -> str:
-        """Return what was not read of what says which slots live; empty where all was."""
+        """Return which records, needed to tell live slots, were not read; empty if all were."""
         missing = [f"the record of pod {name}" for name, seen in pods.items() if seen.problem]
         if self.names.pods in self._away:
             missing.insert(0, "the list of pods")
@@ -181,7 +181,7 @@ class Access:
         return ", ".join(missing[:MOST_NAMED]) + more
 
     def empty(self, pods: Mapping[str, PodSeen], written: Collection[str]) -> str:
-        """Return that nobody has written under the prefix; empty where somebody has, or may have.
+        """Return a text if no publisher has written under the prefix; otherwise an empty one.
 
         `written` are pods that have checkpoints.
         """
@@ -218,7 +218,7 @@ def _seen(
 
 
 def living_of(pods: dict[str, PodSeen]) -> Living:
-    """Return which slots stand for something, by the records that were read."""
+    """Return the slots that the pods' records name."""
     living = Living()
     for name, seen in pods.items():
         living.add(name, seen.owner)
@@ -226,17 +226,17 @@ def living_of(pods: dict[str, PodSeen]) -> Living:
 
 
 def dead_words(dead: int | None, unread: str) -> str:
-    """Return how many entries wait for the sweep, or why that is not known."""
+    """Return the text about entries that wait for the sweep, or why their number is not known."""
     if dead is None:
         return f"how many entries are dead is not known: {unread} could not be read"
     return f"{dead:,} dead entries wait for the sweep"
 
 
 def problem_of(error: Exception, url: str) -> str:
-    """Return what Redis' refusal or silence means for who runs the command."""
+    """Return the text of a Redis error for the user of the command."""
     text = str(error)
     if isinstance(error, UnreachableError):
-        # Where the URL names one server, what went wrong begins with it.
+        # The error of a single server begins with the URL's address, which is named anyway.
         text = text.removeprefix(f"{url.partition('://')[2]}: ")
         return f"no Redis answers at {url}: {text}"
     if "WRONGPASS" in text or "NOAUTH" in text:
@@ -248,7 +248,7 @@ def problem_of(error: Exception, url: str) -> str:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
-    """Open what the options name. Raises AccessError."""
+    """Open the index that the options name. Raises AccessError."""
     try:
         # Not everyone who routes has it.
         from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
@@ -280,7 +280,7 @@ class _Where:
 
 
 def _where(args: argparse.Namespace) -> _Where:
-    """Return what the options and the file say; an option counts more."""
+    """Return the settings from the options and the --config file; options take precedence."""
     files = {name: getattr(args, name) for name in FILES}
     if args.config is None:
         if not args.url:

@@ -1,8 +1,8 @@
-"""`warmpath index check`: whether the shared index holds what the pods' publishers say they hold.
+"""`warmpath index check`: compares the shared index with the publishers' snapshots of their pods.
 
-Publishers move on while the index is read. So each is asked before, and the index is read once it has
-all of that; then each is asked again, and what it held both times or neither is compared with what
-was read (`difference.py`). What seems wrong is read again: it counts where it is wrong each time.
+Caches change while the index is read. So each publisher sends a snapshot before; the index is read once
+that is written to it; then each sends another. Keys in both snapshots, or in neither, are compared with
+the index (`difference.py`). A difference is read again and counts only if it is found each time.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from router.commands.index.truth import NOTHING, Keys, NoTruthError, Truth, trut
 
 ROUNDS = 3
 PODS_AT_ONCE = 16
-"""Whose keys are held in memory together."""
+"""Number of pods whose keys are in memory at a time."""
 POLL = 0.02
 ANEW = "it was claimed anew meanwhile"
 
 
 class NotComparableError(Exception):
-    """A pod cannot be compared; the message says why."""
+    """A pod cannot be compared; the message has the reason."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What came of everything."""
+    """The result of a check."""
 
     pods: dict[str, Compared]
     structure: Structure

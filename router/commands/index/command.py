@@ -1,4 +1,4 @@
-"""`warmpath index`: look into the shared index, compare it with the pods' truth, sweep it, dump it."""
+"""`warmpath index`: survey the shared index, compare it with the publishers, sweep it, dump it."""
 
 import argparse
 import asyncio
@@ -20,9 +20,9 @@ from router.commands.index.access import Access, AccessError, add_access, opened
 from router.commands.index.dump import dump
 
 WELL, ILL, NO_ANSWER = 0, 1, 2
-"""Exit statuses: done and nothing is wrong; something is; it could not be looked at, or not whole."""
+"""Exit statuses: done without a fault; faults were found; the index could not be read completely."""
 ASK_AGAIN = 0.2
-"""Seconds between two attempts to have the lease."""
+"""Seconds between two attempts to take the sweep's lease."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(_run(act, args))
     except BrokenPipeError:
-        # Who reads has enough (`| head`). What is still buffered would fail again at the exit.
+        # The reader has closed the pipe (`| head`); flushing the rest at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WELL
     except (AccessError, OSError) as error:

@@ -1,7 +1,7 @@
-"""What differs between the shared index and what a pod's publisher said before and after it was read.
+"""Compares the shared index with a publisher's snapshots from before and after it was read.
 
-A key that the pod held both times has to be in the index, and one that it held neither time may not be.
-What came or went in between is not judged.
+A key in both snapshots must be in the index, a key in neither must not. Keys in only one of them, which
+changed in between, are not judged.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from router.commands.index.truth import NOTHING, Keys, Truth
 
 @dataclass(slots=True)
 class Difference:
-    """What is wrong at one place of a pod."""
+    """The wrong keys at one place (rank, tier, group) of a pod."""
 
     missing: Keys
     extra: Keys
     twice: Keys
-    """Held in two segments."""
+    """Keys that are in two segments."""
 
     def and_also(self, later: "Difference") -> "Difference":
-        """Return what is wrong in both."""
+        """Return the keys that are wrong in both differences."""
         return Difference(
             np.intersect1d(self.missing, later.missing),
             np.intersect1d(self.extra, later.extra),
@@ -36,22 +36,22 @@ class Difference:
 
 @dataclass(slots=True)
 class Compared:
-    """What came of one pod."""
+    """The result for one pod."""
 
     problem: str = ""
-    """Why it could not be compared; empty where it was."""
+    """Why it could not be compared; empty if it was."""
     sequence: int = 0
     keys: int = 0
     """(place, key) pairs that were judged."""
     changed: int = 0
-    """Pairs that came or went meanwhile."""
+    """Pairs that changed meanwhile."""
     differences: dict[SpotOf, Difference] = field(default_factory=dict)
 
 
 def in_both(
     before: Mapping[SpotOf, Difference], later: Mapping[SpotOf, Difference]
 ) -> dict[SpotOf, Difference]:
-    """Return what is wrong in both of two readings."""
+    """Return the differences found in both of two readings."""
     both = {spot: before[spot].and_also(later[spot]) for spot in before.keys() & later.keys()}
     return {spot: difference for spot, difference in both.items() if difference}
 
@@ -59,9 +59,9 @@ def in_both(
 def compare(
     before: tuple[Claim, Truth], after: tuple[Claim, Truth], held: Mapping[int, Keys]
 ) -> Compared:
-    """Compare the keys that each slot of a claim was found to hold, sorted, with a pod's truths.
+    """Compare the sorted keys of each slot of a claim in the index with a pod's two snapshots.
 
-    Both are of one claim (`Claim.base`), which may have got and dropped places in between.
+    Both snapshots are of one claim (`Claim.base`), whose places may have changed in between.
     """
     claim, first = before
     now, second = after

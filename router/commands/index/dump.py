@@ -1,8 +1,8 @@
-"""`warmpath index dump`: what the shared index holds, as lines of JSON, however large it is.
+"""`warmpath index dump`: prints the shared index as lines of JSON, as a stream at any size.
 
-The first lines are pods and what their slots stand for; then comes a line for each segment, and one for
-each block of a spilled segment. Keys and segments are hexadecimal. What changes meanwhile may be
-missing or be there twice.
+The first lines are the pods with the places of their slots; then comes a line for each segment, and one
+for each block of a spilled segment. Keys and segments are hexadecimal. Entries that change meanwhile may
+be missing or appear twice.
 """
 
 import json
@@ -22,7 +22,7 @@ from router.commands.index.survey import pages
 
 
 async def dump(access: Access, pod: str) -> AsyncIterator[str]:
-    """Yield lines; with `pod`, only what that one holds. Raises AccessError where nobody knows it."""
+    """Yield lines; with `pod`, only those of that pod. Raises AccessError if that is not known."""
     pods = await access.pods()
     if pod and pod not in pods and not access.silent and not await _has_written(access, pod):
         raise AccessError(
@@ -48,7 +48,7 @@ async def dump(access: Access, pod: str) -> AsyncIterator[str]:
 
 
 async def _has_written(access: Access, pod: str) -> bool:
-    """Whether a pod has a record or a checkpoint: the list of pods may have been lost."""
+    """Return whether a pod has a record or a checkpoint, even if the list of pods lacks it."""
     name = checkpoint(pod)
     if (await access.pod(pod)).record is not None:
         return True
@@ -89,9 +89,9 @@ def _pod(seen: PodSeen) -> dict[str, Any]:
 def _value(
     living: Living, name: bytes, value: bytes, pod: str, *, is_all: bool
 ) -> dict[str, Any] | None:
-    """Return what a field says; None where it says nothing of the pod that is asked for.
+    """Return a field's content; None if it has none of the wanted pod's entries.
 
-    `is_all` says that every record was read.
+    `is_all`: every record was read.
     """
     segment = f"{int.from_bytes(name[:WORD_BYTES], 'little'):016x}"
     try:

@@ -1,4 +1,4 @@
-"""`warmpath index stats`: what the shared index holds, where, and how its pods are."""
+"""`warmpath index stats`: counts the shared index's content by pod, tier and node."""
 
 import re
 from collections import Counter
@@ -19,13 +19,13 @@ NO_RECORD = "no record: its lease is over, or it was never claimed to the end"
 
 
 async def stats(access: Access) -> dict[str, Any]:
-    """Return everything as JSON has it."""
+    """Return all statistics as a dict for JSON."""
     found = await survey(access)
-    # After the content: what was written for a claim by then has its record by now.
+    # After the content, so that each claim with content has its record by now.
     pods = await access.pods(sorted({*found.pods, *access.configured}))
     living = living_of(pods)
     held, dead = _held(found, living)
-    # A record that was not read may name some of those that none does.
+    # Entries that seem dead may belong to a record that was not read.
     unread = access.unread(pods) if dead else ""
     sweeper, left = await access.look(
         [Command((name, access.names.sweeper)) for name in ("GET", "PTTL")]
@@ -58,7 +58,7 @@ def _sum(numbers: Any) -> int | None:
 
 
 def _held(found: Survey, living: Living) -> tuple[dict[str, Counter[tuple[int, str]]], int]:
-    """Return the entries of each pod by rank and tier, and how many no record names."""
+    """Return the number of entries of each pod by rank and tier, and of those that no record names."""
     held: dict[str, Counter[tuple[int, str]]] = {pod: Counter() for pod in living.owners}
     dead = 0
     for slot, count in found.by_slot.items():
@@ -124,14 +124,14 @@ def _sweeper(value: bytes | None, left: int) -> dict[str, Any]:
 
 
 async def _servers(access: Access) -> list[dict[str, Any]]:
-    """Return the nodes that buckets lie on."""
+    """Return the Redis nodes that hold buckets."""
     names = access.names
     asked = [Call(script("look"), (names.bucket(n),)) for n in access.buckets]
     servers: dict[str, dict[str, Any]] = {}
     told = zip(access.buckets, await access.ask(asked), strict=True)
     for bucket, (server, memory, size) in told:
         facts = _facts(server) | _facts(memory)
-        # A user who may not ask INFO cannot tell the nodes apart.
+        # Without the right to call INFO the nodes cannot be told apart.
         one = servers.setdefault(
             facts.get("run_id", ""),
             {
@@ -167,7 +167,7 @@ def _number(text: str | None) -> int | None:
 
 
 def shown(stats: dict[str, Any]) -> RenderableType:
-    """Return it as tables."""
+    """Return the statistics as tables."""
     return Group(Text(_head(stats)), _server_table(stats), _pod_table(stats))
 
 

@@ -1,6 +1,7 @@
-"""Whether what lies in the buckets is what this version writes. Buckets change while they are read.
+"""Checks that the buckets have the structure that this version writes.
 
-So what is wrong in one reading is looked at again, and counts only where it is wrong each time.
+Buckets change while they are read, so a fault is looked at again and counts only if it is found each
+time.
 """
 
 from collections import Counter
@@ -17,22 +18,22 @@ from router.commands.index.access import Access, PodSeen, living_of
 
 PAGE = 256
 READINGS = 5
-"""In a row that have to be wrong."""
+"""Number of successive readings in which a fault must be found."""
 
 
 @dataclass(slots=True)
 class Structure:
-    """What was found."""
+    """The result of the check."""
 
     problems: list[str]
     pods: set[str] = field(default_factory=set)
-    """That have checkpoints."""
+    """Pods that have checkpoints."""
     dead: int | None = 0
-    """Entries that wait for the sweep; None: a record that was not read may name some of them."""
+    """Entries that wait for the sweep; None: not known, as some record was not read."""
     unknown: int | None = 0
-    """Entries of claims that are being built, and of places that are not made known yet."""
+    """Entries of claims, or of places, that their record does not name yet."""
     unread: str = ""
-    """What was not read then."""
+    """Which records were not read."""
 
 
 async def check_structure(access: Access) -> Structure:
@@ -44,7 +45,7 @@ async def check_structure(access: Access) -> Structure:
             try:
                 bucket = read_bucket(await _fields(access, number, found))
                 _check_segments(access, number, bucket)
-                # After the content: what was written for a claim by then has its record by now.
+                # After the content, so that each claim with content has its record by now.
                 pods = await access.pods(sorted(found.pods))
                 _check_checkpoints(pods, bucket)
             except (BrokenInvariantError, ValueError) as error:
@@ -80,7 +81,7 @@ def _check_segments(access: Access, number: int, bucket: Bucket) -> None:
 
 
 def _check_checkpoints(pods: Mapping[str, PodSeen], bucket: Bucket) -> None:
-    """Raise BrokenInvariantError or ValueError where a sound pod's writer does not have the bucket."""
+    """Raise BrokenInvariantError or ValueError if a bucket lacks a valid pod's checkpoint."""
     stored = {field: token_of(value) for field, value in bucket.checkpoints.items()}
     for name, seen in pods.items():
         expected = _token(seen)

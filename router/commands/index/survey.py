@@ -1,4 +1,4 @@
-"""What lies in the buckets, counted."""
+"""Counts the content of the buckets."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ PAGE = 256
 
 
 async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
-    """Yield all pages of all buckets that are reached, each with its bucket. A field may come twice."""
+    """Yield all pages of all reachable buckets, each with its bucket. A field may come twice."""
     for bucket in access.buckets:
         cursor, is_last = b"0", False
         while not is_last:
@@ -25,7 +25,7 @@ async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
 
 
 class Survey:
-    """Counts what is read. What changes meanwhile may be counted before or after it did."""
+    """Counts of the content, some from before and some from after changes made meanwhile."""
 
     def __init__(self) -> None:
         self.packed = 0
@@ -36,13 +36,13 @@ class Survey:
         self.entries = 0
         """(block, slot) pairs."""
         self.bytes = 0
-        """Of names and values of fields."""
+        """Bytes of the fields' names and values."""
         self.by_slot: Counter[int] = Counter()
         """Blocks of each slot."""
         self.pods: set[str] = set()
-        """That have checkpoints."""
+        """Pods that have checkpoints."""
         self.odd = 0
-        """Fields that cannot be read."""
+        """Number of fields that cannot be decoded."""
         self._bucket = -1
         self._seen: set[bytes] = set()
 

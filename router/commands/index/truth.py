@@ -1,4 +1,4 @@
-"""What a pod's publisher says that the pod holds, at one position: a snapshot of CacheWatch."""
+"""A publisher's snapshot of its pod's keys, at one position of its journal (CacheWatch)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ from indexer.watch.client import OPTIONS
 Keys = NDArray[np.uint64]
 NOTHING: Keys = np.empty(0, np.uint64)
 MAX_BYTES = 1 << 30
-"""Of the keys of one snapshot: 128 million."""
+"""Most bytes of one snapshot's keys, 128 million of them."""
 
 
 class NoTruthError(Exception):
-    """The publisher cannot be asked, or says what it may not; the message says why."""
+    """The publisher cannot be asked, or breaks the protocol; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a publisher's ranks hold."""
+    """The keys that a publisher's ranks hold."""
 
     epoch: str
     """One life of the publisher."""
     sequence: int
-    """Of its journal."""
+    """The position in its journal."""
     held: Mapping[SpotOf, Keys]
-    """Sorted."""
+    """The sorted keys of each place."""
 
 
 async def truth_of(
@@ -88,5 +88,5 @@ async def _snapshot(pod: str, call: object) -> Truth:
 
 
 def _keys(parts: list[bytes]) -> Keys:
-    """Return packed keys sorted. Raises ValueError where the bytes are no words."""
+    """Return packed keys, sorted. Raises ValueError if the length is not a multiple of 8."""
     return np.unique(np.frombuffer(b"".join(parts), "<u8").astype(np.uint64, copy=False))

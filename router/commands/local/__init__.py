@@ -1,4 +1,4 @@
-"""`warmpath demo` and `warmpath fleet`: processes on loopback and traffic for them.
+"""`warmpath demo` and `warmpath fleet`: processes on loopback, and traffic for them.
 
-Benchmarks are `bench`.
+Benchmarks live in `bench/`.
 """

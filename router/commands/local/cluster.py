@@ -17,19 +17,19 @@ from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
 START_SECONDS = 120.0
-"""A router compiles its index where nobody has before."""
+"""Longest wait for a start, since the first router of a machine compiles its index."""
 STOP_SECONDS = 5.0
 LEAST_INTERVAL = 0.2
-"""Seconds between two looks at a worker."""
+"""Shortest interval of probes, in seconds."""
 
 
 class ClusterError(Exception):
-    """A process did not start, or ended by itself; says where its log is."""
+    """A process did not start, or ended by itself; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How the workers are started."""
+    """The settings of the simulated workers."""
 
     blocks: int
     block_size: int
@@ -38,23 +38,23 @@ class WorkerSettings:
 
 
 class Child:
-    """One child process, with a log of its own. Who starts it sets `_process` and `command`."""
+    """One child process with its own log. The starting code sets `_process` and `command`."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
         self.command = ""
-        """How it was started last, for a shell."""
+        """The command line of its last start, for a shell."""
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
 
     def check(self) -> None:
-        """Raise ClusterError where the process has ended."""
+        """Raise ClusterError if the process has ended."""
         if self._process is not None and self._process.returncode is not None:
             code = self._process.returncode
             raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
 
     async def stop(self, within: float = STOP_SECONDS) -> int | None:
-        """Ask it to end, and make it where it does not in time; return its exit status."""
+        """Ask it to end, and kill it if it does not in time; return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -81,7 +81,7 @@ class Process(Child):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Ctrl-C is ours to pass on, in order.
+                # Ctrl-C reaches only the parent, which ends its children in order.
                 start_new_session=True,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -95,14 +95,14 @@ class Process(Child):
         return line.decode()
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Kill it, as a crash would."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
 
 @dataclass(slots=True)
 class Worker:
-    """One simulated worker and where it listens."""
+    """One simulated worker and its addresses."""
 
     id: str
     process: Process
@@ -111,7 +111,7 @@ class Worker:
     replay: str = "tcp://127.0.0.1:*"
 
     async def start(self, settings: WorkerSettings, *options: str) -> None:
-        """Start it, at the ports it had before where it had any."""
+        """Start it, at the same ports as before if it ran before."""
         line = await self.process.start(
             "simworker",
             f"--model={MODEL}",
@@ -139,7 +139,7 @@ class Cluster:
         self._settings = settings
         self._router = Process("the router", logs / "router.log") if router else None
         names = [f"pod-{number + 1}" for number in range(pods)]
-        # Held, so that a worker that is started again finds them free.
+        # Held, so that a restarted worker finds its ports free.
         self._held = HeldPorts()
         self.workers = [
             Worker(
@@ -192,14 +192,14 @@ class Cluster:
         return "\n".join(lines) + "\n"
 
     def check(self) -> None:
-        """Raise ClusterError where a process has ended by itself."""
+        """Raise ClusterError if a process has ended by itself."""
         for worker in self.workers:
             worker.process.check()
         if self._router is not None:
             self._router.check()
 
     async def restart(self, worker: Worker) -> None:
-        """Start a worker anew that was killed; its cache is empty."""
+        """Start a killed worker again, with an empty cache."""
         await worker.process.stop()
         await worker.start(self._settings)
 
@@ -222,9 +222,9 @@ class Cluster:
 
 
 def _scaled(speed: float) -> list[str]:
-    """Return the tables whose seconds are the router's, where the workers' run faster."""
+    """Return the tables with the router's seconds, scaled to workers that run `speed` times faster."""
     pick, policy = Pick(), Warmpath()
-    # Looks at engines take this machine's time, not the workers'.
+    # Probes cost real CPU time, so their interval has a lower bound.
     interval = max(LEAST_INTERVAL, Probe().interval_seconds / speed)
     options = {
         "mu": policy.mu / speed,

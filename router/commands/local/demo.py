@@ -1,4 +1,4 @@
-"""`warmpath demo`: a local cluster, real traffic, and what routing by cache is worth."""
+"""`warmpath demo`: compares cache-aware routing with simple policies on a local cluster."""
 
 import argparse
 import asyncio
@@ -25,15 +25,15 @@ from router.commands.out_folder import claim
 TRACE = Path(__file__).parent / "conversation-slice.jsonl.gz"
 POLICIES = ("round-robin", "least-load", "warmpath")
 PAGE, RESULTS = "report.html", "results.json"
-"""What it leaves in its folder, beside logs."""
+"""The result files, in addition to logs."""
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
 LATE_SECONDS = 0.25
-"""Modelled seconds; where the load generator is later than this the machine was too slow."""
+"""Delay of the load generator, in modelled seconds, above which the machine was too slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one demo runs."""
+    """The settings of one demo."""
 
     requests: list[Prepared]
     workers: WorkerSettings
@@ -45,7 +45,7 @@ class Setting:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a local cluster and show what cache-aware routing is worth on it."""
+    """Run a local cluster and show the gain from cache-aware routing."""
     args = _parser().parse_args(argv)
     # A pipe has no width; 80 columns would cut the table.
     width = None if sys.stdout.isatty() else 110
@@ -114,7 +114,7 @@ def _setting(args: argparse.Namespace) -> Setting:
 
 
 async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> dict[str, Replayed]:
-    # `timeout` and supervisors say SIGTERM; what was started is stopped as after Ctrl-C.
+    # `timeout` and supervisors send SIGTERM, which stops all processes like Ctrl-C.
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
@@ -242,7 +242,7 @@ def _row(name: str, one: Figures) -> tuple[str, ...]:
 
 
 def _conclusion(summed: dict[str, Figures]) -> str:
-    """Say in one sentence how warmpath compares with the best of the others."""
+    """Return a sentence that compares warmpath with the best of the other policies."""
     others = {name: one for name, one in summed.items() if name != "warmpath"}
     if "warmpath" not in summed or not others:
         return "Nothing to compare: run warmpath and another policy."

@@ -30,18 +30,18 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
 SPAN = 120.0
-"""Modelled seconds that the arrivals take."""
+"""Modelled seconds from the first arrival to the last."""
 KNOWN_SECONDS = 60.0
-"""How long the routers may take to know every pod."""
+"""Longest wait for the routers to know all pods."""
 PAUSE = 0.1
 TOLD = 5
-"""How often one hears of the traffic while it lasts."""
+"""Number of progress messages during the traffic."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run routers over a shared index: a Redis Cluster, workers with publishers, real traffic.
 
-    Goes on until Ctrl-C, so that it can be tried and broken; with --once it ends after the traffic.
+    It runs until Ctrl-C, for experiments with failures; with --once it ends after the traffic.
     """
     args = _parser().parse_args(argv)
     for name in ("masters", "pods", "routers", "requests"):
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class EveryRouter:
-    """Asks the routers in turn."""
+    """The policy that asks the routers in turn."""
 
     def __init__(self, routers: Sequence[Policy]) -> None:
         self._routers = routers
@@ -99,11 +99,11 @@ class EveryRouter:
         return choice
 
     async def first_token(self, choice: Choice) -> None:
-        """Tell the router that picked."""
+        """Report to the router that picked."""
         await self._asked[choice.booking].first_token(choice)
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
-        """Tell the router that picked."""
+        """Report to the router that picked."""
         await self._asked.pop(choice.booking).finished(choice, cached)
 
 
@@ -158,7 +158,7 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
 
 
 def _tell_progress(tell: Callable[[str], None], sofar: Replayed, total: int) -> None:
-    """Say at each fifth how many requests are done."""
+    """Report the number of finished requests after each fifth of them."""
     done = len(sofar.served) + sofar.failed
     if done * TOLD // total != (done - 1) * TOLD // total:
         tell(f"{done} of {total} requests are done")
@@ -175,7 +175,7 @@ async def _knows_all(stub: Any, pods: int) -> bool:
 
 
 async def _agreed(stubs: Sequence[Any], packed: bytes) -> list[dict[str, int]]:
-    """Return each router's matched tokens by pod, once all agree, or after a while."""
+    """Return each router's matched tokens by pod, once all agree or a timeout has passed."""
     request = pb.ScoreRequest(prompt=pb.Prompt(model=MODEL, token_ids_packed=packed))
     scores: list[dict[str, int]] = []
     with contextlib.suppress(TimeoutError):

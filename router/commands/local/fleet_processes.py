@@ -1,4 +1,4 @@
-"""A fleet on loopback that shares one index: a Redis Cluster, workers with publishers, and routers."""
+"""The processes of a fleet with one shared index: a Redis Cluster, workers, publishers and routers."""
 
 import asyncio
 import json
@@ -21,17 +21,17 @@ from router.commands.local.redis_cluster import RedisCluster
 from router.commands.local.workload import VOCAB_SIZE
 
 SPEED = 12.0
-"""Modelled seconds a real second."""
+"""Modelled seconds per real second."""
 REDIS_SECONDS = 0.5
 STOP_SECONDS = 1.5
-"""How long Redis, which keeps nothing, and all others may take to end: whoever stops the fleet waits."""
+"""Longest wait for Redis, and for all other processes, to end before they are killed."""
 LOOK_SECONDS = 0.1
-"""Pause between two looks whether a process has ended."""
+"""Seconds between two checks whether a process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What is started."""
+    """The number and settings of the processes."""
 
     masters: int
     pods: int
@@ -44,7 +44,7 @@ class FleetSettings:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where everything listens."""
+    """The addresses of all processes."""
 
     redis: str
     workers: list[str]
@@ -53,17 +53,17 @@ class Addresses:
 
 
 def file_names(settings: FleetSettings) -> list[str]:
-    """Return the names of the configurations and logs that its processes leave; not of Redis'."""
+    """Return the names of the configuration and log files of the processes, except Redis."""
     counts = {"pod": settings.pods, "publisher": settings.pods, "router": settings.routers}
     logs = [f"{kind}-{one + 1}.log" for kind, count in counts.items() for one in range(count)]
     return [*logs, *(f"router-{one + 1}.toml" for one in range(settings.routers))]
 
 
 class FleetProcesses:
-    """All of them; an async context manager that ends them."""
+    """All processes of a fleet; an async context manager that ends them."""
 
     def __init__(self, settings: FleetSettings, tell: Callable[[str], None]) -> None:
-        """Whoever waits for the start is told what is being started."""
+        """`tell` receives a line about each step of the start."""
         self._settings = settings
         self._tell = tell
         self.folder = settings.out
@@ -83,7 +83,7 @@ class FleetProcesses:
         ]
         self.published: list[str] = []
         self.addresses: list[str] = []
-        """The routers'."""
+        """The routers' addresses."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -98,19 +98,19 @@ class FleetProcesses:
             await asyncio.gather(*(worker.start(workers) for worker in self.workers))
             pairs = zip(self.workers, self.publishers, strict=True)
             self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
-            # Whoever starts a router again finds its port in its configuration.
+            # Held ports are in the configurations, so that a router can be restarted by hand.
             ports = stack.enter_context(HeldPorts())
             self._tell(f"starting the routers ({len(self.routers)})")
             self.addresses = [f"{HOST}:{ports.take()}" for _ in self.routers]
             routers = [*zip(self.routers, self.addresses, strict=True)]
-            # The first compiles the index where nobody has; the others find it compiled.
+            # The first router compiles the index if necessary; the others load the compiled code.
             await self._start_router(*routers[0])
             await asyncio.gather(*(self._start_router(*pair) for pair in routers[1:]))
             self._stack = stack.pop_all()
         return self
 
     async def _stop(self) -> None:
-        """Stop all but Redis at once: it ends last, for publishers give up their claims in it."""
+        """Stop all other processes together, then Redis, in which publishers give up their claims."""
         await asyncio.gather(*(process.stop(STOP_SECONDS) for process in self._processes))
 
     async def _publish(self, worker: Worker, publisher: Process) -> str:
@@ -162,12 +162,12 @@ class FleetProcesses:
         return [*self.redis.nodes, *self._processes]
 
     def check(self) -> None:
-        """Raise ClusterError where a process has ended by itself."""
+        """Raise ClusterError if a process has ended by itself."""
         for process in self._watched:
             process.check()
 
     async def tell_of_ends(self, tell: Callable[[str], None]) -> NoReturn:
-        """Tell of each process that ends by itself, once, with what starts it again."""
+        """Report each process that ends by itself, once, with the command that restarts it."""
         told: set[str] = set()
         while True:
             for process in self._watched:
@@ -180,7 +180,7 @@ class FleetProcesses:
             await asyncio.sleep(LOOK_SECONDS)
 
     def told(self) -> Addresses:
-        """Return where everything listens."""
+        """Return the addresses of all processes."""
         workers = [worker.address for worker in self.workers]
         return Addresses(self.redis.url, workers, self.published, self.addresses)
 

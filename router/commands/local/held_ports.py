@@ -1,10 +1,10 @@
-"""Ports of servers that have to be told theirs: Redis, the processes of one router, engines of others.
+"""Reserves ports for servers that need a given port: Redis, a router's several processes, real engines.
 
-Every other server binds port 0 and says which port it got. A port that was found free and let go can be
-another's by the time its server binds it, so here the caller holds it until the server has ended, by a
-socket that is bound and never listens. Linux lets a server listen beside such a socket, where both set
-SO_REUSEADDR (servers do), and gives the port to nobody who asks for any. Until the server listens,
-whoever connects is refused: a held port is also where certainly nobody listens.
+Every other server binds port 0 and prints the port that it got. A port that was found free and released
+could be taken before its server binds it. So the caller holds it, with a socket that is bound and never
+listens, until the server has ended. Linux lets a server listen beside such a socket if both set
+SO_REUSEADDR (servers do), and never assigns the port to others. Until the server listens, connections
+are refused, so a held port is also an address at which certainly no server listens.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ HOST = "127.0.0.1"
 
 
 class HeldPorts:
-    """A context manager; it holds what was taken until it ends."""
+    """A context manager that holds the ports taken until it is closed."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
 
     def take(self, *beyond: int) -> int:
-        """Return a port; the ports that lie so far beyond it are held too."""
+        """Return a held port; the ports at these offsets beyond it are held too."""
         while True:
             with ExitStack() as held, contextlib.suppress(OSError, OverflowError):
                 first = _hold(held, 0)
@@ -33,7 +33,7 @@ class HeldPorts:
                 return first
 
     def close(self) -> None:
-        """Hold nothing any longer."""
+        """Release all ports."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -51,6 +51,6 @@ class HeldPorts:
 def _hold(held: ExitStack, port: int) -> int:
     holder = held.enter_context(socket.socket())
     holder.bind((HOST, port))
-    # Only now: with it, the bind would have succeeded beside another's socket.
+    # After the bind, which would otherwise have succeeded beside another process's socket.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return int(holder.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What a replay came to."""
+"""The measured figures of a replay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request, as the client saw it. Times are modelled seconds from the start."""
+    """The client's times of one request. Times are modelled seconds from the start."""
 
     arrived: float
     pod: int
@@ -33,9 +33,9 @@ class Figures:
     imbalance: float
     """Prompt tokens computed by the busiest pod over the mean of all; 1 is even."""
     late_p99: float
-    """By how much the load generator itself was late, modelled seconds."""
+    """Delay of the load generator itself (99th percentile), in modelled seconds."""
     choice_p50_ms: float
-    """Wall-clock milliseconds that a choice took."""
+    """Wall-clock milliseconds per choice (median)."""
     choice_p99_ms: float
 
 
@@ -55,7 +55,7 @@ def figures(
     late: Sequence[float],
     choices: Sequence[float],
 ) -> Figures:
-    """Sum a replay up; `late` in modelled seconds, `choices` in wall-clock seconds."""
+    """Return a replay's figures; `late` is in modelled seconds, `choices` in wall-clock seconds."""
     prompt = sum(one.prompt_tokens for one in served)
     cached = sum(one.cached_tokens for one in served)
     computed = [0] * pods

@@ -1,4 +1,4 @@
-"""Who decides where a request goes: warmpath, or one of two rules that know nothing of caches."""
+"""The demo's policies: warmpath, and two rules that ignore caches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A pod's position, and the booking that names the choice in reports."""
+    """The chosen pod's position, and the booking id for reports."""
 
     pod: int
     booking: str = ""
 
 
 class Policy(Protocol):
-    """What the replay asks for each request, and tells."""
+    """The replay's interface to a policy."""
 
     async def choose(self, packed: bytes) -> Choice:
         """Choose a pod for a prompt of packed token ids."""
 
     async def first_token(self, choice: Choice) -> None:
-        """Take note of the first token."""
+        """Handle the first token of a request."""
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
-        """Take note of the end; `cached` is None where it failed."""
+        """Handle the end of a request; `cached` is None if it failed."""
 
 
 class RoundRobin:
-    """One pod after the other."""
+    """Chooses the pods in turn."""
 
     def __init__(self, pods: int) -> None:
         self._pods = pods
@@ -53,7 +53,7 @@ class RoundRobin:
 
 
 class LeastLoad:
-    """The pod with the fewest requests in flight; among equals the one chosen longest ago."""
+    """Chooses the pod with the fewest requests in flight; among equals the one chosen longest ago."""
 
     def __init__(self, pods: int) -> None:
         self._in_flight = [0] * pods
@@ -74,7 +74,7 @@ class LeastLoad:
         """Do nothing: this policy learns nothing from requests."""
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
-        """Count one request less."""
+        """Count one request less on its pod."""
         del cached
         self._in_flight[choice.pod] -= 1
 
@@ -88,7 +88,7 @@ class Warmpath:
         self._positions = {pod: position for position, pod in enumerate(pods)}
 
     async def choose(self, packed: bytes) -> Choice:
-        """Pick."""
+        """Call Pick."""
         prompt = pb.Prompt(model=self._model, token_ids_packed=packed)
         reply = await self._stub.Pick(pb.PickRequest(prompt=prompt))
         return Choice(self._positions[reply.candidates[0].pod], reply.booking_id)

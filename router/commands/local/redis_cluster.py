@@ -1,4 +1,4 @@
-"""A Redis Cluster on loopback for a fleet of our own: masters without replicas, nothing kept on disk."""
+"""A Redis Cluster on loopback for `warmpath fleet`: masters without replicas, no data on disk."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from router.commands.local.redis_server import find_server
 
 SLOTS = 16_384
 BUS = 10_000
-"""How much further than its port a node listens for the others."""
+"""Offset from a node's port to its port for the cluster bus."""
 START_SECONDS = 30.0
 
 
@@ -30,11 +30,11 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the cluster."""
         return "redis-cluster://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     async def start(self) -> None:
-        """Start the servers and make a cluster of them. Raises TimeoutError."""
+        """Start the servers and join them to a cluster. Raises TimeoutError."""
         self.ports = [self._held.take(BUS) for _ in range(self._masters)]
         for port in self.ports:
             node = RedisNode(self._program, port, self._logs)
@@ -62,7 +62,7 @@ class RedisCluster:
             await _is_whole(client)
 
     async def stop(self, within: float) -> None:
-        """Stop the servers, at the latest after so many seconds."""
+        """Stop the servers; kill them after `within` seconds."""
         await asyncio.gather(*(node.stop(within) for node in self.nodes))
         self._held.close()
 

@@ -8,7 +8,7 @@ from router.commands.local.cluster import Child
 
 
 class RedisNode(Child):
-    """It keeps nothing on disk but where the others are, and its log, both in a folder."""
+    """A node whose folder has only its cluster configuration and its log."""
 
     def __init__(self, program: Path, port: int, folder: Path) -> None:
         name = f"redis-{port}"
@@ -22,11 +22,11 @@ class RedisNode(Child):
         self.command = shlex.join(self._words)
 
     async def start(self) -> None:
-        """Start it; it may not answer yet."""
+        """Start it without waiting until it answers."""
         self._process = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            # Ctrl-C is ours to pass on, in order.
+            # Ctrl-C reaches only the parent, which ends its children in order.
             start_new_session=True,
         )

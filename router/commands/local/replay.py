@@ -27,16 +27,16 @@ class Prepared:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay brought."""
+    """The result of a replay."""
 
     served: list[Served] = field(default_factory=list)
     failed: int = 0
     problem: str = ""
-    """Why the last one failed."""
+    """The error of the last failed request."""
     late: list[float] = field(default_factory=list)
-    """By how much each request went out late, modelled seconds."""
+    """The delay with which each request was sent, in modelled seconds."""
     choices: list[float] = field(default_factory=list)
-    """How long each choice took, wall-clock seconds."""
+    """The duration of each choice, in wall-clock seconds."""
 
 
 def prepare(arrivals: Sequence[Arrival]) -> list[Prepared]:
@@ -130,7 +130,7 @@ async def _stream(
     policy: Policy,
     choice: Choice,
 ) -> tuple[float, int]:
-    """Send a request; return when its first token came and how many tokens were cached."""
+    """Send a request; return the time of its first token and the number of cached tokens."""
     first = 0.0
     usage = b""
     headers = {"Content-Type": "application/json"}

@@ -1,8 +1,8 @@
-"""A workload: requests with arrival times and token ids, from a trace of block hashes.
+"""Makes a workload (requests with arrival times and token ids) from a trace of block hashes.
 
 The format is Mooncake's (`router/commands/local/TRACES.md`): `timestamp` (ms), `input_length`,
-`output_length`, and `hash_ids`, one id a block of 512 tokens, equal ids for equal prefixes. Token ids
-are made from the block ids, so equal prefixes stay equal prefixes and lengths are the trace's own.
+`output_length`, and `hash_ids`, one id per block of 512 tokens, equal for equal prefixes. Token ids are
+derived from the block ids, so prefixes and lengths are those of the trace.
 """
 
 import gzip
@@ -17,7 +17,7 @@ from pathlib import Path
 TRACE_BLOCK = 512
 VOCAB_SIZE = 32_000
 RESERVED = 16
-"""Ids that no prompt holds, as a model's special tokens."""
+"""Number of lowest token ids that no prompt has, like a model's special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def spread(requests: Sequence[TraceRequest]) -> list[float]:
     times = []
     for position, (stamp, count) in enumerate(groups):
         following = groups[position + 1][0] if position + 1 < len(groups) else stamp + 3.0
-        # Stamps are about 3 s apart; a quiet time is no reason to spread further.
+        # Stamps are about 3 s apart; after a longer pause requests are not spread over it.
         step = min(following - stamp, 3.0) / count
         times += [stamp + index * step for index in range(count)]
     return times

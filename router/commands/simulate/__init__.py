@@ -1,4 +1,4 @@
-"""`warmpath simulate`: the router's own decisions on simulated engines and a virtual clock.
+"""`warmpath simulate`: runs the router's own decisions on simulated engines and a virtual clock.
 
 No sockets.
 """

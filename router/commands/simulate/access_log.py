@@ -1,8 +1,8 @@
-"""Traffic to simulate: Mooncake's traces, and users' own access logs.
+"""Reads traffic to simulate: Mooncake's traces, and users' own access logs.
 
-A file has a JSON object a line, gzipped or not. The formats are described in `docs/simulate.md`; which
-of the two it is, the first line's fields tell. Whatever names a line's blocks becomes chained keys, so
-that equal keys are equal prefixes. No text or token is kept.
+A file has one JSON object per line, gzipped or not. `docs/simulate.md` describes the two formats; the
+first line's fields decide which one it is. The blocks of a line become chained keys, so that equal keys
+are equal prefixes. No text and no token is kept.
 """
 
 import gzip
@@ -28,15 +28,15 @@ from router.commands.simulate import bad_line
 MOONCAKE_BLOCK = 512
 """Tokens."""
 LOG_BLOCK = 16
-"""Tokens, where a log does not say: vLLM's default."""
+"""Tokens per block of a log that does not give them: vLLM's default."""
 CHARACTERS_PER_TOKEN = 4.0
-"""Of a log with texts that does not say how many tokens they were."""
+"""Assumed ratio for a log with texts and without their numbers of tokens."""
 MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000
-"""Of all requests together; a block takes some 100 bytes."""
+"""Most blocks of all requests together; a block takes some 100 bytes."""
 
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
-"""Of which a line of a log has one."""
+"""The fields with a prompt; a line of a log has exactly one of them."""
 
 GZIP = b"\x1f\x8b"
 
@@ -55,7 +55,7 @@ class MooncakeLine(msgspec.Struct):
 
 
 class LogLine(msgspec.Struct):
-    """A line of an access log; further fields are passed over."""
+    """A line of an access log; further fields are ignored."""
 
     timestamp: float | str
     """Seconds, or ISO 8601."""
@@ -74,12 +74,12 @@ class LogLine(msgspec.Struct):
 
     @property
     def names(self) -> list[Name] | None:
-        """The blocks' names, where it has them."""
+        """The names of its blocks; None if it has a text."""
         return self.hash_ids if self.prompt_hashes is None else self.prompt_hashes
 
     @property
     def words(self) -> str | None:
-        """What was said, where it has that."""
+        """The prompt's text; None if it has names of blocks."""
         if self.messages is not None:
             return "".join(_spoken(message) for message in self.messages)
         return self.prompt if self.text is None else self.text
@@ -101,20 +101,20 @@ class LoggedRequest:
     prompt_tokens: int
     output_tokens: int
     keys: tuple[int, ...]
-    """A 64-bit key a block, that of the last one too if it is not full."""
+    """A 64-bit key for each block, the last one included even if it is not full."""
     session: str = ""
-    """As logged."""
+    """The session's id in the log."""
     affinity: str = ""
-    """The session, or what seems to name the conversation."""
+    """The session's id, or the key that seems to identify the conversation."""
 
     @property
     def packed_keys(self) -> bytes:
-        """The keys as the index takes them."""
+        """The keys in the packed form of the index."""
         return pack_words(self.keys)
 
     @property
     def block_hashes(self) -> list[bytes]:
-        """The keys as simulated engines take them, in whose events they are integers again."""
+        """The keys as block hashes of simulated engines, whose events have them as integers."""
         return [key.to_bytes(8, "big") for key in self.keys]
 
 
@@ -126,7 +126,7 @@ class Traffic:
     block_size: int
     """Tokens."""
     is_approximate: bool = False
-    """Whether texts were cut by characters, of which nobody knows the tokens."""
+    """Whether blocks are pieces of texts by characters, since the tokens are not known."""
 
 
 def read_traffic(path: Path, most: int = 0) -> Traffic:
@@ -175,7 +175,7 @@ LineT = TypeVar("LineT", MooncakeLine, LogLine)
 
 
 def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, LineT]]:
-    """Yield where each line stands, and what it says."""
+    """Yield each line's place (file and number) and content."""
     decoder = msgspec.json.Decoder(kind)
     with _opened(path) as file:
         for number, line in islice(_lines(path, file), most or None):
@@ -229,7 +229,7 @@ def _log(path: Path, most: int) -> Traffic:
 
 
 def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ...]]:
-    """Return how many tokens a line's prompt has, and its blocks' keys."""
+    """Return the number of tokens of a line's prompt, and the keys of its blocks."""
     given = [name for name in PROMPT_FIELDS if getattr(line, name) is not None]
     if len(given) > 1:
         raise ValueError(f"{where}: {', '.join(given)}: only one of these may be given")
@@ -258,7 +258,7 @@ def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, t
 
 
 def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
-    """Return a key for each block, which names all before it too."""
+    """Return a chained key for each block."""
     keys = []
     key = root
     for name in names:
@@ -268,7 +268,7 @@ def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
 
 
 def _characters_per_token(path: Path, most: int) -> float:
-    """Return what the log's texts have, where it says how many tokens each was."""
+    """Return the mean characters per token of the log's texts that have a number of tokens."""
     characters = tokens = 0
     for _, line in _decoded(path, most, LogLine):
         if line.input_tokens and line.words:
@@ -306,9 +306,9 @@ def _seconds(where: str, stamp: float | str) -> float:
 
 
 def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
-    """Guess the sessions that are not logged: the first block that not many have in common.
+    """Guess the sessions that are not logged: by the first block that few requests share.
 
-    A block so frequent is a system prompt, not a session; as in `shared/bench/sim.py`.
+    A block that many requests share is a system prompt, not a session, as in `shared/bench/sim.py`.
     """
     frequency = Counter(key for one in requests for key in one.keys)
     common = max(50, len(requests) * 0.005)

@@ -1,4 +1,4 @@
-"""What is wrong with a line of a trace or a log, without what was said in it."""
+"""Describes errors in a line of a trace or a log without quoting prompts."""
 
 import json
 import re
@@ -8,15 +8,15 @@ import msgspec
 TELLABLE = frozenset(
     ("timestamp", "input_tokens", "output_tokens", "input_length", "output_length", "block_size")
 )
-"""Fields whose values may be shown: they hold no prompt."""
+"""Fields whose values may be shown, since they have no prompt."""
 MOST_SHOWN = 40
-"""Characters of a value."""
+"""Most characters of a value that is shown."""
 
 PLACE = re.compile(r"(?P<why>.*) - at `\$\.(?P<path>(?P<field>\w+).*)`")
 
 
 def told(line: bytes, error: Exception) -> str:
-    """Return what a decoder's error says of a line: the field, its value where that may be shown."""
+    """Return a decoder's error about a line: the field, and its value if that may be shown."""
     found = PLACE.fullmatch(str(error))
     if found is None:
         return str(error)
@@ -29,12 +29,12 @@ def _value(line: bytes, field: str) -> str:
     try:
         value = msgspec.json.decode(line)[field]
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # The line is broken further on too.
+        # The line has further errors after the field.
         return ""
     return "" if isinstance(value, dict | list) else f" is {shown(value)}"
 
 
 def shown(value: object) -> str:
-    """Return a value as JSON, cut off where it is long."""
+    """Return a value as JSON, shortened to MOST_SHOWN characters."""
     text = json.dumps(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

@@ -31,9 +31,9 @@ from scorer.policy import DEFAULT, policy_names
 from simworker.presets import DEFAULT_PRESET, PRESETS
 
 PAGE, ROWS = "report.html", "results.jsonl"
-"""What it leaves in its folder."""
+"""The result files."""
 GRID = {"pods": 8, "blocks_per_pod": 1500, "load": 0.5}
-"""What --matrix takes the place of, and the defaults."""
+"""The options that --matrix replaces, with their defaults."""
 
 NumberT = TypeVar("NumberT", int, float)
 
@@ -41,7 +41,7 @@ NumberT = TypeVar("NumberT", int, float)
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve recorded or generated traffic with simulated pods under one policy or many, and compare."""
     args = _parser().parse_args(argv)
-    # `timeout` and supervisors say SIGTERM; runs in other processes end with it as after Ctrl-C.
+    # `timeout` and supervisors send SIGTERM, which ends runs in other processes like Ctrl-C.
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         return _main(args)
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT,
         help="NAME[@option=value...], several with commas; `published`: those of the study; `all`",
     )
-    # Without a default here, so that --matrix can tell what was given.
+    # No defaults here, so that --matrix can tell which options were given.
     grid = parser.add_argument_group(
         "fleet and load", argument_default=argparse.SUPPRESS, description="A list runs each."
     )
@@ -151,7 +151,7 @@ def _list(kind: Callable[[str], NumberT]) -> Callable[[str], list[NumberT]]:
     def parse(text: str) -> list[NumberT]:
         return [kind(part) for part in text.split(",")]
 
-    # argparse names it where it fails.
+    # argparse uses the name in its error messages.
     parse.__name__ = f"list of {'whole numbers' if kind is int else 'numbers'}"
     return parse
 
@@ -198,7 +198,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
 
 
 def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
-    """Yield rows; with a folder each is in its file as soon as it is there."""
+    """Yield rows; with a folder, append each to its file at once."""
     if folder is None:
         yield from rows
         return
@@ -232,7 +232,7 @@ def _run(cells: Sequence[Cell], processes: int, console: Console) -> Iterator[Fi
                 yield run(cell)
                 progress.advance(task)
             return
-        # Not forked: the progress bar has a thread. Leaving a pool of this kind ends what it runs.
+        # Spawned, since the progress bar has a thread. Leaving the context ends the processes.
         with get_context("spawn").Pool(min(processes, len(cells))) as pool:
             for figures in pool.imap(run, cells):
                 progress.update(task, description=f"{figures.policy}, {figures.pods} pods")

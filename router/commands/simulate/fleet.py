@@ -1,4 +1,4 @@
-"""The simulated fleet: engines of either kind, and what they have done."""
+"""The simulated fleet: engines of both kinds, with the time that they spent on prefill."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ MAX_NUM_BATCHED_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How large a fleet is, and of what engines."""
+    """The size and engines of a fleet."""
 
     engine: EngineKind
     pods: int
     blocks: int
-    """Of a pod."""
+    """Blocks of a pod."""
     block_size: int
     """Tokens."""
     latency: LatencyModel
     slow_factor: float = 1.0
-    """How many times as long every second pod takes for whatever it does."""
+    """Factor by which every second pod is slower."""
     is_pooled: bool = False
-    """Whether all read one cache of all pods' size."""
+    """Whether all pods share one cache with the size of all."""
 
     def latency_of(self, pod: int) -> LatencyModel:
-        """Return how long a pod, by number, takes."""
+        """Return the latency model of a pod, by its number."""
         return self.latency.times(self.slow_factor) if pod % 2 else self.latency
 
     def can_serve(self, one: LoggedRequest) -> bool:
-        """Return whether a request fits into an empty pod."""
+        """Return whether a request fits into an empty pod's cache."""
         size = self.block_size
         return -(-one.prompt_tokens // size) - (-one.output_tokens // size) <= self.blocks
 
@@ -56,13 +56,13 @@ class SimulatedEngine(Engine[CacheEvent], LeapingEngine, Protocol):
         """Seconds in which prompts were computed."""
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where it contradicts itself."""
+        """Raise BrokenInvariantError if the engine is inconsistent."""
 
 
 def build_fleet(settings: FleetSettings, longest: int) -> Sequence[SimulatedEngine]:
     """Return the pods' engines; no prompt and answer take more than `longest` tokens.
 
-    Raises ValueError for what no engine can be.
+    Raises ValueError for impossible settings.
     """
     if settings.engine == "serial":
         size, pods = settings.block_size, settings.pods
@@ -94,7 +94,7 @@ def _vllm(settings: FleetSettings, latency: LatencyModel, longest: int) -> V1Eng
 
 
 class MeteredEngine:
-    """A vLLM engine, and the seconds of its steps in which prompts are computed."""
+    """A vLLM engine that sums the seconds of its steps with prefill."""
 
     def __init__(self, engine: V1Engine) -> None:
         self._engine = engine
@@ -102,35 +102,35 @@ class MeteredEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether the engine has work."""
         return self._engine.busy
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError where it can never be served."""
+        """Accept a request. Raises RefusedError if it can never be served."""
         self._engine.submit(generation)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are passed over."""
+        """Drop a request; do nothing for an unknown one."""
         self._engine.abort(request_id)
 
     def begin_step(self, horizon: float = 0.0) -> float:
         """Schedule a step; return its modelled seconds."""
         seconds = self._engine.begin_step(horizon)
-        # Steps with prompts are never taken as one, so none of this is cut later.
+        # Steps with prefill are never combined, so `cut_step` cannot shorten this one.
         if self._engine.work.prefills:
             self.prefill_seconds += seconds
         return seconds
 
     def cut_step(self, elapsed: float) -> float:
-        """End with the first of the steps begun that ends `elapsed` seconds in, or later."""
+        """Cut combined steps after the first that ends `elapsed` seconds in, or later."""
         return self._engine.cut_step(elapsed)
 
     def end_step(self) -> list[CacheEvent]:
-        """End the step begun; return what happened to the cache."""
+        """End the step begun; return the events of the cache."""
         return self._engine.end_step()
 
     def load(self) -> Load:
-        """Return the figures that metrics show."""
+        """Return the load that the engine's metrics would show."""
         return self._engine.load()
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
@@ -138,5 +138,5 @@ class MeteredEngine:
         return self._engine.reset_prefix_cache(reset_external=reset_external)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the engine contradicts itself."""
+        """Raise BrokenInvariantError if the engine is inconsistent."""
         self._engine.check()

@@ -12,9 +12,9 @@ from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 from scorer.policy import DEFAULT
 
 MOST_LINES = 6
-"""Curves that can be told apart in one plot."""
+"""Most curves in one plot."""
 BEST_FEW = 5
-"""Policies that are named beside their points, and ours and the best published one."""
+"""Number of best policies named in a plot, in addition to ours and the best published one."""
 
 Cell = Mapping[str, Sequence[Figures]]
 
@@ -115,7 +115,7 @@ def _standing_plot(
 
 
 def _chosen(policies: Cell) -> list[str]:
-    """Return the policies to draw: ours, the best published ones of the cell, and the bound."""
+    """Return the policies to draw: the default, the best published ones of the cell, and the bound."""
     by_p90 = _by_p90(policies)
     first = [name for name in (DEFAULT, BEST_PUBLISHED, POOLED, "round-robin") if name in policies]
     published = [name for name in by_p90 if name in PUBLISHED.values()]
@@ -127,7 +127,7 @@ def _by_p90(policies: Cell) -> list[str]:
 
 
 def _colours(policies: Cell) -> dict[str, str]:
-    """Return the colours that the policies drawn have in all plots of a cell."""
+    """Return the colours of the drawn policies, equal in all plots of a cell."""
     return {policy: f"C{number}" for number, policy in enumerate(_chosen(policies))}
 
 
@@ -175,7 +175,7 @@ def _trade(axes: Axes, policies: Cell) -> None:
     for policy, (share, p90) in points.items():
         axes.scatter([share], [p90], color=colours.get(policy, "0.6"))
     for rank, policy in enumerate(named):
-        # In a column beside the plot, where they do not cover each other.
+        # The names stand in a column beside the plot, where they do not overlap.
         axes.annotate(
             policy,
             points[policy],

@@ -1,12 +1,11 @@
-"""The router in a simulation: what the service runs, on a virtual clock.
+"""The router in a simulation: the code of the service, on a virtual clock.
 
     events of engines ──► WatchedRank ──► index ─┐
     metrics, once a scrape ──► LoadTable ────────┼──► Picker ──► a pod's number
     first tokens and ends, at once ──────────────┘
 
-Events come as a publisher beside each engine sends them: keys of blocks, of which it counts copies. All
-decisions are made by the code of `router`, `indexer` and `scorer`, with the settings that
-`warmpath serve` has by itself.
+Events arrive in the form of a publisher's deltas: keys of blocks, with copies counted by the publisher.
+The code of `router`, `indexer` and `scorer` makes all decisions, with the defaults of `warmpath serve`.
 """
 
 from collections import OrderedDict
@@ -39,15 +38,15 @@ from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEv
 MODEL = "simulated"
 SESSION_POLICY = "session-hash"
 TICK = 1.0
-"""Seconds between looks at what time has ended."""
+"""Seconds between two calls that let time pass (expiry, staleness)."""
 
 Reports = Literal["all", "ends", "none"]
-"""What a gateway reports: first tokens and ends, ends alone, or nothing."""
+"""The gateway's reports: first tokens and ends, only ends, or none."""
 REPORTS: tuple[Reports, ...] = get_args(Reports)
 
 
 class LoggedPrompt:
-    """A logged prompt, known by its block keys alone, in the form that the picker takes."""
+    """A logged prompt, of which only the block keys are known, in the form that the picker needs."""
 
     __slots__ = ("_chain", "model", "tokens")
 
@@ -58,24 +57,24 @@ class LoggedPrompt:
         self._chain = Chain(0, b"", block_size, blocks, (), keys)
 
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
-        """Return the blocks; there is one block size only."""
+        """Return the blocks; there is only one block size."""
         del block_size, hash_seed, lookahead
         return self._chain
 
 
 class NothingArrives(Believed):
-    """Beliefs without those of blocks on their way: what a router has that only believes events."""
+    """Beliefs without arriving blocks: the router waits for events instead."""
 
     def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
-        """Believe nothing."""
+        """Do nothing: no block is believed to be arriving."""
         del keys
         return super().arrive(pod, rank, b"", expires=expires)
 
 
 class Followed:
-    """One rank's cache as a publisher beside its engine follows it.
+    """One rank's cache as a publisher beside its engine would follow it.
 
-    With `is_shared` several engines tell of one cache, each of what it did; a block counts once then.
+    With `is_shared` several engines send events of one cache; a block then counts once.
     """
 
     def __init__(self, rank: WatchedRank, block_size: int, *, is_shared: bool = False) -> None:
@@ -91,7 +90,7 @@ class Followed:
         rank.take_state(self._state)
 
     def take(self, events: Sequence[CacheEvent]) -> None:
-        """Take what an engine tells of its cache."""
+        """Apply an engine's cache events."""
         changes = []
         for event in events:
             if isinstance(event, BlockStored):
@@ -113,7 +112,7 @@ class Followed:
         return self._held.release(name, (name,))
 
     def change(self, changes: Sequence[pb.Change]) -> None:
-        """Tell the router of changes."""
+        """Send changes to the router."""
         self._rank.take_delta(pb.Delta(changes=changes, state=self._state))
 
 
@@ -126,7 +125,7 @@ def _gone(keys: Sequence[int]) -> pb.Change:
 
 
 class Record:
-    """An LRU of what was sent to a pod, told to the router in place of events."""
+    """An LRU of the prompts sent to a pod, which the router gets in place of events."""
 
     def __init__(self, followed: Followed, blocks: int) -> None:
         self._followed = followed
@@ -134,7 +133,7 @@ class Record:
         self._sent: OrderedDict[int, None] = OrderedDict()
 
     def send(self, keys: Sequence[int]) -> None:
-        """Take note that a prompt was sent there."""
+        """Record that a prompt was sent to the pod."""
         sent = self._sent
         fresh = [key for key in keys if key not in sent]
         for key in reversed(keys):
@@ -149,9 +148,8 @@ class Record:
 class SimulatedRouter:
     """Routes requests to pods by number. Times are seconds of the cluster's clock.
 
-    `eventless` are the pods whose events never come, `scrape` is how often metrics are read, `reports`
-    what is told of requests. A block that ends with its prompt counts where engines count it
-    (`counts_last_block`).
+    `eventless` are the pods without events, `scrape` is the interval of reading metrics, `reports` the
+    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt.
     """
 
     def __init__(
@@ -223,14 +221,14 @@ class SimulatedRouter:
                 self._ingest,
                 "",
                 believed=self._picking.believed,
-                # The first pod's events tell of the bound's one cache, which all read.
+                # In the bound all pods share one cache, and the first pod sends its events.
                 shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
                 assumed_block_size=block_size,
             )
         )
 
     def place(self, request_id: str, one: LoggedRequest, now: float) -> int:
-        """Choose a pod for a request, and book it there."""
+        """Pick a pod for a request and book it there."""
         self._pass_time(now)
         keys = one.packed_keys
         if not self._counts_last_block:
@@ -260,19 +258,19 @@ class SimulatedRouter:
                 self._picking.loads.observe(pod.id, 0, seen)
 
     def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
-        """Take what a pod tells of its cache."""
+        """Apply a pod's cache events."""
         self._now = now
         followed = self._followed.get(0 if self._variant.is_pooled else number)
         if followed is not None:
             followed.take(events)
 
     def first_token(self, request_id: str, now: float) -> None:
-        """Take note of a request's first token."""
+        """Report a request's first token."""
         if self._reports == "all":
             self._picker.first_token(self._booked[request_id], now)
 
     def finished(self, request_id: str, cached: int, prompt_tokens: int, now: float) -> None:
-        """Take note of a request's end; what was cached an engine says with its last token."""
+        """Report a request's end, with the engine's cached tokens."""
         booking = self._booked.pop(request_id)
         if self._reports == "none":
             return
@@ -280,6 +278,6 @@ class SimulatedRouter:
         self._picker.ended(booking, "finished", now)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where any part contradicts itself."""
+        """Raise BrokenInvariantError if any part is inconsistent."""
         self._ingest.check()
         self._picking.check()

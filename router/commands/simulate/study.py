@@ -1,13 +1,13 @@
-"""The policy study's variants, as policies of ours and what the router is told beside.
+"""The policy study's variants, as warmpath policies with settings of the simulated router.
 
 A variant is written `POLICY[@option=value...]`: a policy of `scorer.policy` with its options, and
 
-    @arriving=0   what was just sent somewhere does not count as cached there before events tell of it:
+    @arriving=0   prompts just sent to a pod do not count as cached there before events announce them:
                   the study's names without `+spec`
-    @record=1     instead of events an LRU of what was sent to each pod, as large as the pod's cache
+    @record=1     in place of events, an LRU of the prompts sent to each pod, as large as its cache
 
-`pooled` is no policy but a bound: one cache of all pods' size, which every pod reads free of charge, and
-the shortest booked wait. Source: `shared/bench/policy-study.md`, and `POLICIES` of `sim.py` beside it.
+`pooled` is not a policy but a bound: one cache of all pods' size, which every pod reads at no cost, and
+the shortest booked wait. Source: `shared/bench/policy-study.md`, and `POLICIES` in its `sim.py`.
 """
 
 from collections.abc import Mapping
@@ -42,17 +42,17 @@ PUBLISHED: Mapping[str, str] = {
     "sticky": "sticky-queue@arriving=0",
     "sticky+spec": "sticky-queue",
 }
-"""The study's name of each published variant, and ours."""
+"""The study's name of each published variant, with the name here."""
 
 OWN: Mapping[str, str] = {
     "own_ett": "study-mix@kappa=0@g=0",
     "own_rho": "study-mix@g=0",
     "own_mix": "study-mix",
 }
-"""The study's own ideas; its `own_work` has no policy here."""
+"""The study's own variants, with their names here; its `own_work` has no policy here."""
 
 BEST_PUBLISHED = PUBLISHED["llmd_token+spec"]
-"""What others are compared with: the best single one of the study."""
+"""The variant with which others are compared: the best published one of the study."""
 
 ALL = ("warmpath", *PUBLISHED.values(), *OWN.values(), POOLED)
 
@@ -67,10 +67,10 @@ STUDY_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy, and what the router is told beside."""
+    """A policy with settings of the simulated router."""
 
     spec: str
-    """As it was written."""
+    """The variant as given in the option."""
     policy: str
     options: Mapping[str, float] = field(default_factory=dict)
     counts_arriving: bool = True
@@ -95,7 +95,7 @@ def variant(spec: str) -> Variant:
     if name == POOLED:
         if options:
             raise ValueError(f"policy {spec!r}: the bound has no options")
-        # The wait and a prefill that is the same everywhere; among equals the fewest in flight.
+        # The cost is the wait plus a prefill that is the same on all pods.
         return Variant(
             spec,
             "study-mix",
@@ -117,9 +117,9 @@ def _switch(spec: str, option: str, value: float) -> bool:
 
 
 def variants(names: str) -> list[Variant]:
-    """Return the variants of a comma list, in which `published` and `all` may stand for theirs.
+    """Return the variants of a comma-separated list; `published` and `all` stand for several.
 
-    The study's names are understood where no policy of ours has the name: its `lmetric` is
+    The study's names are accepted unless a policy here has the same name: the study's `lmetric` is
     `lmetric@arriving=0` here.
     """
     ours = policy_names()

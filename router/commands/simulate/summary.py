@@ -1,4 +1,4 @@
-"""Figures side by side: policies within a cell, and over all cells."""
+"""Compares the figures of policies, within a cell and over all cells."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from router.commands.simulate.cell import Figures
 from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 
 Place = tuple[str, str, int, int, float]
-"""Trace, engine, pods, blocks a pod and load: what a cell is but for policy and seed."""
+"""Trace, engine, pods, blocks per pod and load: a cell without its policy and seed."""
 
 
 def by_cell(rows: Iterable[Figures]) -> dict[Place, dict[str, list[Figures]]]:
@@ -40,32 +40,32 @@ def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> 
 
 
 def ratios_to(rows: Iterable[Figures]) -> str:
-    """Return a sentence: what ratios are to."""
+    """Return a sentence that names the policy to which ratios refer."""
     if any(row.policy == BEST_PUBLISHED for row in rows):
         return f"Ratios are to {BEST_PUBLISHED}, over cells their geometric mean."
     return f"Ratios would be to {BEST_PUBLISHED}, which did not run."
 
 
 def hit_share(rows: Sequence[Figures]) -> float | None:
-    """Return the median share of the ceiling; None where that is 0."""
+    """Return the median share of the ceiling; None if the ceiling is 0."""
     return median(rows, "hit_share") if rows[0].ceiling else None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy over all cells in which it ran. Of ratios the geometric mean."""
+    """One policy over all cells in which it ran; ratios are geometric means."""
 
     policy: str
     cells: int
     p90_ratio: float | None
-    """To the study's best published policy."""
+    """Ratio of the p90 to that of the study's best published policy."""
     p99_ratio: float | None
     best_ratio: float | None
-    """Of p90 to the best published policy of each cell, among those that ran."""
+    """Ratio of the p90 to that of the best published policy in each cell, among those that ran."""
     worst_ratio: float | None
-    """The largest of these."""
+    """The largest of those ratios."""
     hit_share: float | None
-    """The mean."""
+    """The mean share of the ceiling."""
     least_hit_share: float | None
 
 
@@ -107,7 +107,7 @@ def _mean(ratios: Iterable[float | None]) -> float | None:
 
 
 def shown(value: float | None, digits: int = 2) -> str:
-    """Return a number for a table; a dash where there is none."""
+    """Return a number for a table; a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 

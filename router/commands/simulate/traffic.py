@@ -1,14 +1,14 @@
-"""Generated traffic: for who has no log at hand, and to try policies on what none was tuned on.
+"""Generates traffic, for users without a log, and to try policies on traffic that none was tuned on.
 
     docs      questions about long documents, a few close in time
     agent     tool agents: many turns, contexts that grow by tool results of any size
     bursts    one prompt sampled up to 64 times within 100 ms, among chats
     tenants   chats of hundreds of tenants, each with a system prompt of its own
 
-A kind is an endless stream of sessions that begin as a Poisson process; traffic is the first so many
-requests of all sessions merged. A seed names it: the same seed has the same requests, and fewer of them
-are the first of more. Tokens are cut into blocks of 512, as Mooncake's traces are. Lengths are heavy-
-tailed as in published traces; their numbers are ours, and none was fitted to any trace.
+A kind is an endless stream of sessions that begin as a Poisson process; traffic is the first requests of
+all sessions merged. Equal seeds give equal requests, and a shorter traffic is the beginning of a longer
+one. Blocks have 512 tokens, as in Mooncake's traces. Lengths are heavy-tailed as in published traces;
+their parameters were chosen here and not fitted to any trace.
 """
 
 import heapq
@@ -25,26 +25,26 @@ from router.commands.simulate.access_log import LoggedRequest, Traffic, with_aff
 DEFAULT_REQUESTS = 6000
 MOST_REQUESTS = 100_000
 MOST_PROMPT_TOKENS = 120_000
-"""A session ends where its next prompt would have more."""
+"""A session ends if its next prompt would be longer."""
 
 Session = Iterator[LoggedRequest]
-"""Of one session, in no order; none comes before the session begins."""
+"""The requests of one session, in any order; none is earlier than the session's begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Which traffic is generated."""
+    """The kind and seed of generated traffic."""
 
     kind: str
     seed: int = 1
 
     @property
     def name(self) -> str:
-        """What figures call it."""
+        """The traffic's name in results."""
         return f"{self.kind} traffic, seed {self.seed}"
 
     def check(self) -> None:
-        """Raise ValueError for a kind that there is not."""
+        """Raise ValueError for an unknown kind."""
         if self.kind not in KINDS:
             raise ValueError(f"--traffic is {self.kind!r}; known: {', '.join(KINDS)}")
 
@@ -63,7 +63,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Whole numbers of a log-normal distribution, cut off at both ends. `sigma` is of the logarithm."""
+    """Integers of a log-normal distribution, clipped at both ends; `sigma` is that of the logarithm."""
 
     median: float
     sigma: float
@@ -78,7 +78,7 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Pareto:
-    """Whole numbers of a Pareto distribution: above x with probability (least / x)^alpha."""
+    """Integers of a Pareto distribution: above x with probability (least / x)^alpha."""
 
     least: float
     alpha: float
@@ -91,7 +91,7 @@ class Pareto:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Whole numbers, both ends included."""
+    """Integers of a uniform distribution, both ends included."""
 
     least: int
     most: int
@@ -103,7 +103,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Seconds: a least, and an exponential distribution on top; in a share of cases a longer one."""
+    """Seconds: a minimum plus an exponential distribution; a longer one in a share of cases."""
 
     least: float
     mean: float
@@ -118,14 +118,14 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Popularity:
-    """Which of `count` things is wanted: Zipf and Mandelbrot's law, weight 1 / (rank + shift)^s."""
+    """The popularity of `count` things by the Zipf-Mandelbrot law: weight 1 / (rank + shift)^s."""
 
     count: int
     s: float
     shift: float = 0.0
 
     def weights(self) -> list[float]:
-        """Return their weights so far, as `Random.choices` takes them."""
+        """Return their cumulative weights, for `Random.choices`."""
         return list(accumulate((rank + self.shift) ** -self.s for rank in range(1, self.count + 1)))
 
 
@@ -133,30 +133,30 @@ class Popularity:
 
 
 def _fresh(rng: Random, blocks: int) -> tuple[int, ...]:
-    """Return keys of blocks that no other prompt has."""
+    """Return random keys of `blocks` blocks that no other prompt has."""
     return tuple(rng.getrandbits(64) for _ in range(blocks))
 
 
 def _prompt(rng: Random, shared: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """Return a prompt's keys: as much as fits of what it shares, then fresh ones."""
+    """Return a prompt's keys: as many shared ones as fit into `tokens`, then fresh ones."""
     blocks = -(-tokens // BLOCK)
     return (*shared[:blocks], *_fresh(rng, blocks - len(shared)))
 
 
 class Conversation(NamedTuple):
-    """How conversations begin and go on. Tokens, but for turns and the pause."""
+    """The distributions of conversations: lengths in tokens, number of turns, and pauses."""
 
     turns: Uniform | Pareto
     first: LogNormal
-    """That come after the blocks it begins with."""
+    """Tokens of the first prompt after its shared blocks."""
     answer: LogNormal
     further: LogNormal | Pareto
-    """That come with the next turn, beside the answer before it."""
+    """Tokens that each further turn adds, besides the previous answer."""
     pause: Pause
-    """From one prompt to the next."""
+    """Time from one prompt to the next."""
 
     def hold(self, rng: Random, at: float, prefix: Sequence[int]) -> Session:
-        """Yield prompts that each begin with all full blocks of the one before."""
+        """Yield prompts, each beginning with all full blocks of the previous one."""
         tokens = len(prefix) * BLOCK + self.first.draw(rng)
         for _ in range(self.turns.draw(rng)):
             if tokens > MOST_PROMPT_TOKENS:
@@ -172,7 +172,7 @@ class Conversation(NamedTuple):
 # Kinds
 
 ASKERS_GAP = 2.5
-"""Seconds from one session's begin to the next, the mean, as of all gaps below."""
+"""Mean seconds from one session's begin to the next; likewise the other gaps below."""
 DOCUMENT = LogNormal(24_000, 0.7, least=4_000, most=110_000)
 QUESTIONS, MANY_QUESTIONS, MANY_SHARE = Uniform(2, 8), Uniform(9, 40), 0.15
 QUESTION = LogNormal(150, 0.8, least=20, most=3_000)
@@ -181,7 +181,7 @@ QUESTION_PAUSE = Pause(0.0, 45.0)
 
 
 def docs(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Questions about documents that all have one block of instructions before them."""
+    """Generate questions about documents, all after one common block of instructions."""
     instructions = _fresh(rng, 1)
     for at in _begins(rng, ASKERS_GAP):
         yield at, _questions(rng, at, instructions)
@@ -199,19 +199,19 @@ def _questions(rng: Random, at: float, instructions: Sequence[int]) -> Session:
 AGENTS_GAP = 3.0
 TOOLS = Popularity(12, s=1.3)
 TOOL_BLOCKS = Uniform(3, 14)
-"""Of a set of tools' description, which agents of one make share."""
+"""Number of blocks of a set of tool descriptions, which agents of one kind share."""
 AGENT = Conversation(
     turns=Uniform(10, 30),
     first=LogNormal(400, 0.8, least=50, most=8_000),
     answer=LogNormal(90, 1.0, least=5, most=2_000),
-    # A tool's result: mostly little, sometimes a file.
+    # A tool's result: mostly short, sometimes a file.
     further=Pareto(200, 1.05, most=60_000),
     pause=Pause(1.0, 4.0, long_share=0.15, long_mean=60.0),
 )
 
 
 def agent(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Agents of a dozen makes."""
+    """Generate sessions of a dozen kinds of tool agents."""
     tools = [_fresh(rng, TOOL_BLOCKS.draw(rng)) for _ in range(TOOLS.count)]
     weights = TOOLS.weights()
     for at in _begins(rng, AGENTS_GAP):
@@ -223,11 +223,11 @@ BURSTS_GAP = 0.6
 BURST_SHARE = 0.3
 COPIES = (4, 8, 8, 16, 16, 32, 64)
 WITHIN = 0.1
-"""Seconds."""
+"""Longest time within which a burst's requests arrive, in seconds."""
 SAMPLED = LogNormal(2_000, 1.0, least=200, most=40_000)
 SAMPLE = LogNormal(300, 0.7, least=10, most=2_000)
 SYSTEM_BLOCKS, SYSTEM_SHARE = 2, 0.5
-"""The chats' system prompt, and the share of bursts that have it too."""
+"""Blocks of the chats' system prompt, and the share of bursts that begin with it too."""
 CHAT = Conversation(
     turns=Pareto(1, 1.2, most=8),
     first=LogNormal(1_000, 1.4, least=20, most=60_000),
@@ -238,7 +238,7 @@ CHAT = Conversation(
 
 
 def bursts(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Bursts of one prompt each, among chats."""
+    """Generate bursts of one prompt each, among chats."""
     system = _fresh(rng, SYSTEM_BLOCKS)
     for at in _begins(rng, BURSTS_GAP):
         if rng.random() < BURST_SHARE:
@@ -267,7 +267,7 @@ TENANT = Conversation(
 
 
 def tenants(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Short chats with a tenant's system prompt before them."""
+    """Generate short chats, each after its tenant's system prompt."""
     systems = [_fresh(rng, TENANT_BLOCKS.draw(rng)) for _ in range(TENANTS.count)]
     weights = TENANTS.weights()
     for at in _begins(rng, CHATS_GAP):
@@ -280,7 +280,7 @@ KINDS: Mapping[str, Kind] = {"docs": docs, "agent": agent, "bursts": bursts, "te
 
 
 def _begins(rng: Random, gap: float) -> Iterator[float]:
-    """Yield when sessions begin, `gap` seconds apart on average, without end."""
+    """Yield the times at which sessions begin, `gap` seconds apart on average, without end."""
     at = 0.0
     while True:
         at += rng.expovariate(1 / gap)

@@ -1,1 +1,1 @@
-"""`warmpath record` and `warmpath verify`: recordings of engines, predicted again; no running router."""
+"""`warmpath record` and `warmpath verify`: record engines, replay recordings; no running router."""

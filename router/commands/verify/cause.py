@@ -1,7 +1,7 @@
-"""Why an engine found something else cached than was predicted: nothing is said that is not so.
+"""Explains why an engine's cached tokens differ from the prediction.
 
-A cause is named where, with it, the prediction comes out as the engine's figure. Where none does, that
-is said.
+A cause is named only if it turns the prediction into the engine's figure; otherwise the cause is
+unknown, and the text says so.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ class Names:
         self._keys: dict[EngineHash, int] = {}
 
     def clear(self) -> None:
-        """Begin another life."""
+        """Forget all names: the engine's next life begins."""
         self._keys.clear()
 
     def learn(self, events: Iterable[Event]) -> list[Said]:
-        """Learn the names in a batch; return what each event says of the fastest tier."""
+        """Learn the names in a batch; return the events of the fastest tier with their keys."""
         said: list[Said] = []
         for event in events:
             kind: Kind = "stored"
@@ -60,23 +60,23 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request whose prediction is not what its engine reported. Figures in blocks."""
+    """A request whose prediction differs from its engine's report. Figures are blocks."""
 
     keys: Sequence[int]
-    """Of the blocks that it could find."""
+    """The keys of the prompt's blocks that could be cached."""
     samples: int
     trust: Trust
-    """When the prediction was made."""
+    """The trust at the time of the prediction."""
     predicted: int
     actual: int
     before: Sequence[Said]
-    """What the batch that announced its own blocks says of the time before them."""
+    """The events before its own blocks in the batch that announced those."""
     lost: Sequence[Said]
-    """What the batches just before that one said, where they were lost on the way."""
+    """The events of the batches just before that one, if they were lost."""
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
     at_answer: int | None
-    """What was predicted when the answer came, where no batch announced its own blocks."""
+    """The prediction at the time of the answer, if no batch announced its own blocks."""
 
 
 def cause(case: Case) -> str:
@@ -102,7 +102,7 @@ def cause(case: Case) -> str:
 
 
 def _found(case: Case, said: Iterable[Said]) -> int:
-    """Return how many leading blocks are there after some events, were the prediction right before."""
+    """Return how many leading blocks would be cached after some events, given the prediction."""
     held = set(case.keys[: case.predicted])
     for kind, keys in said:
         if kind == "stored":

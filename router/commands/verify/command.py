@@ -1,15 +1,15 @@
-"""Compare what warmpath predicts with what a recorded engine did.
+"""`warmpath verify`: compares predicted cached tokens with those of a recorded engine.
 
-Replays a recording (`warmpath record`, or the format of `shared/vllm-cpu/RECIPE.md`) through what a
-router is made of: frames go through stream, codec and index as they would from a socket. For each
-request it predicts the cached tokens and compares them with what the engine reported.
+It replays a recording (`warmpath record`, or the format of `shared/vllm-cpu/RECIPE.md`) through the
+router's own parts: frames go through stream, codec and index as if from a socket. For each request it
+predicts the cached tokens and compares them with the engine's report.
 
-A prediction is made from the batches before the one that announces the request's own blocks: the
-last moment at which a router could have known. Where a request waits in the engine's queue that is
-later than its arrival; what would have been said on arrival is counted beside it.
+A prediction uses the batches before the one that announces the request's own blocks, the latest that a
+router could have known. If a request waits in the engine's queue, that is later than its arrival; the
+prediction on arrival is counted separately.
 
-A trace of operations on vLLM's `KVCacheManager` (`kvm_trace.jsonl.gz` there) is taken too: each is
-done on the simulated worker's manager, and every outcome compared.
+It also accepts a trace of operations on vLLM's `KVCacheManager` (`kvm_trace.jsonl.gz` there): it
+performs each on the simulated worker's manager and compares every result.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from router.commands.verify.recording import (
 )
 
 TRACE_GROUP = "warmpath.trace_verifiers"
-"""Entry points that replay traces of operations; the router imports no other process."""
+"""Entry points that replay traces of operations, since the router must not import simulators."""
 FOLLOWING = ("start_at", "drop", "no_replay", "pure")
-"""Options that say how a recording's events are followed."""
+"""Options that change how a recording's events are followed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare what warmpath predicts with what a recorded engine did.
 
-    Return 0 whatever comes out, and 1 where the recording is not whole.
+    The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read.
     """
     parser = argparse.ArgumentParser(prog="warmpath verify", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

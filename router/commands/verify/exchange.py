@@ -1,4 +1,4 @@
-"""One recorded exchange: what is asked of the engine, and its line in a recording."""
+"""One recorded exchange: a request to the engine, its answer, and its line in a recording."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ class Exchange:
         self._path = path
         self._started = started
         self.sent = raw
-        """The body that goes to the engine."""
+        """The body that is sent to the engine."""
         self._body: Any = None
         try:
             body = json.loads(raw)
@@ -32,7 +32,7 @@ class Exchange:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The request's body; empty where it is no object."""
+        """The request's body; empty if it is not a JSON object."""
         return self._body if isinstance(self._body, dict) else {}
 
     def line(self, status: int, answer: bytes) -> dict[str, Any]:

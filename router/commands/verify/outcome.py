@@ -1,4 +1,4 @@
-"""What came of predicting a recording's requests."""
+"""The results of verifying a recording."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ class Mismatch:
     actual: int
     reason: str
     trust: str
-    """How far the view was said to be believed when the prediction was made."""
+    """The trust at the time of the prediction."""
 
 
 @dataclass(slots=True)
@@ -31,9 +31,9 @@ class Outcome:
     abs_error_tokens: int = 0
     skipped: int = 0
     cut_after: int = 0
-    """The line in whose middle the recording ends; 0: it is whole."""
+    """Number of the line within which the recording is cut off; 0: it is complete."""
     overclaimed: int = 0
-    """Requests predicted warmer than they were while the trust said exact."""
+    """Requests predicted warmer than they were while the trust was exact."""
     trust_changes: list[dict[str, Any]] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     trust: Trust = field(default_factory=lambda: Trust(Level.COLD, "no event seen", 0.0))

@@ -1,4 +1,4 @@
-"""Predict each recorded request's cached tokens, and explain where the engine did otherwise."""
+"""Predicts each recorded request's cached tokens and explains differences from the engine's report."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,47 +21,47 @@ from scorer.strategies.longest_prefix import longest_prefix
 
 POD = "recorded"
 INDEX_BYTES = 1 << 30
-"""As a router's own, by default."""
+"""Size of the index, a router's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the follower is put through. The engine and its replay buffer are as recorded."""
+    """Faults that the follower is exposed to. The engine and its replay buffer are as recorded."""
 
     start_at: float = 0.0
-    """The share of the recording that has passed when it begins to follow."""
+    """The share of the recording after which following begins."""
     replay: bool = True
     """Whether the engine answers replays."""
     drop: float = 0.0
-    """The share of live batches that is lost on the way."""
+    """The share of live batches that are lost."""
     seed: int = 0
-    """Says which ones."""
+    """Seed of the choice of lost batches."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request that has been sent and not been answered yet."""
+    """A request that has been sent and not answered yet."""
 
     asked: Asked
     on_arrival: int
     predicted: int
     trust: Trust
     lost: Sequence[Said]
-    """What the batches just before said that were lost, which only the next one can show."""
+    """The events of lost batches just before, whose loss only the next batch can show."""
     after_restart: bool = False
     """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False
     """Whether its own blocks have been announced; then the prediction is final."""
     before: Sequence[Said] = ()
-    """What the batch that announced them says of the time before."""
+    """The events before those blocks in the batch that announced them."""
 
 
 def verify(
     recording: Recording, conditions: Conditions | None = None, *, pure: bool = False
 ) -> Outcome:
-    """Replay a recording through what a router is made of and compare each request.
+    """Replay a recording through the router's parts and compare each request.
 
-    With `pure` it is what a router without Numba is made of.
+    With `pure` the parts are those of a router without Numba.
     """
     return _Verification(recording, conditions or Conditions(), pure=pure).run()
 
@@ -75,7 +75,7 @@ class _Verification:
         self._rng = Random(conditions.seed)  # noqa: S311  repeatable, guards nothing
         self._following = False
         self._lost: list[Said] = []
-        """What was lost since the last batch that arrived."""
+        """The events that were lost since the last batch that arrived."""
         asked = [line for line in recording.lines if isinstance(line, Asked)]
         self._model = recording.model or (asked[0].model if asked else "")
         self._adapters = set(recording.adapters)
@@ -99,7 +99,7 @@ class _Verification:
         self._rank = self._ingest.add(source)
         self._scorer = Scorer(self._ingest, "")
         self._buffer: dict[int, bytes] = {}
-        """The batches that the engine's replay would bring, by sequence."""
+        """The engine's replay buffer: batches by sequence."""
         self._connected = False
         self._life = 1
         self._open: dict[Asked, _Open] = {}
@@ -138,7 +138,7 @@ class _Verification:
         return self._outcome
 
     def _begin(self) -> None:
-        """Begin to follow; where the engine has published before, it is up."""
+        """Begin to follow; the engine is connected if it has published before."""
         self._following = True
         if self._buffer:
             self._connect()
@@ -287,7 +287,7 @@ class _Verification:
 
 
 def _own_store(events: Sequence[Event], asked: Asked) -> int | None:
-    """Return the position of the first store that has nothing but this request's tokens.
+    """Return the position of the first store that has only this request's tokens.
 
     Prompt and answer are one sequence. A store that begins with the request's tokens and goes on
     with others is another request's with the same beginning.

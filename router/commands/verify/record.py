@@ -1,11 +1,11 @@
 """`warmpath record`: record a running engine, for `warmpath verify`.
 
-Stands as a proxy before the engine and listens to its events: what clients ask and what the engine
-answers and publishes goes into one file, in the format of `shared/vllm-cpu/RECIPE.md`. The file holds
-prompts and answers by its nature, so only its owner may read it.
+It is a proxy in front of the engine and also listens to its events: requests, answers and events go into
+one file, in the format of `shared/vllm-cpu/RECIPE.md`. The file holds prompts and answers, so only its
+owner may read it.
 
-To know what an answer was computed from, it asks the engine for token ids and for a stream's usage, and
-passes on what the engine answers: clients see these fields, and a stream's last chunk without choices.
+To record an answer's tokens it asks the engine for token ids and for a stream's usage, and passes the
+answer on unchanged: clients see these fields, and a stream's last chunk without choices.
 """
 
 import argparse
@@ -37,14 +37,14 @@ START_SECONDS = 10.0
 HOP_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 )
-"""Headers of one connection, which a proxy does not pass on; answers are to be readable."""
+"""Headers of a single connection, which a proxy does not pass on, and those that ask for compression."""
 
 
 class RecordingFile:
     """Writes lines, each stamped with the seconds since the start."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file. Raises OSError, also where it is there already."""
+        """Create the file. Raises OSError, also if it exists."""
         raw = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._raw = os.fdopen(raw, "wb")
         self._lines = gzip.GzipFile(fileobj=self._raw, mode="wb", mtime=0)
@@ -63,12 +63,12 @@ class RecordingFile:
             self.counts[kind] += 1
 
     def flush(self) -> None:
-        """Write what is held back, so that a crash costs no more than what comes after."""
+        """Write the buffered lines, so that a crash loses only later ones."""
         self._lines.flush()
         self._raw.flush()
 
     def close(self) -> None:
-        """Write what is held back and close."""
+        """Write the buffered lines and close the file."""
         self._lines.close()
         self._raw.close()
 
@@ -127,7 +127,7 @@ class Proxy:
                 await response.write(chunk)
             await response.write_eof()
         except ConnectionResetError:
-            # The client has hung up; leaving here hangs up on the engine too.
+            # The client has closed the connection; returning closes the one to the engine too.
             if exchange is not None:
                 self._file.add("aborted", phase="recorded", body=exchange.body)
             return response
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(_record(args, file, host, int(port)))
     except (OSError, zmq.ZMQError) as error:
         file.close()
-        # Nothing was asked yet; what was written is only the heading.
+        # Only the heading was written, since no request has come yet.
         args.out.unlink()
         print(f"warmpath record: {error}", file=sys.stderr)
         return 1
@@ -226,7 +226,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile, host: str, port
 
 
 async def _ready(work: Coroutine[Any, Any, None], ended: asyncio.Event) -> bool:
-    """Wait for the work or the end, whichever is first; whether it was the work."""
+    """Wait for `work` or `ended`, whichever is first; return whether the work finished."""
     working = asyncio.create_task(work)
     stopped = asyncio.create_task(ended.wait())
     await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +240,7 @@ async def _ready(work: Coroutine[Any, Any, None], ended: asyncio.Event) -> bool:
 
 
 async def _catch_up(args: argparse.Namespace, tap: Tap, file: RecordingFile) -> None:
-    """Connect, and record what the engine published before. Raises OSError where it is silent."""
+    """Connect, and record the batches published before. Raises OSError if the engine is silent."""
     try:
         async with asyncio.timeout(START_SECONDS):
             await tap.connected()
@@ -261,7 +261,7 @@ async def _catch_up(args: argparse.Namespace, tap: Tap, file: RecordingFile) -> 
 
 
 async def _models(target: str, session: aiohttp.ClientSession) -> dict[str, Any]:
-    """Ask the engine for its base model and adapters. Raises OSError where it does not answer."""
+    """Ask the engine for its base model and adapters. Raises OSError if it does not answer."""
     try:
         async with session.get(f"{target.rstrip('/')}/v1/models") as response:
             models = json.loads(await response.read())["data"]

@@ -1,8 +1,8 @@
-"""Recordings of an engine: reading one, checked line by line.
+"""Reads recordings of engines and checks them line by line.
 
 The format is that of `shared/vllm-cpu/RECIPE.md`, `trace.jsonl.gz`: one JSON object a line, in the
 order seen; `t` is seconds since the recording's start. A request's line is written when its answer is
-complete, `t_start` says when it was sent.
+complete; its `t_start` is the time at which it was sent.
 """
 
 import gzip
@@ -18,13 +18,13 @@ from indexer.keys.token import pack_tokens
 from router.prompt.body import reads_cache
 
 MOST_LINE = 64 << 20
-"""Characters of a line: a request of ten million tokens."""
+"""Most characters of a line, enough for a request of ten million tokens."""
 MOST_CHARACTERS = 4 << 30
-"""Of a file, unpacked. A packed one may be a thousandth as long."""
+"""Most characters of an uncompressed file; a compressed one may be a thousand times smaller."""
 
 
 class BadRecordingError(Exception):
-    """The file is not a recording; says the line and what is wrong with it."""
+    """The file is not a recording; the message has the line and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Asked:
 
     id: int
     arrived: float
-    """When it was sent; `t` is when its answer was complete."""
+    """Time at which it was sent; `t` is the time at which its answer was complete."""
     t: float
     model: str
     cache_salt: str
@@ -69,7 +69,7 @@ class Asked:
     answer: bytes
     """The first sample's tokens, packed."""
     cached: int | None
-    """What the engine reported; None where it reported nothing."""
+    """The cached tokens that the engine reported; None: not reported."""
     reads_cache: bool
     items: tuple[Item, ...] = ()
 
@@ -86,11 +86,11 @@ class Recording:
     """The base model's name; empty: the first request's."""
     adapters: set[str] = field(default_factory=set)
     capacity: int = 0
-    """Blocks of the engine's cache that requests can use; 0: not said."""
+    """Blocks of the engine's cache that requests can use; 0: not known."""
     cut_after: int = 0
-    """The line in whose middle the file ends; 0: it is whole."""
+    """Number of the line within which the file is cut off; 0: it is complete."""
     reports_cached: bool = False
-    """Whether any answer says how many tokens were cached."""
+    """Whether any answer has the number of cached tokens."""
 
 
 def is_trace_of_operations(path: Path) -> bool:
