@@ -1,4 +1,4 @@
-"""Direct mode: sockets of engines, and the ingestion of a rank that they feed.
+"""Direct mode: the sockets to engines, and the ingestion of each rank's events.
 
-Publishers are `indexer.watch`.
+Following publishers is `indexer.watch`.
 """

@@ -1,4 +1,4 @@
-"""The messages of one connection that were read from its socket and wait to be followed."""
+"""The messages of one connection that were read from its socket and wait to be applied."""
 
 from collections import deque
 
@@ -6,23 +6,22 @@ from indexer.invariant import BrokenInvariantError
 
 
 class Backlog:
-    """Messages in the order in which they came, many at a time, of at most `max_bytes` together."""
+    """A bounded queue of messages, in lists as they were read, of at most `max_bytes` in total."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[int, list[list[bytes]]]] = deque()
         self._bytes = 0
         self._since: int | None = None
-        """Bytes that came since messages were let go; None: none were, or the source was empty since."""
+        """Bytes added since messages were dropped; None: none were, or the socket was empty since."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def put(self, messages: list[list[bytes]], size: int) -> int:
-        """Add messages of so many bytes; where they do not fit let go of all before them.
+        """Add messages of `size` bytes; if they do not fit, drop all earlier ones.
 
-        Returns how many messages were let go. The newest ones always stay: they show that something is
-        missing before them.
+        Returns the number of dropped messages. The newest always stay: their sequence shows the gap.
         """
         let_go = 0
         if self._bytes + size > self._max_bytes:
@@ -34,23 +33,23 @@ class Backlog:
         return let_go
 
     def add(self, messages: list[list[bytes]], size: int) -> None:
-        """Add messages of so many bytes, though they may be too many; see `is_full`."""
+        """Add messages of `size` bytes without regard to the bound; see `is_full`."""
         self._waiting.append((size, messages))
         self._bytes += size
         if self._since is not None:
             self._since += size
 
     def emptied(self) -> None:
-        """Take note that nothing is left where the messages come from."""
+        """Record that the socket has been read empty."""
         self._since = None
 
     def is_endless(self, spare: int) -> bool:
-        """Whether more than may wait and `spare` bytes came, without an end, since some were let go."""
+        """Return whether over `max_bytes` + `spare` came without a pause since messages were dropped."""
         return self._since is not None and self._since > self._max_bytes + spare
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be added without letting go; one addition alone always may wait."""
+        """Whether the bound is reached; a single addition of any size does not count."""
         return self._bytes >= self._max_bytes and len(self._waiting) > 1
 
     def take(self) -> list[list[bytes]]:
@@ -60,7 +59,7 @@ class Backlog:
         return messages
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the bytes do not add up, or are more than they may be."""
+        """Raise BrokenInvariantError if the bytes do not add up or exceed the bound."""
         if self._bytes != sum(size for size, _ in self._waiting):
             raise BrokenInvariantError("the bytes of what waits do not add up")
         if self._bytes > self._max_bytes and len(self._waiting) > 1:

@@ -1,4 +1,4 @@
-"""A rank without events: nothing is known of what it holds."""
+"""A rank without events, whose cache is not known."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from indexer.trust import Level, Trust
 
 
 class BlindRank:
-    """Stands for a rank that nobody follows. What was sent there is believed (`indexer.believed`)."""
+    """A rank that is not followed; the router only has beliefs about it (`indexer.believed`)."""
 
     is_connected = False
     sequence = None
@@ -21,33 +21,33 @@ class BlindRank:
         self.trust = Trust(Level.COLD, "it has no events", now)
 
     def copies(self) -> None:
-        """Return None: nobody tells."""
+        """Return None: not known."""
 
     def learn_capacity(self, blocks: int) -> None:
-        """Need no capacity: there is no view that could heal."""
+        """Do nothing: there is no view that a known capacity could heal."""
 
     def engine_restarted(self, reason: str) -> None:
-        """Need no restart: nothing is known of the life before."""
+        """Do nothing: there is no view that a restart could end."""
 
     def limit(self, reason: str, about: str = "") -> None:
-        """Need no limit: it is never exact."""
+        """Do nothing: the rank is never exact."""
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return nothing."""
+        """Return an empty dict."""
         return {}
 
     def counts(self) -> Mapping[str, int]:
-        """Return nothing."""
+        """Return an empty dict."""
         return {}
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Do nothing: nothing depends on time."""
 
     def lost_room(self) -> None:
-        """Hold nothing that could be lost."""
+        """Do nothing: the rank has no keys in the index."""
 
     def close(self) -> None:
-        """Hold nothing that could be let go."""
+        """Do nothing: the rank has no keys in the index."""
 
     def check(self) -> None:
-        """Hold nothing that could disagree."""
+        """Do nothing: the rank has no tables that could disagree."""

@@ -1,6 +1,6 @@
-"""From an engine's description to what follows its ranks: codec, sources, connections.
+"""Builds the parts that follow an engine: codec, sources of its ranks, and connections.
 
-Routers in direct mode and publishers follow engines in the same way.
+Routers in direct mode and publishers both use it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine instance, as far as its events go."""
+    """The description of one engine instance and its events."""
 
     pod: str
     model: str
@@ -35,14 +35,14 @@ class Engine:
     topic: str = ""
     ranks: int = 1
     first_rank: int = 0
-    """The engine's own number of the first of them: its ports count from rank 0's on."""
+    """The engine's own number of the first rank here; its ports count from rank 0's on."""
     blocks: int = 0
     """Blocks of a rank's cache; 0: not known."""
     block_size: int = 32
-    """The tokens_per_block of trtllm, whose events do not say it."""
+    """The tokens_per_block of trtllm, whose events do not have it."""
 
     def sources(self) -> list[RankSource]:
-        """Return what each rank's ingestion is made from."""
+        """Return the source of each rank, from which its ingestion is made."""
         polled = self.engine == "trtllm"
         return [
             RankSource(
@@ -54,7 +54,7 @@ class Engine:
                 is_queue=polled,
                 topic=self.topic,
                 capacity=self.blocks,
-                # One rank may have any number behind a mapped port, and no other to be taken for.
+                # A single rank may have any number behind a mapped port, so it is not compared.
                 said_rank=None if polled or self.ranks == 1 else self.first_rank + number,
                 dialect="" if polled else self.engine,
             )
@@ -69,13 +69,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How connections behave: seconds and bytes, and how engines with HTTPS are recognised."""
+    """Limits of connections, in seconds and bytes, and TLS settings for engines with HTTPS."""
 
     replay_seconds: float
     reconnect_seconds: float
     max_frame_bytes: int
     tls: EngineTls | None = None
-    """None: by the system's authorities."""
+    """None: certificates are verified with the system's authorities."""
 
 
 def connections(
@@ -84,7 +84,7 @@ def connections(
     context: zmq.asyncio.Context,
     patience: Patience,
 ) -> list[Work]:
-    """Return what is to run for as long as the engine is followed."""
+    """Return the tasks that follow an engine."""
     if engine.engine == "trtllm":
         poller = Poller(
             dict(enumerate(ranks, engine.first_rank)),

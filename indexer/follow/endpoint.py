@@ -1,4 +1,4 @@
-"""Where engines publish: checking the endpoints that one connects to."""
+"""Checks the ZeroMQ endpoints of engines."""
 
 import re
 from ipaddress import ip_address
@@ -10,7 +10,7 @@ ENDPOINT = re.compile(
 
 
 def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
-    """Return why a ZeroMQ endpoint cannot be connected to; empty where it can."""
+    """Return why an endpoint is not valid for a connection; empty if it is."""
     match = ENDPOINT.match(endpoint)
     if "*" in endpoint:
         return f"{endpoint!r} is where an engine binds; name the host to connect to"
@@ -24,7 +24,7 @@ def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
 
 
 def rank_endpoint(endpoint: str, rank: int) -> str:
-    """Return a rank's endpoint: the port after the last colon is higher by the rank.
+    """Return a rank's endpoint: rank 0's, with the rank added to the port.
 
     Source: vLLM's `ZmqEventPublisher.offset_endpoint_port`.
     """
@@ -38,11 +38,11 @@ EXPOSED = (
     "pod %s: its events come from %s in plain text, and nothing proves who sends them: whoever is on "
     "that network can read prompts' token ids or publish blocks of its own (docs/events.md, Plain text)"
 )
-"""For the log: the pod and the endpoint."""
+"""The log message about a pod whose events are not encrypted, with the pod and the endpoint."""
 
 
 def is_exposed(endpoint: str) -> bool:
-    """Whether events from an endpoint cross a network without encryption."""
+    """Return whether events from an endpoint cross a network without encryption."""
     parts = urlsplit(endpoint)
     if parts.scheme not in {"tcp", "http"}:
         return False

@@ -1,12 +1,12 @@
-"""How engines that serve HTTPS are recognised."""
+"""TLS settings for engines that serve HTTPS."""
 
 import ssl
 from typing import NamedTuple
 
 
 class EngineTls(NamedTuple):
-    """Who vouches for engines, and by which name."""
+    """The context that verifies engines' certificates, and the name expected in them."""
 
     context: ssl.SSLContext
     name: str | None = None
-    """The name that each engine's certificate has; None: the host at which it is asked."""
+    """The name in each engine's certificate; None: the host of its address."""

@@ -1,63 +1,63 @@
-"""How far the events that were followed are behind those of the engine, in seconds and batches."""
+"""Measures how late a rank's events are applied, in seconds and batches."""
 
 from math import inf
 
 WINDOW_SECONDS = 300.0
-"""For how long the smallest difference between the two clocks counts, at least; at most twice that."""
+"""Least time for which the smallest difference between the two clocks counts; at most twice that."""
 
 LATEST = 1e11
-"""Timestamps are seconds since 1970: past the year 5000 they are of another unit."""
+"""Highest credible timestamp in seconds since 1970; beyond it the unit must be another one."""
 
 
 class Lag:
     """The lag of one rank. Times are seconds of one clock, given by the caller.
 
     An engine's clock may be hours off. So the smallest difference between its clock and ours counts as
-    no lag, and lag is how much the difference has grown. A clock that goes back while batches come in
-    order was set: such a batch counts as no later than the one before it. Where a clock was set back in
-    a pause, the difference stays greater although all that arrived is followed; after a window that is
-    no lag either. What is followed late because much waits stays lag.
+    no lag, and lag is the growth of the difference. If the engine's clock goes back while batches come
+    in order, it was set: such a batch has the lag of the previous one. If it was set back during a
+    pause, the difference stays larger although all received batches are applied; after a window this
+    counts as no lag either. Lag because of waiting batches remains lag.
     """
 
     def __init__(self, most_seconds: float) -> None:
         self.most_seconds = most_seconds
         self.seconds = 0.0
-        """Of the batch that was followed last."""
+        """The lag of the batch that was applied last."""
         self.is_behind = False
-        """Whether it is more than `most_seconds`, and has not been less than half of that since."""
+        """Whether the lag exceeded `most_seconds` and has not fallen below half of that since."""
         self._followed_at = -inf
         self.begin()
 
     def begin(self) -> None:
-        """Know nothing of the engine's clock: there is a new connection, or another engine."""
+        """Forget the engine's clock, for a new connection or another engine."""
         self._newest: int | None = None
-        """The sequence of the batch that was received last; None where none was of this connection."""
+        """The sequence of the last received batch; None: none on this connection."""
         self._is_all = True
-        """Whether nothing more had arrived behind it."""
+        """Whether no further batch had arrived after it."""
         self._said = -inf
-        """The last timestamp."""
+        """The timestamp of the last applied batch."""
         self._difference = 0.0
-        """How far our clock was ahead of the engine's when that batch was followed."""
+        """Our clock minus that timestamp, when the batch was applied."""
         self._set_back = 0.0
-        """How far the engine's clock was set back since."""
+        """By how much the engine's clock was set back since."""
         self._least = self._least_before = inf
         self._window_began = -inf
         self._be(0.0)
 
     def received(self, sequence: int, *, is_all: bool) -> None:
-        """Take note of the batch that arrived last; `is_all`: few came, and no more were to be read."""
+        """Record the last received batch; `is_all`: the socket had no further ones."""
         self._newest, self._is_all = sequence, is_all
 
     def batches(self, last: int | None) -> int:
-        """Return how many batches were received and not followed, where `last` was followed last."""
+        """Return the number of received batches that are not applied; `last` was applied last."""
         if self._newest is None:
             return 0
         return max(0, self._newest - (-1 if last is None else last))
 
     def followed(self, timestamp: float, last: int, now: float) -> None:
-        """Take note that the batch `last`, made at a time of the engine's clock, was followed.
+        """Record that the batch `last`, with a timestamp of the engine's clock, was applied.
 
-        A timestamp of 0 says nothing, and neither does one that is the same again.
+        A timestamp that is 0, or the same as the previous one, is ignored.
         """
         self._followed_at = now
         if not 0 < timestamp < LATEST or timestamp == self._said:
@@ -83,7 +83,7 @@ class Lag:
         self._least = min(self._least, difference)
 
     def tick(self, last: int | None, now: float) -> None:
-        """Let time pass: where nothing waits and nothing comes any more, all was followed."""
+        """Let time pass: without waiting or new batches the lag ends."""
         if self.seconds and now - self._followed_at > self.most_seconds and not self.batches(last):
             self._be(0.0)
 

@@ -1,8 +1,8 @@
 """The HTTP connection to one TensorRT-LLM engine, whose events are fetched and not published.
 
-Each answer holds the events since the last one, once (`shared/engine-events.md`, 6.2): whoever else
-asks takes them away, which shows as a hole in the event ids. One connection serves all ranks of an
-engine under attention data parallelism.
+Each event is in one answer only (`shared/engine-events.md`, 6.2): events that another client has fetched
+are missing, which shows as a gap in the event ids. One connection serves all ranks of an engine under
+attention data parallelism.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class AnswerError(Exception):
 
 
 def problem_of(error: Exception) -> str:
-    """Say why an engine did not answer over HTTP."""
+    """Return the reason of a failed HTTP request to an engine."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"cannot connect to {error.host}:{error.port}: {error.os_error}"
     return str(error) or "no answer in time"
@@ -34,8 +34,8 @@ class Poller:
     """Feeds the ranks of one engine until it is cancelled.
 
     `url` is the whole address of `/kv_cache_events`; `interval` the pause between two calls,
-    `timeout` the longest wait for an answer (both seconds), `max_bytes` the longest answer. `tls` says
-    who vouches for the engine at a URL with https; None: the system's authorities.
+    `timeout` the longest wait for an answer (both seconds), `max_bytes` the longest answer. `tls`
+    verifies the engine's certificate at a URL with https; None: with the system's authorities.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Poller:
                 await asyncio.sleep(self._interval)
 
     async def _fetch(self, session: aiohttp.ClientSession) -> bytes:
-        # An engine speaks for itself: its answer must not have anybody ask other hosts.
+        # No redirects: an engine must not make the router send requests to other hosts.
         async with session.post(
             self._url,
             allow_redirects=False,
@@ -86,7 +86,7 @@ class Poller:
             return bytes(answer)
 
     def failed(self, reason: str) -> None:
-        """Doubt all ranks, for a reason: events were fetched and not taken."""
+        """Mark all ranks as doubtful, since fetched events may not have been applied."""
         self._connected = False
         for rank in self._ranks.values():
             rank.failed(reason)

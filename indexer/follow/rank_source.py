@@ -1,4 +1,4 @@
-"""Where one rank's events come from, and how they are to be read."""
+"""The source of one rank's events, and how to decode them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from indexer.engines.event import Batch
 
 @dataclass(frozen=True, slots=True)
 class RankSource:
-    """One rank's stream: whose it is and how it is to be read."""
+    """One rank's event stream: its rank, its codec and its properties."""
 
     pod: str
     rank: int
     model: str
-    """Seeds the keys; the base model's name, whatever the pod calls it."""
+    """The base model's name in the configuration, from which keys derive."""
     decode: Callable[[bytes], Batch]
     """The engine's codec; raises MalformedEventError."""
     has_replay: bool
     is_queue: bool = False
-    """Whether the engine keeps what was not fetched, as a queue does."""
+    """Whether the engine queues events until they are fetched."""
     topic: str = ""
-    """Frames with another topic are not this rank's. Empty: every topic is."""
+    """The topic of this rank's frames; others are ignored. Empty: any topic."""
     capacity: int = 0
-    """Blocks of the engine's cache; 0: not known, or said by the engine's own events."""
+    """Blocks of the engine's cache; 0: not known, or in the engine's own events."""
     said_rank: int | None = None
-    """The engine's number of the rank, as its batches say it; None: what they say is not compared."""
+    """The rank's number in the engine's batches; None: it is not checked."""
     dialect: str = ""
-    """How the engine writes batches, where they can be read without being decoded: vllm or sglang."""
+    """The format of batches for the compiled scanner: vllm or sglang; empty: they must be decoded."""

@@ -1,6 +1,6 @@
-"""A plain listener to one publisher: its frames as they come, nothing interpreted.
+"""A plain listener to one engine's publisher, which yields frames without interpreting them.
 
-For recorders. What follows an engine through gaps and restarts is `indexer.follow.subscribe`.
+Recorders use it. `indexer.follow.subscribe` follows an engine through gaps and restarts.
 """
 
 from collections.abc import AsyncIterator
@@ -17,9 +17,9 @@ Frames = tuple[bytes, bytes, bytes]
 
 
 def replay_frames(message: list[bytes]) -> Frames | None:
-    """Return the frames of one message of a replay's answer; None where it is none.
+    """Return the frames of one message of a replay's answer; None if it is malformed.
 
-    Since vLLM 0.26 it is `[b"", topic, sequence, payload]`, before that it had no topic.
+    Since vLLM 0.26 a message is `[b"", topic, sequence, payload]`; before that it had no topic.
     """
     if len(message) not in (3, 4) or len(message[-2]) != 8:
         return None
@@ -43,14 +43,14 @@ class Tap:
         await self._monitor.recv_multipart()
 
     async def live(self) -> AsyncIterator[Frames]:
-        """Yield live batches for ever; what is no frame is passed over."""
+        """Yield live batches for ever; ignore malformed messages."""
         while True:
             message = await self._live.recv_multipart()
             if len(message) == 3 and len(message[1]) == 8:
                 yield message[0], message[1], message[2]
 
     async def replayed(self, start: int) -> AsyncIterator[Frames]:
-        """Yield the batches that the publisher still has, from `start` on."""
+        """Yield the batches in the publisher's replay buffer from sequence `start` on."""
         with self._context.socket(zmq.DEALER) as dealer:
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.connect(self._replay)
