@@ -1,4 +1,4 @@
-"""`python -m router` is `warmpath`."""
+"""Lets `python -m router` run the `warmpath` command line."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """The command line: `warmpath NAME …` runs the command of that name.
 
-Commands are entry points of the group `warmpath.commands`, so that each process stays in its own
-package and only the one that is asked for is loaded.
+Commands are entry points of the group `warmpath.commands`, so that each stays in its own package and
+only the one that runs is loaded.
 """
 
 import difflib
@@ -15,9 +15,9 @@ PARTS = (
     "grpc_reflection", "httpx2", "huggingface_hub", "jinja2", "numba", "pygtrie", "rich", "tokenizers",
     "uvloop",
 )  # fmt: skip
-"""Modules that the extra `router` brings, and the publisher's environment may be without."""
+"""Modules of the extra `router`, which a publisher's environment may lack."""
 BENCHMARKS = "bench"
-"""The package of benchmarks, which a checkout of the source has and an installed warmpath has not."""
+"""The package of benchmarks, which is in the source and not in an installed warmpath."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has seen enough; Python would complain once more when it flushes at exit.
+        # The reader has closed the pipe; flushing the rest at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -1,8 +1,9 @@
-"""How calls end when the router does: those that were begun are answered, and nobody is cut off.
+"""Drains calls when the router ends: calls that have begun are answered, none is cut off.
 
-A gRPC server that stops cancels whatever it has not begun to answer, and a caller cannot tell that from
-its own deadline. So it stops last: first all are answered, while health says that others are to be
-asked; then new calls are refused with a status that callers try again elsewhere, and streams are closed.
+A gRPC server that stops cancels calls that it has not begun to answer, which callers cannot tell from
+their own deadline. So the server stops last: first all calls are answered, while the health check
+fails so that callers go elsewhere; then new calls are refused with a status that callers retry, and
+streams are closed.
 """
 
 import asyncio
@@ -13,36 +14,36 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 QUIET = 0.1
-"""Share of the time for which no call may have come for callers to have gone: one that a busy machine
-holds up is not gone, and its next call would be cut off."""
+"""Share of the drain time without a new call after which callers count as gone; not less, since a
+caller on a busy machine may pause between calls."""
 REFUSING = 0.5
-"""Share of the time from which on new calls are refused: callers have had the other to go."""
+"""Share of the drain time after which new calls are refused."""
 PAUSE = 0.01
 
 
 class EndingError(Exception):
-    """The router takes no more calls."""
+    """A call is refused because the router ends."""
 
     def __init__(self) -> None:
         super().__init__("the router is about to end; ask another one")
 
 
 class Drain:
-    """Knows which calls are being answered. `clock` tells seconds."""
+    """Counts the calls that are being answered. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._in_flight = 0
         self._streams = 0
         self._last = clock()
-        """When a call or a stream's request came last."""
+        """Time of the last call or request of a stream."""
         self._refuses = asyncio.Event()
         self._reading: set[asyncio.Task[Any]] = set()
-        """Those that wait for a stream's next request."""
+        """Tasks that wait for a stream's next request."""
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Answer a call within the context. Raises EndingError where it comes too late."""
+        """Count a call while the context is open. Raises EndingError if new calls are refused."""
         self._last = self._clock()
         if self._refuses.is_set():
             raise EndingError
@@ -53,7 +54,7 @@ class Drain:
             self._in_flight -= 1
 
     async def each(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Yield a stream's requests. Raises EndingError where the router ends before the stream does."""
+        """Yield a stream's requests. Raises EndingError if the router ends before the stream does."""
         task = asyncio.current_task()
         assert task is not None
         self._streams += 1
@@ -78,11 +79,11 @@ class Drain:
 
     @property
     def open(self) -> int:
-        """How many calls and streams have not ended."""
+        """The number of calls and streams that have not ended."""
         return self._in_flight + self._streams
 
     async def run(self, seconds: float) -> None:
-        """Let callers go, and return when they have, or when so many seconds are over."""
+        """Drain; return when callers have gone, or after `seconds`."""
         begun = self._clock()
         while self._in_flight or not self._is_quiet(QUIET * seconds):
             if self._clock() - begun >= REFUSING * seconds:

@@ -1,8 +1,8 @@
-"""Event loops: the one that answers, and the one that follows the fleet in a thread of its own.
+"""Event loops: one answers calls, another follows the fleet in a thread of its own.
 
-Ingestion runs beside the answers so that a flood of events does not queue before a Score. What it
-compiles (`indexer.compiled`) holds no interpreter lock, and what remains of it in Python is kept short
-of the lock's switch interval.
+Ingestion runs in its own thread so that a Score does not wait behind a flood of events. Its compiled
+code (`indexer.compiled`) releases the interpreter lock, and its Python code runs in pieces shorter than
+the lock's switch interval.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 SWITCH_SECONDS = 0.0005
-"""How long one thread may keep the interpreter while another waits: Python's default is ten times it."""
+"""Switch interval of the interpreter lock, in seconds; Python's default is ten times as long."""
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop, the faster one where it can be had."""
+    """Return a new event loop, uvloop's if it is installed."""
     try:
         import uvloop  # noqa: PLC0415  not on every platform
     except ImportError:
@@ -27,7 +27,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own for as long as the context is open."""
+    """An event loop that runs in its own thread while the context is open."""
 
     def __init__(self, name: str) -> None:
         self._loop = new_loop()
@@ -49,5 +49,5 @@ class LoopThread:
         await asyncio.to_thread(self._thread.join)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and return what it returns."""
+        """Run a coroutine in the thread's loop and return its result."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -1,4 +1,4 @@
-"""Whether the router is fit to answer, by named component: what both listeners say."""
+"""The router's health by component, as both listeners (gRPC and HTTP) report it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,38 +8,38 @@ from router.pods.table import Pod, PodTable
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One part's fitness, and why it is as it is."""
+    """The health of one part, with its reason."""
 
     ok: bool
     reason: str
 
 
 class Health:
-    """Components and what they come to: ready iff all of them are."""
+    """The health of all components; the router is ready if all of them are."""
 
     def __init__(self, components: dict[str, Component]) -> None:
         self._components = dict(components)
         self._looks: dict[str, Callable[[], Component]] = {}
 
     def set(self, name: str, ok: bool, reason: str) -> None:
-        """Say how a component is."""
+        """Set the health of a component."""
         self._components[name] = Component(ok, reason)
 
     def ask(self, name: str, look: Callable[[], Component]) -> None:
-        """Have a component looked at each time that somebody wants to know."""
+        """Register a component whose health `look` returns at each report."""
         self._looks[name] = look
 
     def ready(self) -> bool:
-        """Whether every component is fit."""
+        """Whether every component is ready."""
         return all(component.ok for component in self.report().values())
 
     def report(self) -> dict[str, Component]:
-        """Return every component."""
+        """Return the health of every component, by name."""
         return {**self._components, **{name: look() for name, look in self._looks.items()}}
 
 
 def fitness_of(pods: PodTable) -> Component:
-    """Return whether there is a pod that a request may be sent to (as `router.pick.eligible` says)."""
+    """Return whether any pod may take a request (by the rules of `router.pick.eligible`)."""
     known = list(pods)
     ready = sum(_may_serve(pod) for pod in known)
     if ready:
@@ -52,7 +52,7 @@ def fitness_of(pods: PodTable) -> Component:
 
 
 def _may_serve(pod: Pod) -> bool:
-    # An index that cannot be reached says nothing of the pod, where nobody asks the pod itself.
+    # If the pod itself is not probed, an unreachable shared index does not mean that it is down.
     unasked = bool(pod.shared) and pod.status.healthy is None
     return (pod.serves or unasked) and not pod.status.refuses
 

@@ -1,14 +1,14 @@
-"""The lag of the loop that answers: how late it wakes who waits, since something holds it.
+"""Measures the lag of the event loop that answers calls: by how much it wakes sleepers late.
 
-A call that computes for long holds up all others. The watch sleeps for less time than a call may hold
-the loop, so that no longer hold passes unseen; of each it sees all but the rest of its own sleep.
+A long computation in one call delays all others. The watch sleeps for less time than a call may block
+the loop, so it notices every longer block, and measures it except for the rest of its own sleep.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 PAUSE = 0.005
-"""Seconds of each sleep: half of what a call may hold the loop for."""
+"""Seconds of each sleep: half of the time for which a call may block the loop."""
 
 
 async def watch_lag(
@@ -16,7 +16,7 @@ async def watch_lag(
     clock: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Tell `observe` by how many seconds each sleep was late, for ever. `clock` is a monotonic one."""
+    """Call `observe` with the seconds by which each sleep was late, for ever. `clock` is monotonic."""
     while True:
         begun = clock()
         await sleep(PAUSE)

@@ -1,9 +1,9 @@
-"""Several routers behind one port: each process has its own index, and follows the fleet itself.
+"""Runs several router processes behind one port; each has its own index and follows the fleet itself.
 
-The kernel deals connections out among them (SO_REUSEPORT). They share no memory, so that none waits for
-another, and one that ends takes down only the calls it had; it is started again. What is kept of calls
-is a process's own, as with replicas: a booking is reported on the connection that it was picked on,
-unless bookings are shared (`router.peers.run`).
+The kernel distributes connections among them (SO_REUSEPORT). They share no memory, so none waits for
+another, and one that crashes fails only its own calls; it is started again. State of calls belongs to
+one process: a booking must be reported on the connection of its pick, unless bookings are shared
+(`router.peers.run`).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 RESTART_SECONDS = 1.0
 """Pause before a process that ended is started again."""
 GRACE_SECONDS = 10.0
-"""What a process may take beyond `server.drain-seconds` to end."""
+"""Longest time that a process may take to end after `server.drain-seconds`."""
 
 
 def share_of(config: Config, number: int) -> Config:
@@ -38,7 +38,7 @@ def share_of(config: Config, number: int) -> Config:
 
 
 def check_free(address: str) -> None:
-    """Raise OSError where somebody listens already: sharing a port would hide it."""
+    """Raise OSError if another process listens there, which sharing the port would hide."""
     host, _, port = address.rpartition(":")
     found = socket.getaddrinfo(
         host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -53,7 +53,7 @@ def check_free(address: str) -> None:
 
 
 class Processes:
-    """Keeps `count` processes running until `end` is called. `command` gives each one's arguments."""
+    """Keeps `count` processes running until `end` is called. `command` returns each one's arguments."""
 
     def __init__(
         self, count: int, command: Callable[[int], Sequence[str]], *, drain_seconds: float
@@ -65,14 +65,14 @@ class Processes:
         self._running: dict[int, asyncio.subprocess.Process] = {}
 
     def end(self) -> None:
-        """End them all."""
+        """End all processes."""
         self._ended.set()
 
     async def run(self, ready: Callable[[], None]) -> int:
-        """Run until the end; `ready` is called once, when all serve.
+        """Run until `end` is called; call `ready` once, when all processes serve.
 
-        Return 0, or the exit status of a process that ended before all of them served, or that could
-        not end well.
+        Return 0, or the exit status of a process that ended before all of them served, or that failed
+        while it ended.
         """
         try:
             for status in await asyncio.gather(*map(self._start, range(self._count))):
@@ -85,14 +85,14 @@ class Processes:
         return next(filter(None, statuses), 0)
 
     async def _start(self, number: int) -> int | None:
-        """Start a process; return its status where it ends before it serves."""
+        """Start a process; return its exit status if it ends before it serves, otherwise None."""
         process = self._running[number] = await asyncio.create_subprocess_exec(
             sys.executable,
             *self._command(number),
-            # Ends with its input, so that none is left where this process is killed.
+            # A process ends when its input ends, so none remains if this process is killed.
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            # Ctrl-C is passed on, once.
+            # Ctrl-C reaches only this process, which ends the others.
             start_new_session=True,
         )
         assert process.stdout is not None

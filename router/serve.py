@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )
     pass_over_what_is_no_http()
-    # It says each request that an engine's tokenizer is asked.
+    # At INFO it logs each request to an engine's tokenizer.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
         config = load(args.config)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _supervise(config: Config, args: argparse.Namespace) -> int:
-    """Keep as many processes as are asked for."""
+    """Run the configured number of processes."""
     server = config.server
     check_free(server.listen)
     given = ("-m", "router", "serve", "--config", str(args.config), "--log-level", args.log_level)
@@ -81,7 +81,7 @@ async def _serve(config: Config, folder: Path, *, is_child: bool) -> None:
     loop = asyncio.get_running_loop()
     on_signals(loop, ended.set)
     if is_child:
-        # Nothing is ever written to it: it can be read when whoever started this is gone.
+        # Nothing is written to it, so it becomes readable only when the parent process has gone.
         loop.add_reader(sys.stdin.fileno(), ended.set)
     async with running(config, folder) as router:
         http = f", HTTP on {router.http_address}" if router.http_address else ""

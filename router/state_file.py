@@ -1,12 +1,12 @@
 """The file that carries index and stream positions from one router process to the next.
 
 Layout: a line that names format and version, the payload's BLAKE2b-256 digest, the payload (msgpack).
-It holds keys and engines' own block names, no tokens and no text. It is written aside, flushed to
-disk, and then put in place, so that a crash leaves the old file or the new one.
+It has keys and engines' own block names, no tokens and no text. It is written to a second file, flushed
+to disk, and renamed, so that a crash leaves either the old file or the new one.
 
-Its path is a user's word, and may be wrong: what lies there is moved or replaced only where it is a
-state file of any version, or an empty one, which holds nothing (`foreign`). The same goes for the two
-names beside it, `.new` and `.unusable`. A link is followed: what it leads to is the file.
+Its path comes from the configuration and may be wrong: an existing file is moved or replaced only if it
+is a state file of any version, or empty (`foreign`). The same holds for the two names beside it, `.new`
+and `.unusable`. Links are followed.
 """
 
 import hashlib
@@ -38,19 +38,19 @@ KINDS = {
 
 
 class BadStateError(Exception):
-    """The file cannot be used; says why."""
+    """The file cannot be used; the message has the reason."""
 
 
 class State(msgspec.Struct, frozen=True):
-    """All that is saved."""
+    """The content of a state file."""
 
     hash_seed: str
-    """A fingerprint of it, not the seed."""
+    """A fingerprint of the hash seed, not the seed itself."""
     ranks: list[SavedRank]
 
 
 def foreign(path: Path) -> str:
-    """Say what keeps a router from having its state file at a path; nothing where it may."""
+    """Return why a router must not write its state file to a path; empty if it may."""
     try:
         file, aside, unusable = _places(path)
         if not file.parent.is_dir():
@@ -71,13 +71,13 @@ def foreign(path: Path) -> str:
 
 
 def _places(path: Path) -> tuple[Path, Path, Path]:
-    """Return where the file is, where it is written, and where one goes that cannot be used."""
+    """Return the paths of the state file, of the one being written, and of an unusable one."""
     real = os.path.realpath(path)
     return Path(real), Path(f"{real}.new"), Path(f"{real}.unusable")
 
 
 def _kind(path: Path) -> str:
-    """Say what lies at a path, but for nothing, a state file, and an empty file."""
+    """Return a description of a path's content; empty for a state file, an empty file, or none."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -89,9 +89,9 @@ def _kind(path: Path) -> str:
 
 
 def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
-    """Write a file for the owner's eyes only; return its size in bytes.
+    """Write a file that only its owner can read; return its size in bytes.
 
-    Raises OSError, and BadStateError where something else lies there.
+    Raises OSError, and BadStateError if another kind of file is in its place.
     """
     _refuse_foreign(path)
     file_at, aside, _ = _places(path)
@@ -108,14 +108,14 @@ def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
             os.fsync(file.fileno())
         aside.replace(file_at)
     except OSError:
-        # A full disk is not to be kept full.
+        # The incomplete file must not keep a full disk full.
         aside.unlink(missing_ok=True)
         raise
     return len(HEADING) + DIGEST_BYTES + len(payload)
 
 
 def _encoded(rank: SavedRank) -> msgspec.Raw | None:
-    """Return a rank as it is written; None where it holds what no file can."""
+    """Return an encoded rank, or None if it cannot be encoded."""
     try:
         return msgspec.Raw(msgspec.msgpack.encode(rank))
     except (msgspec.MsgspecError, OverflowError, ValueError) as error:
@@ -124,9 +124,9 @@ def _encoded(rank: SavedRank) -> msgspec.Raw | None:
 
 
 def put_aside(path: Path) -> None:
-    """Move a file that cannot be used out of the next one's way: it may be good for someone.
+    """Rename a state file that cannot be used, so that the next one does not replace it.
 
-    Raises OSError, and BadStateError where it is no state file.
+    Raises OSError, and BadStateError if it is not a state file.
     """
     _refuse_foreign(path)
     file_at, _, unusable = _places(path)
@@ -140,7 +140,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def load(path: Path, hash_seed: str) -> list[SavedRank]:
-    """Read a file; an empty list where there is none. Raises BadStateError."""
+    """Read a file; return an empty list if there is none. Raises BadStateError."""
     _refuse_foreign(path)
     try:
         raw = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Turns of the loop: what goes over very much lets other calls have theirs in between."""
+"""Lets other tasks run in between the steps of a long loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def in_turns(things: Iterable[T], at_once: int) -> AsyncIterator[T]:
-    """Yield each of the things, and let others have their turn after so many of them."""
+    """Yield each of the things; let other tasks run after each `at_once` of them."""
     for number, one in enumerate(things, 1):
         yield one
         if not number % at_once:
