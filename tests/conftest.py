@@ -1,4 +1,4 @@
-"""What all tests share: where shared material lies, and ports."""
+"""Fixtures for all tests: held ports and a model folder, and the hypothesis profile."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from router.commands.local.held_ports import HeldPorts
 from tests.examples import examples
 from tests.recordings import TOKENIZER
 
-# A busy machine is no finding: nothing here is about time.
+# No deadlines: a busy machine must not fail a test.
 settings.register_profile(
     "warmpath",
     max_examples=examples(100),
@@ -25,14 +25,14 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 @pytest.fixture
 def held_ports() -> Iterator[HeldPorts]:
-    """Return ports that are the test's until it ends."""
+    """Return a HeldPorts, which reserves ports until the test ends."""
     with HeldPorts() as ports:
         yield ports
 
 
 @pytest.fixture
 def held_port(held_ports: HeldPorts) -> int:
-    """Return a port where nobody listens until the test has a server do so."""
+    """Return a reserved port, on which no process listens until the test starts a server."""
     return held_ports.take()
 
 

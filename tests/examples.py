@@ -1,8 +1,8 @@
-"""How much random tests try: one profile for all of them, set by WARMPATH_PROFILE.
+"""The number of examples of random tests: one profile for all of them, set by WARMPATH_PROFILE.
 
-desk   somebody waits for it: `make test`
-deep   nobody does: `make test-deep`, and so CI
-soak   `make soak`
+desk   few examples, for `make test`
+deep   many examples, for `make test-deep` and CI
+soak   most examples, for `make soak`
 """
 
 import os
@@ -12,7 +12,7 @@ PROFILE = os.environ.get("WARMPATH_PROFILE", "desk")
 
 
 def examples(deep: int, *, desk: int | None = None) -> int:
-    """Return how many examples a test takes of which the profile `deep` takes so many."""
+    """Return a test's number of examples in the present profile, given that of `deep`."""
     if PROFILE == "desk" and desk is not None:
         return desk
     return max(5, round(deep * SHARES[PROFILE]))

@@ -1,4 +1,4 @@
-"""An engine's /tokenize with a token a byte and a begin token."""
+"""An engine's /tokenize with one token per byte and a begin token."""
 
 import json
 import ssl
@@ -10,7 +10,7 @@ BEGIN = 256
 
 
 class FakeEngine(FakeHttp):
-    """A chat is its contents, each with a begin token before it."""
+    """Serves /tokenize; a chat's tokens are those of its contents, each after a begin token."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tokenized, tls)

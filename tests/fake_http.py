@@ -1,4 +1,4 @@
-"""A small HTTP server in threads, for tests of what asks one while it blocks."""
+"""A small HTTP server in threads, for tests of blocking clients."""
 
 import ssl
 import threading
@@ -10,7 +10,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Asked:
-    """One request."""
+    """One received request."""
 
     method: str
     path: str
@@ -20,7 +20,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer."""
+    """An answer to send."""
 
     status: int = 200
     body: bytes = b""
@@ -28,7 +28,7 @@ class Answer:
 
 
 class FakeHttp:
-    """Answers with `answer`, which tests may change, and keeps what it was asked. A context manager."""
+    """Answers with `answer`, which tests may change, and records requests. A context manager."""
 
     def __init__(
         self, answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None
@@ -36,7 +36,7 @@ class FakeHttp:
         self.answer = answer
         self.asked: list[Asked] = []
         self.gate = threading.Event()
-        """An answer may wait for it; set at the end."""
+        """An event that answers may wait for; it is set at the end."""
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ class FakeHttp:
                     self.close_connection = True
 
             def log_message(self, *args: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""One repository at one commit, as the hub serves it."""
+"""A fake HuggingFace hub with one repository at one commit."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def sha256(raw: bytes) -> str:
 
 
 class FakeHub(FakeHttp):
-    """Serves `files`; where `token` is set, only to who shows it."""
+    """Serves `files`; if `token` is set, only to requests with that token."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         super().__init__(self._file)

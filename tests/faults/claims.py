@@ -1,4 +1,4 @@
-"""What happens to publishers: two claim one pod, one stands still and goes on, one starts again, clocks lie."""
+"""Faults of publishers: rival claims of one pod, delayed writes, restarts, and wrong clocks."""
 
 import time
 
@@ -29,7 +29,7 @@ async def contended(prefix: str, hold: float) -> Outcome:
             await made.exact()
             await made.lasts(hold)
             await second.end(in_order=False)
-            # What it said is still judged by what it knew, and the first one is who writes now.
+            # Earlier answers are still judged by what it knew; from now on the first one writes.
             pod.publishers.remove(second)
             pod.publishers.insert(0, second)
             await made.until(lambda: first.is_current, "the first one has it back")
@@ -39,7 +39,7 @@ async def contended(prefix: str, hold: float) -> Outcome:
 
 
 async def zombie(prefix: str, hold: float) -> Outcome:
-    """Hold up a publisher's writes on their way, and deliver them when another one has the pod."""
+    """Delay a publisher's writes, and deliver them after another publisher has claimed the pod."""
     with RedisServer() as server, Relay(server.port) as held_up:
         async with rig(server.url, prefix, writers=held_up.url) as made:
             await made.begin()
@@ -58,7 +58,7 @@ async def zombie(prefix: str, hold: float) -> Outcome:
 
 
 async def restarted(prefix: str, hold: float) -> Outcome:
-    """End a publisher with no word to Redis, and start another one before the lease is over."""
+    """Kill a publisher, which does not give up its claim, and start another before the lease ends."""
     with RedisServer() as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
@@ -76,7 +76,7 @@ async def restarted(prefix: str, hold: float) -> Outcome:
 
 
 async def gone_for_good(prefix: str, hold: float) -> Outcome:
-    """End a publisher in order, and start another one when its lease is over."""
+    """Stop a publisher in order, and start another one after its lease has ended."""
     with RedisServer() as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
@@ -97,7 +97,7 @@ async def gone_for_good(prefix: str, hold: float) -> Outcome:
 
 
 class Clock:
-    """Begins anywhere, runs at any speed, and jumps ahead."""
+    """A clock with any start time and speed, which can jump ahead."""
 
     def __init__(self, begins: float, speed: float) -> None:
         self._begins = begins
@@ -108,12 +108,12 @@ class Clock:
         return self._begins + (time.monotonic() - self._start) * self._speed
 
     def jump(self, seconds: float) -> None:
-        """Jump ahead, as where a machine slept."""
+        """Jump ahead, as after a machine's sleep."""
         self._begins += seconds
 
 
 async def clocks_lie(prefix: str, hold: float, monkeypatch: pytest.MonkeyPatch) -> Outcome:
-    """Let each one's monotonic clock be its own, and wall clocks jump hours either way."""
+    """Give each process a monotonic clock of its own, and let wall clocks jump by hours."""
     clocks = {
         "a": Clock(-5 * HOUR, 1.3),
         "b": Clock(90 * HOUR, 0.7),

@@ -1,4 +1,4 @@
-"""What happens to a cluster and to a master that sentinels watch: fail-overs, and slots that move."""
+"""Faults of a Redis Cluster and of a master with sentinels: fail-overs, and slots that move."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ MOVES = 12
 async def master_killed(
     prefix: str, hold: float, cluster: RedisCluster, *, behind: bool = True
 ) -> Outcome:
-    """Kill a master; what its replica did not have yet when it takes over is lost."""
+    """Kill a master; writes that its replica does not have yet are lost."""
     async with rig(cluster.url, prefix) as made:
         await made.begin()
         master = cluster.master_of(made.names.bucket(0))
@@ -31,7 +31,7 @@ async def master_killed(
 
 
 def _cut_off(replica: RedisServer) -> None:
-    """Have a replica lose its master and not be let in again: from here on it is behind."""
+    """Disconnect a replica from its master for good, so that it falls behind."""
     replica.ask("CONFIG", "SET", "masterauth", "wrong")
     replica.ask("CLIENT", "KILL", "TYPE", "master")
     wait_for(
@@ -41,7 +41,7 @@ def _cut_off(replica: RedisServer) -> None:
 
 
 async def failed_over(prefix: str, hold: float, cluster: RedisCluster) -> Outcome:
-    """Have a replica take over in order."""
+    """Let a replica take over without loss."""
     async with rig(cluster.url, prefix) as made:
         await made.begin()
         master = cluster.master_of(made.names.bucket(1))
@@ -51,7 +51,7 @@ async def failed_over(prefix: str, hold: float, cluster: RedisCluster) -> Outcom
 
 
 async def slots_moved(prefix: str, hold: float, cluster: RedisCluster) -> Outcome:
-    """Move buckets and a record to another node: the old one says ASK while they move, then MOVED."""
+    """Move buckets and a record to another node; the old one replies ASK meanwhile, then MOVED."""
     async with rig(cluster.url, prefix) as made:
         await made.begin()
         keys = [made.names.record("a"), *(made.names.bucket(n) for n in range(MOVES))]

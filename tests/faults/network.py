@@ -1,6 +1,6 @@
-"""What happens between the parts and a server: connections are cut, slow and narrow.
+"""Faults of the network to a server: cut, slow and narrow connections.
 
-Writers and readers have a relay of their own each, so that one can be cut off without the other.
+Writers and readers have separate relays, so that one group can be cut off without the other.
 """
 
 from collections.abc import AsyncIterator
@@ -12,18 +12,18 @@ from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
 CUTS = 6
-"""Of each kind, at least."""
+"""Least number of cuts of each kind."""
 LATENCY = 0.2
-"""Seconds each way: a round trip takes longer than a look-up may, and less than a poll may."""
+"""Seconds each way; a round trip then exceeds the deadline of a look-up but not that of a poll."""
 NARROW = 40_000
-"""Bytes per second, each way and connection."""
+"""Bytes per second, for each direction of each connection."""
 PATIENT_LEASE = 4.0
-"""Of publishers that are far away: a tenth is an audit, a fifth a round trip's timeout."""
+"""Lease of distant publishers, in seconds; audits come each tenth of it, timeouts are a fifth."""
 
 
 @asynccontextmanager
 async def relayed(prefix: str, lease: float = 2.0) -> AsyncIterator[tuple[Rig, list[Relay]]]:
-    """Have a rig whose writers and readers reach the server through relays: theirs, in this order."""
+    """Yield a rig whose writers and readers use relays, and these two relays in that order."""
     with RedisServer() as server, Relay(server.port) as writers, Relay(server.port) as readers:
         urls = {"writers": writers.url, "readers": readers.url}
         async with rig(server.url, prefix, lease=lease, **urls) as made:
@@ -38,7 +38,7 @@ async def cut(prefix: str, hold: float) -> Outcome:
         for relay in relays:
             for _ in range(CUTS + round(hold)):
                 for way in ("requests_left", "replies_left"):
-                    # With 0 the first reply is cut: what was asked is done, and nobody is told.
+                    # With 0 the first reply is cut: the command is done, but its caller gets no reply.
                     setattr(relay, way, rng.choice([0, rng.randrange(200), rng.randrange(5000)]))
                     cuts = relay.cuts
                     await made.until(lambda c=cuts, r=relay: r.cuts > c, "it is cut")
@@ -47,7 +47,7 @@ async def cut(prefix: str, hold: float) -> Outcome:
 
 
 async def slow(prefix: str, hold: float) -> Outcome:
-    """Let everything take 0.4 s there and back."""
+    """Delay everything by 0.4 s per round trip."""
     async with relayed(prefix, PATIENT_LEASE) as (made, relays):
         for relay in relays:
             relay.latency = LATENCY
@@ -59,7 +59,7 @@ async def slow(prefix: str, hold: float) -> Outcome:
 
 
 async def narrow(prefix: str, hold: float) -> Outcome:
-    """Let 40 kB pass each second."""
+    """Limit connections to 40 kB per second."""
     async with relayed(prefix, PATIENT_LEASE) as (made, relays):
         for relay in relays:
             relay.bytes_per_second = NARROW
@@ -77,7 +77,7 @@ async def narrow(prefix: str, hold: float) -> Outcome:
 
 
 async def readers_cut_off(prefix: str, hold: float) -> Outcome:
-    """Let readers reach nothing, while publishers write on."""
+    """Cut the readers off while publishers go on writing."""
     async with relayed(prefix) as (made, [_, readers]):
         readers.refuse()
         readers.cut()
@@ -88,7 +88,7 @@ async def readers_cut_off(prefix: str, hold: float) -> Outcome:
 
 
 async def writers_cut_off(prefix: str, hold: float) -> Outcome:
-    """Let publishers reach nothing until their leases are over, while readers read on."""
+    """Cut publishers off until their leases have ended, while readers go on reading."""
     async with relayed(prefix) as (made, [writers, _]):
         writers.refuse()
         writers.cut()

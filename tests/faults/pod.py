@@ -29,10 +29,10 @@ MODEL = "m"
 KEYSPACE = "faults"
 CAPACITY = 120
 TIMEOUT_OF_A_LEASE = 0.2
-"""As `publisher.assemble` has it."""
+"""The same share of the lease as in `publisher.assemble`."""
 
 Held = dict[Tier, set[int]]
-"""By tier: the keys of the blocks that it holds."""
+"""The keys of the held blocks, by tier."""
 
 Clock = Callable[[], float]
 
@@ -40,7 +40,7 @@ _RNG = Random(1)
 BASES = [[_RNG.randrange(50_000) for _ in range(2 * length)] for length in (3, 40, 60)]
 TAILS = [[_RNG.randrange(50_000) for _ in range(2 * _RNG.randint(1, 30))] for _ in range(8)]
 PROMPTS = [tuple(base + tail) for base in BASES for tail in TAILS]
-"""All that is ever asked for: many share their beginning, some are longer than a segment."""
+"""All prompts that are used; many share their beginning, some are longer than a segment."""
 
 
 @lru_cache(1 << 16)
@@ -51,7 +51,7 @@ def _key_of(block: Block) -> int:
 
 
 class Engine(EngineModel):
-    """The model, which remembers what it has computed."""
+    """The engine model, which also remembers the keys of all blocks that it computed."""
 
     def truth(self) -> Held:
         """Return the keys that each tier holds."""
@@ -60,13 +60,13 @@ class Engine(EngineModel):
 
 
 class Pod:
-    """An engine, what it said since it started, and those that listen."""
+    """An engine, its messages since its start, and the publishers that follow it."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
         self.engine = Engine(capacity=CAPACITY)
         self.publishers: list[Publisher] = []
-        """Those that live, and those that ended."""
+        """All publishers, ended ones included."""
         self._rng = Random(seed)
         self._said: list[tuple[tuple[int, bytes], Held]] = []
 
@@ -76,17 +76,17 @@ class Pod:
         return self.publishers[-1]
 
     def publisher_of(self, base: int) -> "Publisher":
-        """Return whose claim has a base."""
+        """Return the publisher whose claim has this base."""
         return next(one for one in self.publishers if base in one.bases)
 
     def follow(self, publisher: "Publisher") -> None:
-        """Let a publisher have all that was said, and what will be."""
+        """Give a publisher all earlier and later messages of the engine."""
         self.publishers.append(publisher)
         for message, truth in self._said:
             publisher.hear(message, truth)
 
     def step(self) -> None:
-        """Serve a request, or let something else happen to the cache."""
+        """Serve a request, or cause another random change of the cache."""
         chance, which = self._rng.random(), self._rng.randrange(1 << 16)
         engine = self.engine
         message: tuple[int, bytes] | None
@@ -110,16 +110,16 @@ class Pod:
 
 
 class Publisher:
-    """One life of a pod's publisher: what it knows of the engine, and a writer that runs."""
+    """One life of a pod's publisher: its copy of the engine's cache, and a running writer."""
 
     def __init__(
         self, pod: Pod, redis: Redis, names: Names, *, lease: float, clock: Clock, take_over: bool
     ) -> None:
         self.pod = pod
         self.bases: set[int] = set()
-        """Of its claims."""
+        """The bases of its claims."""
         self.truths: dict[int, Held] = {0: {Tier.GPU: set(), Tier.CPU: set()}}
-        """By sequence of its journal: what the engine held."""
+        """The engine's holdings, by sequence of the publisher's journal."""
         self.redis = redis
         number = len(pod.publishers)
         self.cache = PodCache(pod.name, Journal(f"life-{number}", max_bytes=4 << 20))
@@ -159,13 +159,13 @@ class Publisher:
         return base
 
     def start(self) -> None:
-        """Let it write."""
+        """Start the writer."""
         self.task = watched(
             write(self.redis, self.writer, self._news, timeout=self._timeout), "writing"
         )
 
     def hear(self, message: tuple[int, bytes], truth: Held) -> None:
-        """Take one batch of the engine's, after which it held `truth`."""
+        """Apply one batch of the engine, after which the engine held `truth`."""
         self._rank.live("", *message)
         held = {tier: set(keys) for (tier, _), keys in self._resolver.names.held().items() if keys}
         assert held == {tier: keys for tier, keys in truth.items() if keys}
@@ -175,28 +175,28 @@ class Publisher:
 
     @property
     def sequence(self) -> int:
-        """The last one of its journal."""
+        """The last sequence of its journal."""
         return self.cache.journal.sequence
 
     @property
     def is_current(self) -> bool:
-        """Whether Redis was told everything."""
+        """Whether all changes have been written to Redis."""
         writer = self.writer
         return (
             writer.state is State.CURRENT and writer.applied == self.sequence and not writer.trouble
         )
 
     def note(self, now: float) -> None:
-        """Remember what Redis has confirmed by now."""
+        """Record the sequence that Redis has confirmed by now."""
         if self._applied[-1][1] != self.writer.applied:
             self._applied.append((now, self.writer.applied))
 
     def applied_at(self, moment: float) -> int:
-        """Return a sequence that Redis had confirmed by then, at the latest."""
+        """Return a sequence that Redis had confirmed by `moment`."""
         return next((applied for at, applied in reversed(self._applied) if at <= moment), 0)
 
     async def end(self, *, in_order: bool = True) -> None:
-        """End it; unless in order, with no word to Redis."""
+        """Stop it; unless `in_order`, without giving up its claim."""
         if not in_order:
             self.writer.farewell = list  # type: ignore[method-assign]
         if self.task is not None:

@@ -1,4 +1,4 @@
-"""Routers under faults: each scores prompts, and whatever it calls exact has to be true."""
+"""Routers under faults: they score prompts, and every answer with exact trust is checked."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -30,37 +30,37 @@ from tests.faults.pod import KEYSPACE, MODEL, Clock, Held, Pod
 from tests.indexer.engine_model import BLOCK
 
 DEADLINE = 0.25
-"""Of a look-up, seconds: short enough that a fault is felt, long enough for a busy machine."""
+"""Deadline of a look-up in seconds: short enough for faults to show, long enough on a busy machine."""
 LATE = 20.0
-"""Seconds after which a Score that was to end at the deadline did not: nothing waits that long."""
+"""Seconds after which a Score counts as hanging, since it should have ended at its deadline."""
 STALE_AFTER = 3.0
 
 
 Found = list[tuple[Place, int, int]]
-"""Places, and which blocks each holds: the first, and past the last."""
+"""Places with the blocks that each holds: (place, first, past the last)."""
 
 
 def prompt_of(tokens: Sequence[int]) -> TokenPrompt:
-    """Return a prompt of which every block counts."""
+    """Return a prompt of `tokens` whose last block counts too."""
     return TokenPrompt(MODEL, pack_tokens([*tokens, 0]))
 
 
 class WrongError(AssertionError):
-    """What was called exact was not true."""
+    """An answer with exact trust differs from the engine's cache."""
 
 
 class Reader(ABC):
-    """A router's ingest and scorer, and what they said."""
+    """A router's ingest and scorer, with statistics of their answers."""
 
     def __init__(self, name: str, pods: Mapping[str, Pod], ingest: Ingest) -> None:
         self.name = name
         self.ingest = ingest
         self.levels: Counter[Level] = Counter()
-        """Of all answers."""
+        """Number of answers by trust level."""
         self.reasons: Counter[str] = Counter()
-        """Why answers were not exact; the first words."""
+        """Reasons of answers that were not exact, by their first words."""
         self.marks: list[tuple[float, bool]] = []
-        """When, by the event loop, all pods' answers became exact, or no longer were."""
+        """Times of the event loop at which answers became exact for all pods, or ceased to be."""
         self._pods = pods
         self._scorer = Scorer(ingest, "")
         self._ranks: list[Rank] = []
@@ -68,13 +68,13 @@ class Reader(ABC):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the last answer was, of every pod."""
+        """Whether the last answer was exact for every pod."""
         return bool(self.marks) and self.marks[-1][1]
 
     async def ask(self, tokens: Sequence[int]) -> dict[str, Held]:
-        """Score a prompt; return which of its blocks each pod is said to hold.
+        """Score a prompt; return the blocks of it that each pod holds according to the answer.
 
-        Raises WrongError where an exact pod is said to hold what it does not, or the other way round.
+        Raises WrongError if the answer for a pod with exact trust differs from its engine's cache.
         """
         loop = asyncio.get_running_loop()
         prompt = prompt_of(tokens)
@@ -92,7 +92,7 @@ class Reader(ABC):
         for rank in self._ranks:
             trust = matches.trust(rank)
             if doubt is not None and trust.level is Level.EXACT:
-                # The leading blocks are sure, and those behind them are not.
+                # Only the leading blocks are certain.
                 trust = doubt
             self.levels[trust.level] += 1
             levels.add(trust.level)
@@ -111,13 +111,13 @@ class Reader(ABC):
         return held
 
     def _find(self, sought: Chain) -> tuple[Found, Trust | None]:
-        """Return who holds which of all blocks, and the doubt about that."""
+        """Return the holders of all blocks, and the doubt about them."""
         return self.ingest.match(sought), None
 
     def _judge(self, rank: Rank, sought: Chain, held: Held, begun: float) -> None:
         truths = self._truths(rank, begun)
         keys = sought.keys()
-        # Segments are read one by one, so each may be of a moment of its own.
+        # Segments are read one by one, so each may be from another moment.
         for start in range(0, len(keys), SEGMENT):
             part = set(keys[start : start + SEGMENT])
             for tier in (Tier.GPU, Tier.CPU):
@@ -135,10 +135,10 @@ class Reader(ABC):
 
     @abstractmethod
     def _truths(self, rank: Rank, begun: float) -> list[Held]:
-        """Return all that a rank may be said to hold when it is called exact."""
+        """Return all holdings that are correct for a rank with exact trust."""
 
     def note(self, now: float) -> None:
-        """Remember when Redis was told what."""
+        """Record the times at which Redis confirmed changes."""
         for pod in self._pods.values():
             for publisher in pod.publishers:
                 publisher.note(now)
@@ -153,7 +153,7 @@ class Reader(ABC):
 
 
 class Copying(Reader):
-    """Replica mode. What it calls exact is what the engine held at the copy's position."""
+    """A router in replica mode; an exact answer must be the engine's cache at the copy's position."""
 
     def __init__(self, pods: Mapping[str, Pod], redis: Redis, names: Names, clock: Clock) -> None:
         ingest = Ingest(
@@ -162,7 +162,7 @@ class Copying(Reader):
         super().__init__("replica", pods, ingest)
         self.redis = redis
         self._heard: dict[str, tuple[float | None, float]] = {}
-        """Of each pod: when its record was last read, and when, by the event loop, that was seen."""
+        """For each pod, the time of its last read record, and the loop's time when that was noticed."""
         self.replica = Replica(redis, names, poll_seconds=0.05, clock=clock)
         for pod in pods:
             ranks: list[WatchedRank] = [ingest.watch(pod, 0)]
@@ -204,10 +204,10 @@ class Copying(Reader):
 
 
 class Looking(Reader):
-    """Shared mode.
+    """A router in shared mode.
 
-    What it calls exact was so at some moment between the last that Redis had confirmed when the oldest
-    part of the answer was read, and the answer.
+    An exact answer must be the engine's cache at some moment between the last change that Redis had
+    confirmed when the oldest part of the answer was read, and the answer.
     """
 
     def __init__(self, pods: Mapping[str, Pod], redis: Redis, names: Names, clock: Clock) -> None:
@@ -247,7 +247,7 @@ class Looking(Reader):
         assert record.claim is not None
         assert heard_at is not None
         publisher = self._pods[rank.pod].publisher_of(record.claim.base)
-        # Places are those of the record as last read; blocks are as old as a copy may be at most.
+        # Places come from the last read record; blocks may be as old as a cached copy.
         loop = asyncio.get_running_loop()
         read = loop.time() - (self._clock() - heard_at)
         oldest = min(read - 1.0, begun - FRESH_SECONDS - SLACK_SECONDS)
@@ -275,6 +275,6 @@ def _held(found: Found, keys: Sequence[int]) -> dict[str, Held]:
 
 
 def _leading(keys: Sequence[int], held: Held) -> int:
-    """Return how many of the first blocks are held anywhere."""
+    """Return the number of leading blocks that are held in any tier."""
     everywhere = set().union(*held.values())
     return next((n for n, key in enumerate(keys) if key not in everywhere), len(keys))

@@ -1,7 +1,7 @@
 """Two pods, their publishers and two routers around a real Redis, all at work while a test breaks it.
 
-Engines change without end, publishers write what they hold, and both kinds of router score prompts
-all the time: that no Score fails, and that what is called exact is true, is judged at every answer.
+Engines change all the time, publishers write their caches, and both kinds of routers score prompts. Each
+answer is checked: no Score may fail, and an answer with exact trust must be true.
 """
 
 import asyncio
@@ -29,38 +29,38 @@ from tests.indexer.engine_model import BLOCK
 
 LEASE = 2.0
 PATIENCE = 90.0
-"""Seconds within which anything has to come about."""
+"""Longest wait for any condition, in seconds."""
 STEP_PAUSE = 0.04
 """Seconds between two steps of an engine."""
 ASK_PAUSE = 0.005
 QUIET = 0.6
-"""Seconds after which an answer can only be made of what is there now."""
+"""Seconds after which no cached data can be part of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a fault has cost, once all is healed: nothing is lost then."""
+    """The effects of a fault, after everything has healed."""
 
     times: dict[str, "Times"]
-    """By reader."""
+    """The times by reader."""
     reasons: dict[str, Counter[str]]
-    """By reader: why answers were not exact."""
+    """The reasons of answers that were not exact, by reader."""
     rebuilds: Counter[Cause]
-    """Why publishers have written everything anew."""
+    """The causes for which publishers have rewritten their pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What a fault has cost one reader, seconds."""
+    """The effect of a fault on one reader, in seconds."""
 
     not_exact: float
-    """For so long answers were not exact of every pod."""
+    """Time for which answers were not exact for every pod."""
     healed: float
-    """From the end of the fault on until they were for good."""
+    """Time from the end of the fault until answers stayed exact."""
 
 
 class Rig:
-    """All parts. `clocks` tell the time to publishers of pods a and b, and to the two readers."""
+    """All parts. `clocks` are those of the publishers of pods a and b, and of the two readers."""
 
     def __init__(self, names: Names, lease: float, clocks: Mapping[str, Clock]) -> None:
         self.names = names
@@ -79,7 +79,7 @@ class Rig:
         self._rebuilt: Counter[Cause] = Counter()
 
     async def start(self, url: str, readers: str, writers: str) -> None:
-        """Start everything; `url` is for those who look on, the others for readers and writers."""
+        """Start everything; `url` is for the checks, the others for readers and writers."""
         self.writers_url = writers
         self.inspector = await connect(RedisSettings(url))
         for pod in self.pods.values():
@@ -100,12 +100,12 @@ class Rig:
     inspector: Redis
 
     def clock(self, name: str) -> Clock:
-        """Return somebody's clock."""
+        """Return the clock of a part, by name."""
         return self._clocks.get(name, asyncio.get_running_loop().time)
 
     @property
     def readers(self) -> list[Reader]:
-        """Both."""
+        """Both readers."""
         return [self.copying, self.looking]
 
     async def publish(self, pod: Pod, *, take_over: bool = True) -> Publisher:
@@ -137,7 +137,7 @@ class Rig:
             await asyncio.sleep(ASK_PAUSE)
 
     async def close(self) -> None:
-        """End everything; raise what went wrong beside the test."""
+        """Stop everything; raise errors of background tasks."""
         self._is_closed = True
         await cancel(self._tasks)
         for reader in self.readers:
@@ -149,7 +149,7 @@ class Rig:
         self.look()
 
     def look(self) -> None:
-        """Raise what went wrong beside the test, and see that no part contradicts itself."""
+        """Raise errors of background tasks, and check that all parts are consistent."""
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
@@ -162,7 +162,7 @@ class Rig:
                 publisher.writer.check()
 
     def _parts(self) -> list[asyncio.Task[None]]:
-        """Return what is to go on for as long as the test."""
+        """Return the background tasks of the test."""
         publishers = [one for pod in self.pods.values() for one in pod.publishers]
         return [
             *(task for reader in self.readers for task in reader.tasks),
@@ -170,7 +170,7 @@ class Rig:
         ]
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds; `what` describes it."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             self.look()
@@ -180,17 +180,17 @@ class Rig:
         self.look()
 
     async def work(self, work: Callable[[], object]) -> None:
-        """Do what blocks beside everything else."""
+        """Run blocking work in a thread."""
         await asyncio.to_thread(work)
         self.look()
 
     async def goes_on(self, answers: int = 30) -> None:
-        """Let both readers go on for so many answers."""
+        """Wait until both readers have given `answers` more answers."""
         goal = self.answers + answers
         await self.until(lambda: self.answers >= goal, "prompts are scored")
 
     def told(self) -> str:
-        """Return what everyone says."""
+        """Return a description of all parts' states, for error messages."""
         writers = [
             f"{pod.name}: {one.writer.state} {one.writer.applied}/{one.sequence} {one.writer.trouble}"
             for pod in self.pods.values()
@@ -202,19 +202,19 @@ class Rig:
     # Faults and healing
 
     async def exact(self) -> None:
-        """Wait until both readers call every pod exact."""
+        """Wait until both readers have exact trust in every pod."""
         await self.until(
             lambda: all(reader.is_exact for reader in self.readers), "everything is exact"
         )
 
     async def begin(self) -> None:
-        """Wait until all is well; what comes is the fault."""
+        """Wait until everything is well, before the fault begins."""
         await self.exact()
         await self.goes_on()
         self.begin_count()
 
     def begin_count(self) -> None:
-        """Forget what was said before."""
+        """Reset the statistics of answers."""
         self._began = asyncio.get_running_loop().time()
         self._over = math.inf
         self._rebuilt = Counter[Cause]()
@@ -224,28 +224,28 @@ class Rig:
             reader.reasons.clear()
 
     async def doubted(self, *readers: Reader) -> None:
-        """Wait until readers (both) call something less than exact."""
+        """Wait until each of `readers` (default: both) gives an answer that is not exact."""
         for reader in readers or self.readers:
             await self.until(
                 lambda reader=reader: set(reader.levels) - {Level.EXACT}, f"{reader.name} doubts"
             )
 
     def over(self) -> None:
-        """Take note that the fault itself is over."""
+        """Record the end of the fault."""
         self._over = min(self._over, asyncio.get_running_loop().time())
 
     async def rewritten(self) -> None:
-        """Wait until a publisher has found something lost."""
+        """Wait until a publisher has found lost data and rewritten its pod."""
         await self.until(lambda: self._outcome().rebuilds, "the loss is noticed")
 
     async def lasts(self, seconds: float) -> None:
-        """Let a fault last, and everybody go on meanwhile."""
+        """Let a fault last while everything goes on."""
         end = time.monotonic() + seconds
         await self.until(lambda: time.monotonic() >= end, "time passes")
         await self.goes_on()
 
     async def healed(self) -> Outcome:
-        """Wait until all is well, then hold everything against the truth; return what it took."""
+        """Wait until everything is well and compare it with the truth; return the outcome."""
         self.over()
         await self.until(
             lambda: all(pod.publisher.is_current for pod in self.pods.values()), "all is written"
@@ -274,7 +274,7 @@ class Rig:
         ) and all(reader.is_exact for reader in self.readers)
 
     async def _is_the_truth(self, reader: Reader, prompt: tuple[int, ...]) -> None:
-        """Ask until the answer is exact: then it is what the engines hold."""
+        """Ask until the answer is exact, and check that it equals the engines' caches."""
         for _ in range(200):
             held = await reader.ask(prompt)
             if reader.is_exact:
@@ -321,7 +321,7 @@ class Rig:
         return replies
 
     async def _sound(self) -> None:
-        """Hold all buckets against the truth; once swept they have nothing of the dead."""
+        """Compare all buckets with the truth; after a sweep they must have no dead entries."""
         for swept in (False, True):
             if swept:
                 sweeper = Sweeper(
@@ -376,7 +376,7 @@ async def rig(
     lease: float = LEASE,
     clocks: Mapping[str, Clock] | None = None,
 ) -> AsyncIterator[Rig]:
-    """Have all parts at work around a Redis, readers and writers by URLs of their own if given."""
+    """Run all parts with a Redis; readers and writers may have URLs of their own."""
     made = Rig(Names(prefix), lease, clocks or {})
     async with AsyncExitStack() as stack:
         await made.start(url, readers or url, writers or url)

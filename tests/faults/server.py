@@ -1,6 +1,6 @@
-"""What happens to a lone server: it dies, stands still, is emptied by hand, or is full.
+"""Faults of a single server: it dies, hangs, is emptied by hand, or is full.
 
-Each fault lasts `hold` seconds, then things are as they should be; all has to heal.
+Each fault lasts `hold` seconds and is then repaired; everything must heal.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from tests.faults.rig import Outcome, Rig, rig
 from tests.servers.redis_server import Binary, RedisServer
 
 TAIL = 20_000
-"""Bytes of the append-only file that a power cut takes along."""
+"""Bytes at the end of the append-only file that a power cut loses."""
 
 
 async def killed(
     prefix: str, hold: float, *, binary: Binary = "redis", appendfsync: str = "", tail: int = 0
 ) -> Outcome:
-    """Kill the server, and start it again: with nothing, with its file, or without the file's end."""
+    """Kill the server and restart it: empty, with its file, or without the file's end."""
     config = {"appendonly": "yes", "appendfsync": appendfsync} if appendfsync else {}
     with RedisServer(binary, **config) as server:
         async with rig(server.url, prefix) as made:
@@ -40,7 +40,7 @@ def _cut_off(server: RedisServer, tail: int) -> None:
 
 
 async def stands_still(prefix: str, hold: float) -> Outcome:
-    """Let the server answer nothing, its connections open."""
+    """Let the server hang, with its connections open."""
     with RedisServer() as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
@@ -85,7 +85,7 @@ async def _by_hand(made: Rig, hold: float, server: RedisServer, words: tuple[str
 
 
 async def full(prefix: str, hold: float, *, binary: Binary = "redis") -> Outcome:
-    """Reach the memory limit where nothing may be evicted."""
+    """Reach the memory limit with eviction disabled."""
     with RedisServer(binary) as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
@@ -96,14 +96,14 @@ async def full(prefix: str, hold: float, *, binary: Binary = "redis") -> Outcome
             )
             await made.doubted()
             await made.lasts(hold)
-            # The lease goes on: nothing has to be written anew when there is room.
+            # Leases are still renewed, so nothing must be rewritten once there is room.
             assert {writer.state for writer in writers} == {State.CURRENT}
             await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", "0"))
             return await made.healed()
 
 
 async def evicting(prefix: str, hold: float) -> Outcome:
-    """Reach the memory limit where anything may be evicted: buckets vanish."""
+    """Reach the memory limit with eviction of any key, so that buckets vanish."""
     with RedisServer(maxmemory_policy="allkeys-lru") as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
@@ -119,7 +119,7 @@ async def evicting(prefix: str, hold: float) -> Outcome:
 
 
 async def forgotten(prefix: str, hold: float) -> Outcome:
-    """Let the server say that pods were last claimed a day ago, or will be tomorrow."""
+    """Set the times of pods' last claims to a day ago, or to tomorrow."""
     del hold
     with RedisServer() as server:
         async with rig(server.url, prefix) as made:
