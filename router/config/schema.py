@@ -13,17 +13,17 @@ from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 
 MIB = 1 << 20
 MOST_BYTES = 1 << 42
-"""More memory than any machine has that a router would be given: a larger figure is a slip."""
+"""Highest accepted number of bytes; a larger one must be a mistake."""
 
 Positive = Annotated[int, Meta(gt=0, le=1 << 30)]
-"""A number of things."""
+"""A count from 1 to 2^30."""
 Bytes = Annotated[int, Meta(gt=0, le=MOST_BYTES)]
 Blocks = Annotated[int, Meta(ge=0, lt=1 << 32)]
 ServerName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)?$")]
-"""A host's name, or none."""
+"""A host's name; may be empty."""
 FirstRank = Annotated[int, Meta(ge=0, lt=1 << 16)]
 BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
-"""Tokens of a block."""
+"""Tokens per block."""
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 Role = Literal["both", "prefill", "decode"]
@@ -37,29 +37,29 @@ class Server(Table, frozen=True):
     """[server]: where the router listens."""
 
     listen: str = "127.0.0.1:7400"
-    """host:port of gRPC. Loopback unless told otherwise."""
+    """host:port of gRPC."""
     metrics_listen: str = "127.0.0.1:7401"
     """host:port of /metrics, /healthz and /readyz; empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, each with an index of its own and the next port for metrics: one
     answers about 1,500 to 3,000 scores a second, on one core."""
     drain_seconds: Seconds = 5.0
-    """How long calls that are being answered may take after SIGTERM."""
+    """Longest time that calls may still take after SIGTERM."""
 
 
 class Limits(Table, frozen=True):
-    """[limits]: what one prompt, and all that wait, may be at most."""
+    """[limits]: bounds of one prompt, and of all prompts that wait."""
 
     max_prompt_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 8 * MIB
-    """Of a text or a body: about two million tokens."""
+    """Longest text or body: about two million tokens."""
     max_prompt_tokens: Annotated[int, Meta(gt=0, le=1 << 28)] = 1_000_000
-    """Longer than the longest context that engines serve today."""
+    """Most tokens of a prompt; more than the longest context of engines today."""
     tokenize_seconds: Seconds = 2.0
-    """Longest wait for the tokenizer where the caller set no shorter deadline."""
+    """Longest wait for the tokenizer, unless the caller's deadline is shorter."""
     max_queued_prompts: Positive = 1024
-    """Prompts that wait for a tokenizer."""
+    """Most prompts that wait for a tokenizer."""
     max_queued_bytes: Bytes = 64 * MIB
-    """Bytes of the prompts that wait for a tokenizer."""
+    """Most bytes of the prompts that wait for a tokenizer."""
     max_in_flight_bytes: Bytes = 160 * MIB
     """Bytes of the messages of all calls, from before one is read until it is answered: one that is not
     read yet counts as the largest, 17 MiB. Memory may grow by twice this."""
@@ -68,7 +68,7 @@ class Limits(Table, frozen=True):
 
     @property
     def largest_message(self) -> int:
-        """Bytes: a prompt past its limit is to be refused by name, so the transport takes more."""
+        """Bytes that gRPC accepts: more than a prompt may have, so that its refusal names the field."""
         largest = 2 * max(self.max_prompt_bytes, 5 * self.max_prompt_tokens) + MIB
         return min(largest, (1 << 31) - 1)
 
@@ -77,12 +77,12 @@ class IndexTable(Table, frozen=True):
     """[index]: the block-to-pods index."""
 
     hash_seed: str = ""
-    """Seeds every key; equal wherever keys are compared."""
+    """A seed of all keys; it must be equal in all processes that compare keys."""
     max_bytes: Annotated[int, Meta(ge=16 * MIB, le=MOST_BYTES)] = 1024 * MIB
-    """What the index may take; at the bound it gives up the least recently matched prefixes."""
+    """Most memory of the index; at the bound it evicts the least recently matched prefixes."""
     state_file: str = ""
-    """Where index and stream positions are saved when the router ends, and loaded from when it
-    starts, relative to this file; empty: nowhere."""
+    """File in which the router saves index and stream positions at its end and loads them at its start,
+    relative to this file; empty: none."""
 
 
 class PrefixStoreTable(Table, frozen=True):
@@ -117,21 +117,21 @@ class Events(Table, frozen=True):
     """[events]: following the engines' event streams."""
 
     pending_bytes: Bytes = 64 * MIB
-    """Live batches of a rank that wait while others are followed, and that are held while a replay runs,
-    each; past it they are let go and asked for again."""
+    """Most bytes of a rank's live batches that wait to be applied, and also of those held while a replay
+    runs; beyond it they are dropped and requested again."""
     orphan_bytes: Bytes = 16 * MIB
-    """Stores of a rank kept until the parent that was missed is told of again. Those of all ranks count
-    in index.max-bytes, and go before any block that is held does."""
+    """Most bytes of a rank's stores that wait for a missed parent. Those of all ranks count in
+    index.max-bytes and are dropped before any held block is evicted."""
     replay_seconds: Seconds = 10.0
     """Longest wait for each message of a replay; an engine answers between two steps."""
     reconnect_seconds: Seconds = 0.25
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
-    """How long a connection may be gone before the rank is stale."""
+    """Time without a connection after which a rank is stale."""
     lag_seconds: Seconds = 2.0
-    """How late events may be followed before the rank is degraded, until that is halved."""
+    """Lag of events above which a rank is degraded, until the lag is below half of it."""
     max_frame_bytes: Bytes = 64 * MIB
-    """The largest message taken: a step of a million tokens is 5 MB."""
+    """Largest accepted message: a step of a million tokens is 5 MB."""
     trusted_network: bool = False
     """Whether engines on other machines may send their events in plain text without a warning in the log
     and a finding of `warmpath doctor`."""
@@ -141,44 +141,44 @@ class Booking(Table, frozen=True):
     """[booking]: the work of picked requests."""
 
     expire_seconds: Seconds = 600.0
-    """When a booking that is never reported ends by itself."""
+    """Age at which a booking that is never reported expires."""
     max_bookings: Positive = 100_000
-    """Bookings kept; past it the oldest ends."""
+    """Most bookings; beyond it the oldest expires."""
 
 
 class Pick(Table, frozen=True):
     """[pick]: choosing a pod."""
 
     policy: str = "warmpath"
-    """Its name; `warmpath simulate` compares them on your own traffic."""
+    """The policy's name; `warmpath simulate` compares policies on your own traffic."""
     options: dict[str, float] = {}
-    """Of the policy; docs/pick-reference.md lists them."""
+    """The policy's options; docs/pick-reference.md lists them."""
     prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
-    """A prefill, whatever its length. The three constants are a 70B model's on 4 GPUs; the choice
-    depends little on them, the predicted times do."""
+    """Seconds per prefill, of any length. The three constants are those of a 70B model on 4 GPUs;
+    choices depend little on them, predicted times do."""
     prefill_token_seconds: Annotated[float, Meta(gt=0, le=1)] = 70e-6
-    """An uncached token."""
+    """Seconds per uncached token."""
     prefill_context_seconds: Annotated[float, Meta(ge=0, le=1e-3)] = 1.3e-9
-    """An uncached token and a token before it."""
+    """Seconds per pair of an uncached token and a token before it."""
     load_stale_seconds: Seconds = 5.0
-    """How long a load that an engine or a gateway told of counts."""
+    """How long an observed load, from an engine or a gateway, counts."""
     confirm_seconds: Seconds = 5.0
-    """How long after a first token events may need to tell of the prompt's blocks."""
+    """How long after a first token events may take to announce the prompt's blocks."""
     assumed_seconds: Seconds = 600.0
-    """How long what was sent to a pod without events is believed to be there, and what events told
-    before they ceased."""
+    """How long prompts sent to a pod without events are assumed to be cached there, and how long blocks
+    count after a pod's event stream has ended."""
     assumed_blocks: Positive = 32_768
-    """Blocks of a pod without events that are believed to be there: its `blocks` where that is given."""
+    """Most assumed blocks of a rank without events, unless the pod's `blocks` is given."""
     max_believed_blocks: Positive = 1_000_000
-    """Blocks that may be believed to be anywhere, of about 200 bytes each; past it the oldest go."""
+    """Most believed blocks in total, of about 200 bytes each; beyond it the oldest are dropped."""
     session_seconds: Seconds = 1800.0
     """How long a session's pod is remembered."""
     max_sessions: Positive = 100_000
-    """Sessions remembered; past it the least recently used goes."""
+    """Most sessions; beyond it the least recently used is dropped."""
     group_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """How long a pick may wait for others of the same prompt, to be placed with them; 0: not at all."""
+    """How long a pick waits for others with the same prompt, to be placed with them; 0: not at all."""
     group_size: Positive = 16
-    """How many of them one pod takes before another gets any."""
+    """Number of picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
 
@@ -187,7 +187,7 @@ class Tokenizers(Table, frozen=True):
     """[tokenizers]: loading them, and asking engines."""
 
     most: Positive = 32
-    """Tokenizers kept; a large vocabulary takes about 100 MB. Past it the least recently used goes."""
+    """Most loaded tokenizers, of about 100 MB each; beyond it the least recently used is dropped."""
     retry_seconds: Seconds = 10.0
     """Pause before a tokenizer that could not be loaded is tried again."""
     load_seconds: Seconds = 60.0
@@ -196,7 +196,7 @@ class Tokenizers(Table, frozen=True):
     """Longest wait for an engine's tokenizer; well within limits.tokenize-seconds, so that there is time
     for the next engine or the fall-back."""
     skip_seconds: Seconds = 5.0
-    """How long an engine whose tokenizer failed is not asked."""
+    """How long an engine is skipped after its tokenizer failed."""
 
 
 class Hub(Table, frozen=True):
@@ -215,11 +215,11 @@ class Hub(Table, frozen=True):
     cache_folder: str = ""
     """Relative to this file; empty: huggingface_hub's own, shared with engines on this machine."""
     offline: bool = False
-    """Only what lies in the cache."""
+    """Whether only the cache is used."""
 
 
 class Placeholders(Table, frozen=True):
-    """[models.placeholders]: what the engine writes for a medium where the template takes text.
+    """[models.placeholders]: the text that the engine writes for a medium if its template takes text.
 
     It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Where
     it is not given, chats with such a medium are refused.
@@ -230,7 +230,7 @@ class Placeholders(Table, frozen=True):
     video: str | None = None
 
     def given(self) -> dict[str, str]:
-        """Return those that are given, by medium."""
+        """Return the placeholders that are not empty, by medium."""
         return {
             name: text for name, text in msgspec.structs.asdict(self).items() if text is not None
         }
@@ -240,9 +240,9 @@ class Model(Table, frozen=True):
     """[[models]]: one base model."""
 
     name: str
-    """Seeds the keys, and is one of the names that requests give."""
+    """The name from which keys derive; requests may use it."""
     aliases: list[str] = []
-    """Other names of it."""
+    """Other names that requests may use."""
     adapters: list[str] = []
     """LoRA adapters that are requested by their own name."""
     tokenizer: str = ""
@@ -257,7 +257,7 @@ class Model(Table, frozen=True):
     """File with the API key that these engines ask for, relative to this file; empty: none."""
     placeholders: Placeholders = Placeholders()
     shared_tiers: list[Literal["cpu", "disk", "remote"]] = []
-    """Tiers that all of its pods read alike: what one holds there counts for each."""
+    """Tiers that all its pods share: a block that one holds there counts for all."""
 
 
 class Pod(Table, frozen=True):
@@ -270,7 +270,7 @@ class Pod(Table, frozen=True):
     https: bool = False
     """Whether it serves them over HTTPS: it is asked so then, and has to be who `address` says."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
-    """Whose events they are."""
+    """The kind of engine."""
     events: str = ""
     """ZeroMQ endpoint of rank 0's events; rank r is r ports further. With trtllm the URL of
     /kv_cache_events. Without it and `watch` the pod is followed through [shared-index], where its
@@ -287,12 +287,12 @@ class Pod(Table, frozen=True):
     """The engine's own number of the first of them, where one server has only some of a deployment's: it
     counts in ports and metrics. Answers number a pod's ranks from 0."""
     role: Role = "both"
-    """What it is for, where prefill and decoding are apart."""
+    """Its task if prefill and decoding run on different pods."""
     blocks: Blocks = 0
     """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over, and more
     than fits is seen. 0: what vLLM's /metrics says, else not known."""
     block_size: BlockSize = 32
-    """The tokens_per_block of trtllm, whose events do not say it."""
+    """The tokens_per_block of trtllm, whose events do not have it."""
 
 
 class PodSet(Table, frozen=True):
@@ -359,7 +359,7 @@ class Probe(Table, frozen=True):
     """[probe]: asking pods over HTTP whether they are up and what they serve."""
 
     interval_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    """Pause between two looks at a pod; 0: never."""
+    """Pause between two probes of a pod; 0: no probes."""
     timeout_seconds: Seconds = 2.0
     """Longest wait for an answer."""
     ca: str = ""
@@ -398,9 +398,9 @@ class SharedIndex(Table, frozen=True):
     shared: it asks for each prompt, and keeps what was asked for last: for pods that hold far more than
     fits into this process."""
     prefix: str = "warmpath"
-    """Of every key; what tells two deployments on one Redis apart."""
+    """Prefix of all keys, which separates deployments on one Redis."""
     user: str = ""
-    """Of Redis's ACL; empty: its default user."""
+    """User of Redis's ACL; empty: the default user."""
     password_file: str = ""
     """File with the password, one line; empty: none is sent."""
     ca: str = ""
@@ -412,17 +412,17 @@ class SharedIndex(Table, frozen=True):
     deadline_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
     """mode = "shared": the longest that an answer waits for Redis; then it is made of what is there."""
     poll_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
-    """mode = "replica": pause between two looks at what has changed."""
+    """mode = "replica": pause between two reads of changes."""
     stale_seconds: Seconds = 60.0
-    """How long Redis may be away before what is known from it counts no more: a failover takes some
-    10 s, and caches turn over in minutes."""
+    """Time without Redis after which data from it no longer count: a failover takes some 10 s, and
+    caches turn over in minutes."""
     lease_seconds: Annotated[float, Meta(ge=LEAST_LEASE, le=MOST_LEASE)] = 10.0
-    """write: how long what this router wrote outlives it."""
+    """write: how long this router's entries stay valid after it has ended."""
     write: bool = False
-    """Whether this router also writes what it follows by `events`, where nobody else does; of several
-    routers one does. With publishers beside the engines nobody needs to."""
+    """Whether this router also writes the pods that it follows by `events`, for engines without
+    publishers; one of several routers is enough."""
     share_bookings: bool = False
-    """Whether routers tell each other what they have picked, so that they do not all choose one pod."""
+    """Whether routers share their bookings, so that they do not all choose the same pod."""
 
 
 class Config(Table, frozen=True):
