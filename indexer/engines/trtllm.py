@@ -9,9 +9,8 @@ The second generation of its cache manager (`kv_cache_manager_v2/_event_manager.
 shapes with two differences. Under the hash algorithm `v2_sha256` a block's name is a SHA-256 digest in
 hexadecimal. And where a multimodal item stands for a token, its `token_id` is the item's digest.
 
-What these events do not say, nothing here can know: the adapter, and the cache salt before
-`cache_salt` came (pull request 13051, in 1.3) and with the second manager. Such blocks look like
-everybody's.
+These events lack the adapter; they also lack the cache salt before `cache_salt` was added (pull request
+13051, in 1.3) and with the second manager. Such blocks look like those of plain requests.
 """
 
 import msgspec
@@ -48,7 +47,7 @@ class Created(msgspec.Struct, frozen=True, tag_field="type", tag="created"):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token, and what stands beside it where it is a placeholder."""
+    """A token; a placeholder of a multimodal item also has an extra id."""
 
     token_id: int | str
     """A digest in hexadecimal where it stands for a multimodal item; or a number in digits."""
@@ -100,14 +99,14 @@ class Updated(msgspec.Struct, frozen=True, tag_field="type", tag="updated"):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Whose event it is, and which."""
+    """The rank and number of an event."""
 
     event_id: int
     attention_dp_rank: int | None = None
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What stands around every event's data."""
+    """The fields around every event's data."""
 
     data: msgspec.Raw
     window_size: int = 0
@@ -219,8 +218,8 @@ def _one_block(
     extra = pack_extra([(key.hash, None) for key in block.mm_keys or ()])
     digests = [digest for _, digest in read if digest]
     if digests or (not extra and any(token.token_extra_id for token in block.tokens)):
-        # Placeholders that no request has as its tokens, or of an item that is not named: kept apart
-        # from every request.
+        # Placeholders whose item is not named, or that are not a request's tokens: an extra that no
+        # request has keeps such blocks apart.
         extra = pack_extra([("\x00unnamed", None)], digests)
     return Stored(
         hashes=(name,),

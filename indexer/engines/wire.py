@@ -19,7 +19,7 @@ from indexer.engines.event import Batch, Cleared, EngineHash, Event, MalformedEv
 UINT64 = (1 << 64) - 1
 
 LONGEST_KIND = 40
-"""Characters of an unknown event's type that are told, at most."""
+"""Most characters of an unknown event's type in a message."""
 
 WireEvent = TypeVar("WireEvent", bound=msgspec.Struct)
 
@@ -50,7 +50,7 @@ def timestamp_of(payload: bytes) -> float:
 def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBatch[WireEvent]:
     """Decode a payload whose events are of `types`, by tag.
 
-    Unknown map keys and elements past a type's last field are passed over. Raises MalformedEventError
+    Unknown map keys, and elements after a type's last field, are ignored. Raises MalformedEventError
     for anything that is not a batch.
     """
     try:
@@ -89,7 +89,7 @@ def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent 
 
 
 def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]) -> Batch:
-    """Return a batch's neutral events; `neutral` raises MalformedEventError where one means nothing."""
+    """Return a batch's neutral events; `neutral` raises MalformedEventError for an invalid event."""
     events: list[Event] = []
     unread: list[Unread] = []
     for one in wire.events:
@@ -118,7 +118,7 @@ def group_of(number: int | None) -> int:
 
 
 def within(field: str, value: int, least: int, most: int) -> int:
-    """Return what a field says, if it is no less and no more. Raises MalformedEventError."""
+    """Return a field's value if it is from `least` to `most`. Raises MalformedEventError."""
     if value < least:
         raise MalformedEventError(f"{field} is {value}; it is {least} or more")
     if value > most:
@@ -127,9 +127,9 @@ def within(field: str, value: int, least: int, most: int) -> int:
 
 
 def lora_of(name: str | None, number: int | None) -> str:
-    """Return what stands for an adapter: its name, or the engine's own number of it.
+    """Return an adapter's name, or a text with the engine's own number of it.
 
-    A number means something to one engine only; it is kept apart from every name.
+    A number is valid for one engine only, so the text differs from every name.
     """
     if name or number is None:
         return name or ""

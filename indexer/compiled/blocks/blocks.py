@@ -89,7 +89,7 @@ def sought(blocks: Blocks, key: np.uint64) -> tuple[int, int]:
 
 @inlined
 def _next_number(blocks: Blocks) -> int:
-    """Give out a number."""
+    """Return the number of a new block: one that was freed, or else the next unused one."""
     state = blocks.state
     number = state[FREE]
     if number:
@@ -163,10 +163,10 @@ def parent_of(blocks: Blocks, key: np.uint64) -> int:
 
 @inlined
 def present(blocks: Blocks, number: int) -> int:
-    """Return the present number of the block that once had this number; 0 where it is gone.
+    """Return the present number of the block that once had this number; 0 if it is gone.
 
-    The number is another one where the block was freed and stored anew. That happens to parents, which
-    may be freed before their children.
+    A block gets another number if it was freed and stored again. That happens to parents, which may be
+    freed before their children.
     """
     if number and blocks.quarters[number, DEPTH] == FREED:
         return find(blocks.by_key, blocks.records, blocks.records[number, 0])
