@@ -8,8 +8,12 @@ form, in which types are tagged and lengths prefixed so that no two different li
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from struct import Struct
 
 from indexer.keys.token import pack_tokens
+
+_LENGTH = Struct("<I")
+_PLACE = Struct("<cq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,12 @@ def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] 
     `items` are (content hash, offset of the item's start from the block's start), the offset None
     where the engine does not say it; `embeds` are digests of the rows that replace tokens.
     """
-    parts = []
+    parts: list[bytes] = []
     for name, offset in items:
         raw = name.encode()
-        place = b"-" if offset is None else b"+" + offset.to_bytes(8, "little", signed=True)
-        parts.append(b"m" + len(raw).to_bytes(4, "little") + raw + place)
-    parts += [b"e" + len(digest).to_bytes(4, "little") + digest for digest in embeds]
+        parts += (b"m", _LENGTH.pack(len(raw)), raw)
+        parts.append(b"-" if offset is None else _PLACE.pack(b"+", offset))
+    parts += [b"e" + _LENGTH.pack(len(digest)) + digest for digest in embeds]
     return b"".join(parts)
 
 

@@ -27,8 +27,17 @@ from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 PODS_AT_ONCE = 64
 """Pods listed before other tasks get a turn: about two milliseconds' work."""
 
+NAMES_AT_ONCE = 256
+"""Unknown pods listed before other tasks get a turn: less than a millisecond's work."""
+
 MOST_FORGOTTEN = 256
 """Entries of removed ranks that may remain before all entries are dropped."""
+
+
+UNKNOWN_POD = pb.PodScore(
+    trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+).SerializeToString()
+"""The fields of an unknown pod's PodScore that follow its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +131,11 @@ class Answerer:
                     part = parts_of[match] = match_part(strategy(match), match)
                     most = max(most, match.matched_tokens)
                 parts.append(score_entry(entry.fixed, part))
-        for pod_id in unknown:
-            check_name("pods", pod_id)
-            cold = pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
-            parts.append(score_entry(pb.PodScore(pod=pod_id, trust=cold).SerializeToString()))
+        if unknown:
+            async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
+                check_name("pods", pod_id)
+                named = pb.PodScore(pod=pod_id).SerializeToString()
+                parts.append(score_entry(named, UNKNOWN_POD))
         parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
         if trace:
             trace.step("score")

@@ -146,7 +146,7 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
 
 async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
     """Return a text, or token ids, packed. Raises FieldError."""
-    if raw is None or bytes(raw) == b"null":
+    if raw is None or bytes(memoryview(raw)[:5]) == b"null":
         raise FieldError("is missing")
     view = memoryview(raw)
     if view[0] == ord("[") and bytes(view[1:1024]).lstrip()[:1] in (b"[", b'"'):

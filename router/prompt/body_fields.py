@@ -19,6 +19,8 @@ MOST_VALUES = 65_536
 """Values of a body, those within others among them: objects, lists, numbers, texts."""
 SLICE_BYTES = 32 << 10
 """Looked at without a pause: about a millisecond's work."""
+LARGE_BYTES = 256 << 10
+"""To decode more takes milliseconds: what follows has a step of its own."""
 
 
 class FieldError(Exception):
@@ -44,6 +46,8 @@ async def raw_fields(
         raise FieldError("is not a JSON object") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FieldError(f"is not JSON: {_why(raw, error)}") from error
+    if len(raw) > LARGE_BYTES:
+        await asyncio.sleep(0)
     given = ((name, getattr(found, name)) for name in names)
     return {name: one for name, one in given if memoryview(one).nbytes}
 
@@ -52,9 +56,12 @@ async def decoded(raw: msgspec.Raw, name: str) -> Any:
     """Return a field's value. Raises FieldError where it is too much or no JSON."""
     await _check_values(raw, MOST_VALUES, name)
     try:
-        return msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
+    if memoryview(raw).nbytes > LARGE_BYTES:
+        await asyncio.sleep(0)
+    return value
 
 
 async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
@@ -63,8 +70,10 @@ async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
     Raises FieldError where it has more than `most`, or where one is no token id.
     """
     inner = bytes(raw).strip()[1:-1]
+    if not inner.strip():
+        return b""
     packed, count, at = [], 0, 0
-    while inner.strip() and at <= len(inner):
+    while at <= len(inner):
         end = inner.find(b",", at + SLICE_BYTES)
         piece = inner[at : end if end >= 0 else len(inner)]
         at += len(piece) + 1

@@ -1,6 +1,8 @@
 """From a request's message to its prompt; every limit is checked that needs no tokenizer."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +17,7 @@ from router.prompt.body import Body, ChatBody, Text, parse_chat, parse_completio
 from router.prompt.bounds import Limits, check_name
 from router.prompt.models import Model, ModelTable
 from router.prompt.prompt import Prompt
+from router.turns import in_turns
 
 try:
     from indexer.compiled.scan.varint import unpack
@@ -33,14 +36,21 @@ FIELDS = {
 }
 """By form of a message: where it has the content."""
 
+ITEMS_AT_ONCE = 256
+"""Multimodal items that are read without a pause: about a millisecond's work."""
+LONG = 256 << 10
+"""Bytes of packed ids, or characters of a text: a longer prompt is read in steps of its own."""
+MOST_CHARACTER_BYTES = 4
+"""Of a character in UTF-8."""
+
 NO_BODY = Body(content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True)
 """The body of a prompt that is not given as one."""
 
 
 def gives_ids(message: AnyPrompt) -> bool:
-    """Whether a prompt is given as token ids, so that nothing is awaited until they are parsed.
+    """Whether a prompt is given as token ids, so that to parse it waits for nobody.
 
-    This is asked before the message is parsed, since bodies are parsed in turns with other work.
+    This is asked before the message is parsed. Others may have their turn meanwhile where it is long.
     """
     return message.HasField("token_ids_packed") or message.HasField("token_ids")
 
@@ -64,6 +74,8 @@ class PromptParser:
         elif form == "completions_body":
             most = self._limits.max_prompt_tokens
             body = await parse_completions(message.completions_body, f"prompt.{form}", most)
+        elif form == "text":
+            body = replace(NO_BODY, content=await self._text(message))
         model, adapter = self._model(message, body)
         if body.truncation and message.multimodal:
             raise BadRequestError(
@@ -73,6 +85,9 @@ class PromptParser:
         content = self._content(message, form, body)
         if isinstance(content, bytes):
             self._check_ids(content, model, field)
+            if len(content) > LONG:
+                # To match it may take as long as to read it.
+                await asyncio.sleep(0)
         return Prompt(
             model=model,
             adapter=adapter,
@@ -80,7 +95,7 @@ class PromptParser:
             content=content,
             cache_salt=_either(message, body, "cache_salt"),
             extra_key=_either(message, body, "extra_key"),
-            items=_items(message, content),
+            items=await _items(message, content) if message.multimodal else (),
             lora_path=check_name("prompt.lora_path", body.lora_path),
             reads_cache=body.reads_cache,
             truncation=body.truncation,
@@ -93,17 +108,29 @@ class PromptParser:
         if len(given) > 1:
             raise BadRequestError("prompt", f"is given as {' and '.join(given)}; give one of them")
         form = given[0]
-        limit = self._limits.max_prompt_bytes
-        if form in ("text", "chat_body", "completions_body"):
-            value = getattr(message, form)
-            # A plain text has as many bytes as characters; to encode megabytes takes milliseconds.
-            plain = isinstance(value, bytes) or value.isascii()
-            size = len(value) if plain else len(value.encode())
-            if size > limit:
-                raise BadRequestError(
-                    f"prompt.{form}", f"has {size} bytes; limits.max-prompt-bytes is {limit}"
-                )
+        if form in ("chat_body", "completions_body"):
+            self._check_bytes(form, len(getattr(message, form)))
         return form
+
+    def _check_bytes(self, form: str, size: int) -> None:
+        limit = self._limits.max_prompt_bytes
+        if size > limit:
+            raise BadRequestError(
+                f"prompt.{form}", f"has {size} bytes; limits.max-prompt-bytes is {limit}"
+            )
+
+    async def _text(self, message: AnyPrompt) -> Text:
+        # Protobuf decodes it each time that it is asked for.
+        text = message.text
+        size = len(text)
+        if size > LONG:
+            await asyncio.sleep(0)
+        limit = self._limits.max_prompt_bytes
+        if size * MOST_CHARACTER_BYTES > limit and not text.isascii():
+            parts = in_turns(range(0, size, LONG), 1)
+            size = sum([len(text[at : at + LONG].encode()) async for at in parts])
+        self._check_bytes("text", size)
+        return Text(text, add_special_tokens=True)
 
     def _model(self, message: AnyPrompt, body: Body) -> tuple[Model, str]:
         """Return the model and the adapter. Raises BadRequestError and UnknownModelError."""
@@ -124,8 +151,6 @@ class PromptParser:
     def _content(self, message: AnyPrompt, form: str, body: Body) -> bytes | Text | ChatBody:
         if form == "token_ids_packed":
             return message.token_ids_packed
-        if form == "text":
-            return Text(message.text, add_special_tokens=True)
         if form != "token_ids":
             return body.content
         if isinstance(message, wire.Prompt):
@@ -175,25 +200,25 @@ def _either(message: AnyPrompt, body: Body, name: Literal["cache_salt", "extra_k
     return check_name(f"prompt.{name}", given or in_body)
 
 
-def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[Item, ...]:
+async def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[Item, ...]:
     """Return the multimodal items; only token ids say where the prompt ends."""
     tokens = len(content) // TOKEN_BYTES if isinstance(content, bytes) else None
     items = []
     end = 0
     given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
-    for position, item in enumerate(given):
+    async for position, item in in_turns(enumerate(given), ITEMS_AT_ONCE):
         field = f"prompt.multimodal[{position}]"
-        if not item.hash:
+        # Protobuf makes each anew, each time that it is asked for.
+        name, offset, length = item.hash, item.offset, item.length
+        if not name:
             raise BadRequestError(f"{field}.hash", "is empty")
-        check_name(f"{field}.hash", item.hash)
-        if not item.length:
+        check_name(f"{field}.hash", name)
+        if not length:
             raise BadRequestError(f"{field}.length", "is 0; an item has at least one token")
-        if item.offset < end:
-            raise BadRequestError(
-                f"{field}.offset", f"is {item.offset}, before the last item's end"
-            )
-        end = item.offset + item.length
+        if offset < end:
+            raise BadRequestError(f"{field}.offset", f"is {offset}, before the last item's end")
+        end = offset + length
         if tokens is not None and end > tokens:
             raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens}")
-        items.append(Item(item.hash, item.offset, item.length))
+        items.append(Item(name, offset, length))
     return tuple(items)

@@ -11,7 +11,9 @@ from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
+from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pick.candidate_message import AT_ONCE
 from router.pick.group_window import GroupWindow
 from router.pods.table import PodTable
@@ -26,8 +28,10 @@ PODS = 300
 class Reader:
     """Reads every prompt as one without ids."""
 
-    async def read(self, message: pb.Prompt, timeout: float, *, may_reckon: bool) -> ReadPrompt:
-        del timeout, may_reckon
+    async def read(
+        self, message: pb.Prompt, timeout: float, trace: None = None, *, may_reckon: bool = False
+    ) -> ReadPrompt:
+        del timeout, trace, may_reckon
         return ReadPrompt(TokenPrompt(message.model, b""), 0)
 
     def troubles(self) -> dict[str, str]:
@@ -42,7 +46,13 @@ class Fleet:
         self.decisions = Decisions()
         self.parts.picker._witnesses = (self.decisions,)
         pods = PodTable(self.parts.pods)
-        self.pods = Answerer(None, None, pods, clock=lambda: 0.0, wall_offset=0.0)  # type: ignore[arg-type]
+        self.pods = Answerer(
+            Reader(),  # type: ignore[arg-type]
+            Scorer(self.parts.ingest, ""),
+            pods,
+            clock=lambda: 0.0,
+            wall_offset=0.0,
+        )
         self.picks = PickAnswerer(
             Reader(),  # type: ignore[arg-type]
             pods,
@@ -76,6 +86,17 @@ def test_who_lists_pods_gives_turns() -> None:
     turns, listed = turns_and_answer(Fleet().pods.list_pods(pb.ListPodsRequest(model="m")))
     assert [pod.id for pod in listed.pods] == [f"pod-{number}" for number in range(PODS)]
     assert turns >= PODS // 128
+
+
+def test_who_names_many_pods_that_nobody_knows_gives_turns_and_is_told_of_each() -> None:
+    names = [f"other-{number}" for number in range(1024)]
+    for wanted, at_least in ([], 0), (names, 2):
+        request = wire.ScoreRequest(prompt=wire.Prompt(model="m"), pods=wanted)
+        turns, scored = turns_and_answer(Fleet().pods.score(request, 1.0))
+        scores = pb.ScoreResponse.FromString(scored.response).scores
+        assert turns >= at_least
+        assert [one.pod for one in scores] == (wanted or [f"pod-{at}" for at in range(PODS)])
+        assert all(one.trust.reason == "no such pod serves the model" for one in scores if wanted)
 
 
 def test_who_diagnoses_gives_turns() -> None:

@@ -1,0 +1,113 @@
+"""Whoever sends a prompt with very much in it lets others have their turn while it is read."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from indexer.keys.token import pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt import body_fields
+from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import Limits
+from router.prompt.models import Model, ModelTable
+from router.prompt.parse import LONG, PromptParser
+
+BYTES = 5 * LONG
+
+
+@pytest.fixture
+def parser() -> PromptParser:
+    models = ModelTable()
+    models.add(Model("m"), [], [])
+    return PromptParser(models, Limits(BYTES, LONG), lambda model: model.vocab_size)
+
+
+def turns_and_result(work: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
+    """Return how often some work lets others have their turn, and what it returns."""
+
+    async def run() -> tuple[int, Any]:
+        turns = 0
+        while True:
+            try:
+                work.send(None)
+            except StopIteration as end:
+                return turns, end.value
+            turns += 1
+
+    return asyncio.run(run())
+
+
+def prompt_of(**fields: Any) -> pb.Prompt:
+    return pb.Prompt(model="m", **fields)
+
+
+def test_a_prompt_of_usual_length_is_read_in_one_step(parser: PromptParser) -> None:
+    for prompt in (
+        prompt_of(token_ids_packed=pack_tokens([1] * 2000)),
+        prompt_of(text="中" * 2000),
+    ):
+        assert turns_and_result(parser.parse(prompt))[0] == 0
+
+
+def test_who_sends_many_items_gives_turns(parser: PromptParser) -> None:
+    ids = pack_tokens([1] * 2000)
+    items = [pb.MultimodalItem(hash=f"h{at}", offset=2 * at, length=2) for at in range(1000)]
+    turns, prompt = turns_and_result(
+        parser.parse(prompt_of(token_ids_packed=ids, multimodal=items))
+    )
+    assert [(one.hash, one.offset, one.length) for one in prompt.items] == [
+        (f"h{at}", 2 * at, 2) for at in range(1000)
+    ]
+    assert turns >= len(items) // 512
+
+
+@pytest.mark.parametrize("character", ["a", "é", "中", "😀"])
+def test_who_sends_a_long_text_gives_turns(parser: PromptParser, character: str) -> None:
+    text = character * (LONG + 1)
+    turns, prompt = turns_and_result(parser.parse(prompt_of(text=text)))
+    assert prompt.content.text == text
+    assert turns >= 1
+
+
+def test_a_long_text_is_encoded_in_turns_where_its_bytes_may_be_too_many(
+    parser: PromptParser,
+) -> None:
+    text = "中" * (BYTES // 3)
+    assert turns_and_result(parser.parse(prompt_of(text=text)))[0] > len(text) // LONG
+    with pytest.raises(BadRequestError) as refused:
+        turns_and_result(parser.parse(prompt_of(text=text + "aé")))
+    size = len((text + "aé").encode())
+    assert (
+        str(refused.value) == f"prompt.text: has {size} bytes; limits.max-prompt-bytes is {BYTES}"
+    )
+
+
+def test_a_text_of_more_characters_than_bytes_may_be_is_told_its_bytes(
+    parser: PromptParser,
+) -> None:
+    with pytest.raises(BadRequestError, match=f"has {2 * (BYTES + 1)} bytes"):
+        turns_and_result(parser.parse(prompt_of(text="é" * (BYTES + 1))))
+
+
+def test_others_have_their_turn_before_long_ids_are_matched(
+    parser: PromptParser,
+) -> None:
+    ids = [1] * (LONG // 4 + 1)
+    for form in ({"token_ids_packed": pack_tokens(ids)}, {"token_ids": pb.TokenIds(ids=ids)}):
+        turns, prompt = turns_and_result(parser.parse(prompt_of(**form)))
+        assert (turns, prompt.content) == (1, pack_tokens(ids))
+
+
+def test_a_large_bodys_fields_are_found_decoded_and_checked_in_a_step_each(
+    parser: PromptParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_fields, "SLICE_BYTES", BYTES)
+    messages = [{"role": "user", "content": "x" * 100}] * 5000
+    raw = json.dumps({"messages": messages}).encode()
+    turns, prompt = turns_and_result(parser.parse(prompt_of(chat_body=raw)))
+    assert prompt.content.chat.messages == messages
+    # The values of the body and of the messages are counted, each in one slice.
+    assert turns == 2 + 2
