@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from indexer.embedded import new_state
 from indexer.follow.blind import BlindRank
-from indexer.follow.rank_ingest import LAG_SECONDS, ORPHAN_BYTES, Clock, RankIngest, SavedRank
+from indexer.follow.rank_ingest import LAG_SECONDS, ORPHAN_BYTES, Clock, RankIngest
 from indexer.follow.rank_source import RankSource
+from indexer.follow.saved import SavedRank
 from indexer.index.contract import Index
 from indexer.index.slot import Place, SlotTable
 from indexer.keys.key import Chain

@@ -21,7 +21,7 @@ import grpc.aio
 from prometheus_client import CollectorRegistry
 
 from indexer.embedded import embedded_index
-from indexer.follow.rank_ingest import SavedRank
+from indexer.follow.saved import SavedRank
 from indexer.ingest import Ingest
 from indexer.process.grpc_health import HealthService
 from indexer.process.listen import GRPC_OPTIONS, http_listener

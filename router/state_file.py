@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from indexer.follow.rank_ingest import SavedRank
+from indexer.follow.saved import SavedRank
 from indexer.keys.key import fingerprint
 
 log = logging.getLogger(__name__)

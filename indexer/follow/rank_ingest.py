@@ -1,57 +1,41 @@
 """One rank's ingestion: frames in, changes out. No sockets; a clock is an argument.
 
-Wires codec → stream → resolver → sink. Whoever has the sockets (`indexer.follow.subscribe`, a recording,
-a test) hands over what arrived and carries out the replay that is asked for in return.
+Wires stream → applier → resolver → sink. Whoever has the sockets (`indexer.follow.subscribe`, a
+recording, a test) hands over what arrived and carries out the replay that is asked for in return.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-import msgspec
-
 from indexer.engines.cache_groups import Layout
-from indexer.engines.event import MalformedEventError, Tier, Unread
+from indexer.engines.event import Tier
 from indexer.engines.wire import timestamp_of
+from indexer.follow.applier import BEFORE, COPIES, Applier
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
+from indexer.follow.saved import SavedRank
 from indexer.index.orphans import Orphans
 from indexer.invariant import BrokenInvariantError
 from indexer.limits import Limits
 from indexer.resolve.rank_state import RankState
-from indexer.resolve.saved import SavedResolver
-from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
-from indexer.stream.machine import SavedStream, Stream
-from indexer.trust import BEHIND, DRIFTED, LOST_ROOM, Trust
+from indexer.stream.action import Action, AskReplay
+from indexer.stream.machine import Stream
+from indexer.trust import BEHIND, LOST_ROOM, Trust
 
 log = logging.getLogger(__name__)
 
 ORPHAN_BYTES = 16 << 20
 """Bytes a rank of stores that wait for their parent."""
 
-TWICE = (
-    "a block was stored twice: the cache has namespaces that events do not tell, as an extra_key's"
-)
-"""The reason where an engine that keeps each block once stores one again."""
-
-REPEATED = (
-    "a block was announced again before it was removed, perhaps for a hit: without the cache's size "
-    "(blocks) nothing tells whether a copy is left"
-)
-"""The reason where hits may have been announced as stores, and nothing could show it."""
-
-HITS = "hits"
-"""The subject of a limit: stores that may have been hits."""
-
-NAMESPACES, COPIES, BEFORE = "namespaces", "copies", "before"
-"""Subjects of limits that are saved: what sets requests apart that come, a block stored twice, and what
-another process knew of both."""
+NAMESPACES = "namespaces"
+"""The subject of a limit: what sets requests apart that come, and events do not tell."""
 
 LAG = "lag"
 """The subject of a limit: events that are followed late."""
 
-OTHER_RANK = "other rank"
-"""The subject of a limit: events that say that they are another rank's."""
+SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE)
+"""The limits that hold for as long as the engine lives, whichever process follows it."""
 
 LAG_SECONDS = 2.0
 """How late events may be followed while the rank is exact."""
@@ -61,19 +45,6 @@ MOST_AHEAD = 256
 
 Clock = Callable[[], float]
 """Seconds; the same clock for all times of one process."""
-
-
-class SavedRank(msgspec.Struct, frozen=True):
-    """One rank's ingestion, for a process that is to go on."""
-
-    pod: str
-    rank: int
-    model: str
-    capacity: int
-    stream: SavedStream
-    resolver: SavedResolver
-    limit: str = ""
-    """Why it is degraded at best for as long as the engine lives."""
 
 
 class RankIngest:
@@ -98,16 +69,9 @@ class RankIngest:
         self.pending_bytes = pending_bytes
         """Bytes of live batches that may wait to be followed."""
         self.lag = Lag(lag_seconds)
-        self.capacity = source.capacity
-        self.batches = 0
-        self.malformed = 0
-        self.drifts = 0
-        """How often more was announced than the cache holds."""
         self._clock = clock
         self.state = state
         self._limits = Limits(clock)
-        self._is_rank_said = source.said_rank is None
-        """Whether it is known which rank the batches of this connection are of."""
         self._ahead = 1
         """How many frames are scanned together."""
         self.ask: Callable[[AskReplay], None] = lambda _: None
@@ -119,6 +83,14 @@ class RankIngest:
             stale_after=stale_after,
             now=clock(),
         )
+        self.applier = Applier(
+            source, state, stream=self.stream, limits=self._limits, lag=self.lag, clock=clock
+        )
+
+    @property
+    def capacity(self) -> int:
+        """Blocks of the fastest tier; 0 where the number is not known."""
+        return self.applier.capacity
 
     @property
     def layout(self) -> Layout:
@@ -175,8 +147,8 @@ class RankIngest:
     def learn_capacity(self, blocks: int) -> None:
         """Take note of the cache's size, where nobody has configured it."""
         if not self.source.capacity:
-            self.capacity = blocks
-            self._tell_repeated()
+            self.applier.capacity = blocks
+            self.applier.tell_repeated()
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
@@ -190,7 +162,7 @@ class RankIngest:
         """Return what happened to the stream so far, by kind of happening."""
         stream, resolver = self.stream.counts, self.state.counts
         return {
-            "batches": self.batches,
+            "batches": self.applier.batches,
             "stored_blocks": resolver.stored_blocks,
             "removed_blocks": resolver.removed_blocks,
             "clears": resolver.clears,
@@ -198,10 +170,10 @@ class RankIngest:
             "gaps": stream.gaps,
             "replays": stream.replays,
             "restarts": stream.restarts,
-            "malformed": self.malformed,
+            "malformed": self.applier.malformed,
             "parentless": resolver.parentless,
             "adopted": resolver.adopted,
-            "drifts": self.drifts,
+            "drifts": self.applier.drifts,
             "overflows": stream.overflows,
             "skipped": resolver.other_groups + resolver.unplaced,
         }
@@ -209,7 +181,7 @@ class RankIngest:
     def connected(self) -> AskReplay | None:
         """Take note that the live socket is connected; return the replay to ask for, if any."""
         self.lag.begin()
-        self._is_rank_said = self.source.said_rank is None
+        self.applier.connected()
         before = self.trust
         self.is_connected = True
         return self._act(before, self.stream.connected(self._clock()))
@@ -224,7 +196,7 @@ class RankIngest:
         before = self.trust
         now = self._clock()
         self.state.forget()
-        self._carry_out(self.stream.missed(reason, now))
+        self.applier.carry_out(self.stream.missed(reason, now))
         self.is_connected = False
         self.stream.disconnected(now)
         self._log(before)
@@ -267,7 +239,7 @@ class RankIngest:
 
     def frame_malformed(self, reason: str) -> None:
         """Take note of a message that is not even a frame; it has no sequence to miss."""
-        self.malformed += 1
+        self.applier.malformed += 1
         log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
         before = self.trust
         self.stream.stray(f"a frame is malformed: {reason}", self._clock())
@@ -289,7 +261,7 @@ class RankIngest:
             resolver=self.state.save(),
             limit="; ".join(
                 self._limits.reasons[about]
-                for about in (NAMESPACES, COPIES, BEFORE)
+                for about in SAVED_LIMITS
                 if about in self._limits.reasons
             ),
         )
@@ -298,114 +270,14 @@ class RankIngest:
         """Go on from what another process saved; nothing may have been taken before."""
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
-        self.capacity = self.capacity or saved.capacity
-        self._tell_repeated()
+        self.applier.capacity = self.capacity or saved.capacity
+        self.applier.tell_repeated()
         self._limits.set(BEFORE, saved.limit)
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
-        asked = self._carry_out(actions)
+        asked = self.applier.carry_out(actions)
         self._log(before)
         return asked
-
-    def _carry_out(self, actions: list[Action]) -> AskReplay | None:
-        asked = None
-        for action in actions:
-            if isinstance(action, Apply):
-                self._apply(action)
-            elif isinstance(action, Reset):
-                self.state.forget()
-                self.lag.begin()
-                for about in (COPIES, BEFORE, HITS):
-                    self._limits.set(about, "")
-            elif isinstance(action, Doubt):
-                self.state.doubt()
-            else:
-                asked = action
-        return asked
-
-    def _apply(self, action: Apply) -> None:
-        self.batches += 1
-        now = self._clock()
-        if not self._is_rank_said:
-            self._compare_rank(action.payload)
-        if self.state.scan((action.payload,)):
-            self._apply_scanned(now)
-            return
-        try:
-            batch = self.source.decode(action.payload)
-        except MalformedEventError as error:
-            self.malformed += 1
-            self._carry_out(self.stream.malformed(str(error), now))
-            return
-        self.capacity = batch.capacity or self.capacity
-        counts = self.state.counts
-        clears, parentless = counts.clears, counts.parentless
-        self.state.apply(batch.events)
-        if counts.clears > clears:
-            self.stream.cleared(action.sequence, now)
-        for event in batch.unread:
-            self._pass_over(event, action.sequence, now)
-        self._judge(parentless, now)
-
-    def _compare_rank(self, payload: bytes) -> None:
-        """Limit the trust where a batch says that it is another rank's."""
-        try:
-            said = self.source.decode(payload).rank
-        except MalformedEventError:
-            return
-        self._is_rank_said = True
-        own = self.source.said_rank
-        other = f"its events are of the engine's rank {said} and are followed as rank {own}"
-        self._limits.set(OTHER_RANK, "" if said is None or said == own else other)
-
-    def _pass_over(self, event: Unread, sequence: int, now: float) -> None:
-        """Take note that one event of a batch could not be read."""
-        self.malformed += 1
-        lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"
-        if event.is_store:
-            self._lack(f"{lost}: what it stored is missing", now)
-        else:
-            self._carry_out(self.stream.missed(f"{lost}: what is gone may be shown", now))
-
-    def _lack(self, reason: str, now: float) -> None:
-        self.state.lost_room()
-        self.stream.lacks(reason, now)
-
-    def _apply_scanned(self, now: float) -> None:
-        is_left = True
-        while is_left:
-            parentless = self.state.counts.parentless
-            heals = self.stream.can_heal
-            is_left = self.state.apply_scanned(self.capacity, heals=heals)
-            self._judge(parentless, now)
-
-    def _judge(self, parentless: int, now: float) -> None:
-        """Draw what follows for the trust, given how many blocks had no known parent before."""
-        if self.state.counts.again:
-            self.state.counts.again = 0
-            self._limits.set(COPIES, TWICE)
-        if self.state.counts.parentless > parentless and not self.stream.is_damaged:
-            reason = "a stored block's parent is unknown: an event was missed"
-            self._carry_out(self.stream.missed(reason, now))
-        elif self.stream.can_heal and self.state.can_settle(self.capacity):
-            self.state.settle()
-            self.stream.turned_over(now)
-        self._measure(now)
-        self._tell_repeated()
-
-    def _tell_repeated(self) -> None:
-        """Limit the trust for stores that may have been hits, where the cache's size is not known."""
-        is_unsure = not self.capacity and self.state.may_show_hits()
-        self._limits.set(HITS, REPEATED if is_unsure else "")
-
-    def _measure(self, now: float) -> None:
-        """Give up what is too much, where more was announced than the cache can hold."""
-        copies = self.copies()
-        if copies is None or not 0 < self.capacity < copies:
-            return
-        self.drifts += 1
-        self.state.give_up_excess()
-        self.stream.lacks(f"{DRIFTED}: {copies} of {self.capacity}", now)
 
     def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> list[AskReplay]:
         """Take live frames in the order in which they came; return the replays to ask for, if any."""
@@ -417,7 +289,9 @@ class RankIngest:
             # What is behind a batch that is not plain is scanned again, so not much is then.
             self._ahead = min(2 * self._ahead, MOST_AHEAD) if plain and plain == len(run) else 1
             if plain:
-                self._follow(run[:plain])
+                before = self.trust
+                self.applier.follow(run[:plain])
+                self._log(before)
                 at += plain
             else:
                 ask = self.live(*frames[at])
@@ -449,21 +323,10 @@ class RankIngest:
             sequence += 1
         return run
 
-    def _follow(self, payloads: Sequence[bytes]) -> None:
-        """Follow batches that are next in order and were scanned."""
-        before = self.trust
-        now = self._clock()
-        if not self._is_rank_said:
-            self._compare_rank(payloads[0])
-        self.stream.follow(payloads, now)
-        self.batches += len(payloads)
-        self._apply_scanned(now)
-        self._log(before)
-
     def lost_room(self) -> None:
         """Take note that the index gave up keys of the rank for want of room."""
         before = self.trust
-        self._lack(LOST_ROOM, self._clock())
+        self.applier.lack(LOST_ROOM, self._clock())
         self._log(before)
 
     def _log(self, before: Trust) -> None:

@@ -10,7 +10,8 @@ import zmq.asyncio
 from indexer.follow.connect import Engine, Patience, connections
 from indexer.follow.endpoint import EXPOSED, is_exposed
 from indexer.follow.engine_tls import EngineTls
-from indexer.follow.rank_ingest import RankIngest, SavedRank
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.saved import SavedRank
 from indexer.ingest import Ingest
 from indexer.keys.key import fingerprint
 from indexer.process.tasks import Work, cancel, kept

@@ -6,8 +6,9 @@ import msgspec
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import sglang, vllm
-from indexer.follow.rank_ingest import RankIngest, SavedRank
+from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.rank_source import RankSource
+from indexer.follow.saved import SavedRank
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
 from indexer.index.reference import ReferenceIndex

@@ -11,8 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines import trtllm, vllm
 from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import REPEATED, RankIngest, SavedRank
+from indexer.follow.applier import REPEATED
+from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.rank_source import RankSource
+from indexer.follow.saved import SavedRank
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
@@ -349,9 +351,9 @@ class Drifting(RuleBasedStateMachine):
     def hear(self, said: tuple[int, bytes] | None) -> None:
         if said is None:
             return
-        drifts = self.rank.drifts
+        drifts = self.rank.applier.drifts
         self.rank.live_many([("", *said)])
-        if self.rank.drifts > drifts:
+        if self.rank.applier.drifts > drifts:
             self.is_sound = True
             assert self.rank.trust.level is Level.DEGRADED
 
@@ -401,7 +403,7 @@ class Drifting(RuleBasedStateMachine):
 
     @invariant()
     def without_a_report_it_is_exact(self) -> None:
-        if self.engine.sequence >= 0 and not self.rank.drifts and self.is_sound:
+        if self.engine.sequence >= 0 and not self.rank.applier.drifts and self.is_sound:
             assert self.is_called_exact()
             assert held(self.rank) == self.engine.held()
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.blocks.blocks import DEPTH, FREE, FREED, SET, TOP
 from indexer.engines.event import EngineHash, Tier
-from indexer.follow.rank_ingest import SavedRank
+from indexer.follow.saved import SavedRank
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from indexer.resolve.change import Spot
@@ -62,7 +62,7 @@ class EvictionInDoubt(RuleBasedStateMachine):
         self.are_links_lost = False
         for side in self.sides:
             for pod in PODS:
-                side.rank(pod).capacity = 6
+                side.rank(pod).applier.capacity = 6
                 # The first numbers, which sets have too.
                 for path in EARLY:
                     side.send(pod, self.stored(pod, path, 0))

@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 import pytest
 
-from indexer.follow.rank_ingest import SavedRank
+from indexer.follow.saved import SavedRank
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from tests.examples import examples
@@ -124,7 +124,7 @@ class Script:
         side.sequence[rank[:2]] = 0
 
     def learn_the_capacity(self, side: Side, rank: tuple[str, int, str], amount: int) -> None:
-        side.rank(*rank).capacity = amount
+        side.rank(*rank).applier.capacity = amount
 
     def leave_and_come_back(self, side: Side, rank: tuple[str, int, str], _: int) -> None:
         side.ingest.remove(*rank[:2])

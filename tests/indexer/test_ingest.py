@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest, SavedRank
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.saved import SavedRank
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
@@ -533,7 +534,7 @@ def test_a_malformed_frame_is_dropped_counted_and_marks_the_rank() -> None:
     rank.live("", *engine.store((0, 1)))
     rank.live("", 1, b"\xc1 nonsense")
     assert rank.trust.level is Level.DEGRADED
-    assert rank.malformed == 1
+    assert rank.applier.malformed == 1
     engine.sequence = 1
     rank.live("", *engine.store((2, 2)))
     assert held(rank) == engine.held()
@@ -576,7 +577,7 @@ def test_a_store_that_cannot_be_read_is_missing_and_nothing_beside_it(
 ) -> None:
     rank, engine = odd_batch(odd)
     assert held(rank) == engine.held()
-    assert rank.malformed == 1
+    assert rank.applier.malformed == 1
     assert rank.trust.level is Level.DEGRADED
     assert "BlockStored of batch 1 cannot be read" in rank.trust.reason
     assert rank.trust.reason.endswith("what it stored is missing")

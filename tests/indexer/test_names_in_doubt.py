@@ -7,7 +7,7 @@ the place is proven with it.
 import msgspec
 import pytest
 
-from indexer.follow.rank_ingest import SavedRank
+from indexer.follow.saved import SavedRank
 from indexer.trust import Level
 from tests.indexer.sides import FORMS, Side, removed, stored
 

@@ -52,7 +52,11 @@ class Told:
 
     def hear(self, event: dict[str, object]) -> None:
         [rank] = self.cache.ranks
-        rank.live("", rank.batches, msgspec.msgpack.encode([1.0 + rank.batches, [event], 0]))
+        rank.live(
+            "",
+            rank.applier.batches,
+            msgspec.msgpack.encode([1.0 + rank.applier.batches, [event], 0]),
+        )
         self.cache.collect()
 
     def deltas(self, rank: WatchedRank) -> None:

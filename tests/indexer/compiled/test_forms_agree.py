@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace as changed
 
 from indexer.compiled.array_rank import ArrayState
-from indexer.follow.rank_ingest import SavedRank
+from indexer.follow.saved import SavedRank
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 

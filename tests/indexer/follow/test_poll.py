@@ -78,7 +78,7 @@ async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(
     await until(lambda: not followed[0].stream.is_connected)
     server.answers.append(answer(stored(1, block(2, 3, 4)), first=2))
     server.status = 200
-    await until(lambda: followed[0].batches == 3)
+    await until(lambda: followed[0].applier.batches == 3)
     assert followed[0].trust.level is Level.EXACT
     await stop(task)
 
@@ -92,8 +92,8 @@ async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
         b'{"event_id":0,"attention_dp_rank":9,"data":{"type":"removed","block_hashes":[]}}]'
     )
     task = asyncio.create_task(poller(followed, url).run())
-    await until(lambda: followed[1].batches == 1)
-    assert followed[0].batches == 0
+    await until(lambda: followed[1].applier.batches == 1)
+    assert followed[0].applier.batches == 0
     assert followed[0].trust.level is Level.COLD
     await stop(task)
 
@@ -108,8 +108,8 @@ async def test_ranks_are_numbered_as_the_engine_numbers_them(engine: tuple[Engin
     with zmq.asyncio.Context() as context:
         [work] = connections(described, list(followed.values()), context, patience)
         task = asyncio.create_task(work.run())
-        await until(lambda: followed[1].batches == 1)
-        assert followed[0].batches == 0
+        await until(lambda: followed[1].applier.batches == 1)
+        assert followed[0].applier.batches == 0
         await stop(task)
 
 
@@ -131,7 +131,7 @@ async def test_an_event_without_a_number_costs_itself_and_not_its_answer(
     first, odd, second = json.loads(answer(CREATED, CREATED, stored(None, block(1, 1, 2))))
     server.answers.append(json.dumps([first, odd | {"event_id": "1"}, second]).encode())
     task = asyncio.create_task(poller(followed, url).run())
-    await until(lambda: followed[0].batches == 2)
+    await until(lambda: followed[0].applier.batches == 2)
     assert followed[0].malformed == 1
     assert followed[0].trust.level is Level.DEGRADED
     assert "batches 1 to 1 are lost" in followed[0].trust.reason
@@ -144,5 +144,5 @@ async def test_an_answer_past_the_bound_is_not_taken(engine: tuple[Engine, str])
     server.answers += [b"[" + b" " * 2000 + b"]"]
     task = asyncio.create_task(poller(followed, url, max_bytes=1000).run())
     await until(lambda: server.calls >= 3)
-    assert followed[0].batches == 0
+    assert followed[0].applier.batches == 0
     await stop(task)

@@ -1,0 +1,182 @@
+"""A rank's stream actions carried out: batches change the rank's state and may lower its trust.
+
+The stream (`indexer.stream`) decides which batch is next. The applier decodes and applies it, and tells
+the stream what it shows: an unknown parent, more blocks than the cache holds, a cache that turned over.
+"""
+
+from collections.abc import Callable, Sequence
+
+from indexer.engines.event import MalformedEventError, Unread
+from indexer.follow.lag import Lag
+from indexer.follow.rank_source import RankSource
+from indexer.limits import Limits
+from indexer.resolve.rank_state import RankState
+from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
+from indexer.stream.machine import Stream
+from indexer.trust import DRIFTED
+
+TWICE = (
+    "a block was stored twice: the cache has namespaces that events do not tell, as an extra_key's"
+)
+"""The reason where an engine that keeps each block once stores one again."""
+
+REPEATED = (
+    "a block was announced again before it was removed, perhaps for a hit: without the cache's size "
+    "(blocks) nothing tells whether a copy is left"
+)
+"""The reason where hits may have been announced as stores, and nothing could show it."""
+
+COPIES = "copies"
+"""The subject of a limit: a block stored twice."""
+
+HITS = "hits"
+"""The subject of a limit: stores that may have been hits."""
+
+OTHER_RANK = "other rank"
+"""The subject of a limit: events that say that they are another rank's."""
+
+BEFORE = "before"
+"""The subject of a limit: what another process knew that followed the same engine."""
+
+
+class Applier:
+    """Applies one rank's batches. It logs no change of trust: `RankIngest` does."""
+
+    def __init__(
+        self,
+        source: RankSource,
+        state: RankState,
+        *,
+        stream: Stream,
+        limits: Limits,
+        lag: Lag,
+        clock: Callable[[], float],
+    ) -> None:
+        self.capacity = source.capacity
+        """Blocks of the fastest tier; 0 where the number is not known."""
+        self.batches = 0
+        self.malformed = 0
+        self.drifts = 0
+        """How often more was announced than the cache holds."""
+        self._source = source
+        self._state = state
+        self._stream = stream
+        self._limits = limits
+        self._lag = lag
+        self._clock = clock
+        self.connected()
+
+    def connected(self) -> None:
+        """Take note of a new connection: which rank its batches are of is not known yet."""
+        self._is_rank_said = self._source.said_rank is None
+
+    def carry_out(self, actions: list[Action]) -> AskReplay | None:
+        """Do what the stream asks for; return the replay to ask for, if any."""
+        asked = None
+        for action in actions:
+            if isinstance(action, Apply):
+                self._apply(action)
+            elif isinstance(action, Reset):
+                self._state.forget()
+                self._lag.begin()
+                for about in (COPIES, BEFORE, HITS):
+                    self._limits.set(about, "")
+            elif isinstance(action, Doubt):
+                self._state.doubt()
+            else:
+                asked = action
+        return asked
+
+    def _apply(self, action: Apply) -> None:
+        self.batches += 1
+        now = self._clock()
+        if not self._is_rank_said:
+            self._compare_rank(action.payload)
+        if self._state.scan((action.payload,)):
+            self._apply_scanned(now)
+            return
+        try:
+            batch = self._source.decode(action.payload)
+        except MalformedEventError as error:
+            self.malformed += 1
+            self.carry_out(self._stream.malformed(str(error), now))
+            return
+        self.capacity = batch.capacity or self.capacity
+        counts = self._state.counts
+        clears, parentless = counts.clears, counts.parentless
+        self._state.apply(batch.events)
+        if counts.clears > clears:
+            self._stream.cleared(action.sequence, now)
+        for event in batch.unread:
+            self._pass_over(event, action.sequence, now)
+        self._judge(parentless, now)
+
+    def _compare_rank(self, payload: bytes) -> None:
+        """Limit the trust where a batch says that it is another rank's."""
+        try:
+            said = self._source.decode(payload).rank
+        except MalformedEventError:
+            return
+        self._is_rank_said = True
+        own = self._source.said_rank
+        other = f"its events are of the engine's rank {said} and are followed as rank {own}"
+        self._limits.set(OTHER_RANK, "" if said is None or said == own else other)
+
+    def _pass_over(self, event: Unread, sequence: int, now: float) -> None:
+        """Take note that one event of a batch could not be read."""
+        self.malformed += 1
+        lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"
+        if event.is_store:
+            self.lack(f"{lost}: what it stored is missing", now)
+        else:
+            self.carry_out(self._stream.missed(f"{lost}: what is gone may be shown", now))
+
+    def lack(self, reason: str, now: float) -> None:
+        """Take note that blocks which the engine holds are missing here."""
+        self._state.lost_room()
+        self._stream.lacks(reason, now)
+
+    def follow(self, payloads: Sequence[bytes]) -> None:
+        """Follow batches that are next in order and were scanned."""
+        now = self._clock()
+        if not self._is_rank_said:
+            self._compare_rank(payloads[0])
+        self._stream.follow(payloads, now)
+        self.batches += len(payloads)
+        self._apply_scanned(now)
+
+    def _apply_scanned(self, now: float) -> None:
+        is_left = True
+        while is_left:
+            parentless = self._state.counts.parentless
+            heals = self._stream.can_heal
+            is_left = self._state.apply_scanned(self.capacity, heals=heals)
+            self._judge(parentless, now)
+
+    def _judge(self, parentless: int, now: float) -> None:
+        """Draw what follows for the trust, given how many blocks had no known parent before."""
+        if self._state.counts.again:
+            self._state.counts.again = 0
+            self._limits.set(COPIES, TWICE)
+        if self._state.counts.parentless > parentless and not self._stream.is_damaged:
+            reason = "a stored block's parent is unknown: an event was missed"
+            self.carry_out(self._stream.missed(reason, now))
+        elif self._stream.can_heal and self._state.can_settle(self.capacity):
+            self._state.settle()
+            self._stream.turned_over(now)
+        self._measure(now)
+        self.tell_repeated()
+
+    def tell_repeated(self) -> None:
+        """Limit the trust for stores that may have been hits, where the cache's size is not known."""
+        is_unsure = not self.capacity and self._state.may_show_hits()
+        self._limits.set(HITS, REPEATED if is_unsure else "")
+
+    def _measure(self, now: float) -> None:
+        """Give up what is too much, where more was announced than the cache can hold."""
+        copies = self._state.copies()
+        if copies is None or not 0 < self.capacity < copies:
+            return
+        self.drifts += 1
+        self._state.give_up_excess()
+        self._stream.lacks(f"{DRIFTED}: {copies} of {self.capacity}", now)

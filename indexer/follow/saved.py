@@ -1,0 +1,19 @@
+"""One rank's ingestion as one process saves it for the next."""
+
+import msgspec
+
+from indexer.resolve.saved import SavedResolver
+from indexer.stream.machine import SavedStream
+
+
+class SavedRank(msgspec.Struct, frozen=True):
+    """One rank's ingestion, for a process that is to go on."""
+
+    pod: str
+    rank: int
+    model: str
+    capacity: int
+    stream: SavedStream
+    resolver: SavedResolver
+    limit: str = ""
+    """Why it is degraded at best for as long as the engine lives."""
