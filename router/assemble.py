@@ -1,14 +1,10 @@
-"""The router's composition root: builds every part, wires them, and closes them in reverse.
-
-It is long because it names every part of the service once, in the order of their dependence.
-"""
+"""The router's composition root: builds every part, wires them, and closes them in reverse."""
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-import grpc
-import grpc.aio
 from prometheus_client import CollectorRegistry
 
 from indexer.embedded import embedded_index
-from indexer.follow.saved import SavedRank
 from indexer.ingest import Ingest
 from indexer.process.grpc_health import HealthService
-from indexer.process.listen import GRPC_OPTIONS, http_listener
+from indexer.process.listen import http_listener
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import Names
 from router import state_file
@@ -32,10 +25,11 @@ from router.api.in_flight import InFlight
 from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
+from router.api.server import serving
 from router.api.service import SERVICE, RouterService
 from router.api.standard import standard_handlers
 from router.config.credentials import engine_credentials, publisher_credentials
-from router.config.schema import Config, IndexTable
+from router.config.schema import Config
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.drain import Drain
@@ -51,11 +45,8 @@ from router.peers.run import sharing
 from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
 from router.pick.picking import Picking
-from router.pods.discover import Found, PodSource, Reconciler
-from router.pods.dns import DnsSource
-from router.pods.file import FileSource
 from router.pods.follow import Follower
-from router.pods.kubernetes import KubernetesSource
+from router.pods.following import following, saved_ranks
 from router.pods.shared_index import (
     SharedPods,
     asking,
@@ -68,19 +59,12 @@ from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
 from router.prompt.reader import PromptReader
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
-TICK_SECONDS = 0.1
 EXPIRE_SECONDS = 1.0
-STOP_SECONDS = 0.5
-"""For answers that were given and are not written yet; it ends who watches the health, too."""
 BELIEVED_BYTES = 100
 """Of the index a believed block, on the high side."""
 LEAST_BELIEVED_BYTES = 16 << 20
-SWEEP_BUDGET = 20_000
-"""Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +156,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
             ended=lambda pod: _tell(loop, picking.engine_ended, pod),
             gone=lambda pod: _tell(loop, forget, pod),
-            saved=_saved(config.index, folder),
+            saved=saved_ranks(config.index, folder),
         )
-        await _in_thread(thread, _following(config, folder, ingest, follower), stack)
+        await _in_thread(thread, following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
         lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
@@ -244,7 +228,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         http_address = await _serve_http(config, registry, health, stack)
         checks = HealthService(health.ready, ("", SERVICE.full_name))
         handlers = service.handlers(), *standard_handlers(checks, SERVICE.full_name, standard)
-        address = await _serve_grpc(config, handlers, checks, drain, stack)
+        address = await stack.enter_async_context(serving(config, handlers, checks, drain))
         health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
@@ -273,35 +257,6 @@ def _shared_pods(
     return shared_pods(config, folder, ingest, settled)
 
 
-@asynccontextmanager
-async def _following(
-    config: Config, folder: Path, ingest: Ingest, follower: Follower
-) -> AsyncIterator[None]:
-    """Follow the fleet for as long as the context is open."""
-    async with AsyncExitStack() as stack:
-        stack.callback(_save, config.index, folder, ingest)
-        stack.push_async_callback(follower.close)
-        await _find(config, folder, Reconciler(follower), stack)
-        ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
-        stack.callback(ticking.cancel)
-        yield
-
-
-async def _find(
-    config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
-) -> None:
-    """Follow the pods of the file, and those that are found elsewhere as they come and go."""
-    await reconciler.reconcile("the configuration", {pod.id: Found(pod) for pod in config.pods})
-    sources: list[PodSource] = [
-        DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
-    ]
-    if config.pods_file:
-        sources.append(FileSource(folder / config.pods_file, config.models))
-    for source in sources:
-        task = kept(Work(f"finding pods: {source.name}", partial(reconciler.run, source)))
-        stack.callback(task.cancel)
-
-
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: object) -> None:
     """Tell something to the thread that picks."""
     # The loop is closed where the process is about to end.
@@ -316,37 +271,6 @@ async def _expire(picker: Picker) -> None:
         await asyncio.sleep(EXPIRE_SECONDS)
 
 
-async def _tick(ingest: Ingest) -> None:
-    while True:
-        ingest.tick(SWEEP_BUDGET)
-        await asyncio.sleep(TICK_SECONDS)
-
-
-def _saved(table: IndexTable, folder: Path) -> list[SavedRank]:
-    """Return what the last process saved; nothing where it cannot be used."""
-    if not table.state_file:
-        return []
-    try:
-        return state_file.load(folder / table.state_file, table.hash_seed)
-    except state_file.BadStateError as error:
-        log.warning("index.state-file: %s; starting cold", error)
-        with contextlib.suppress(OSError, state_file.BadStateError):
-            state_file.put_aside(folder / table.state_file)
-        return []
-
-
-def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
-    """Save what is known. Raises OSError, which names the file."""
-    if not table.state_file:
-        return
-    path = folder / table.state_file
-    try:
-        size = state_file.save(path, ingest.save(), table.hash_seed)
-        log.info("index.state-file: %d bytes saved to %s", size, path)
-    except (OSError, state_file.BadStateError) as error:
-        raise OSError(f"index.state-file: nothing is saved to {path}: {error}") from error
-
-
 async def _serve_http(
     config: Config, registry: CollectorRegistry, health: Health, stack: AsyncExitStack
 ) -> str:
@@ -359,42 +283,3 @@ async def _serve_http(
             named="server.metrics-listen",
         )
     )
-
-
-async def _serve_grpc(
-    config: Config,
-    handlers: Sequence[grpc.GenericRpcHandler],
-    checks: HealthService,
-    drain: Drain,
-    stack: AsyncExitStack,
-) -> str:
-    server = grpc.aio.server(
-        options=[
-            *GRPC_OPTIONS,
-            ("grpc.max_receive_message_length", config.limits.largest_message),
-            ("grpc.so_reuseport", int(config.server.processes > 1)),
-            # What comes of a call before it is read: with probes it grows to megabytes. In less room
-            # than this, calls of one connection wait for the room of those before.
-            ("grpc.http2.bdp_probe", 0),
-            ("grpc.http2.lookahead_bytes", 256 << 10),
-        ]
-    )
-    server.add_generic_rpc_handlers(handlers)
-    try:
-        port = server.add_insecure_port(config.server.listen)
-    except RuntimeError as error:
-        raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
-    await server.start()
-    telling = kept(Work("telling who watches the health", checks.keep_telling))
-
-    async def stop() -> None:
-        telling.cancel()
-        checks.end()
-        seconds = config.server.drain_seconds
-        log.info("the process was asked to end: calls that were begun have %g s", seconds)
-        await drain.run(seconds)
-        log.info("it ends with %d calls and streams cut off", drain.open)
-        await server.stop(STOP_SECONDS)
-
-    stack.push_async_callback(stop)
-    return f"{config.server.listen.rpartition(':')[0]}:{port}"

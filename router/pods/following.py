@@ -1,0 +1,89 @@
+"""Pods are found and followed for as long as the router runs; at its end what they hold is saved.
+
+All of this runs in a thread of its own (`router.event_loop`), beside the one that answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from indexer.follow.saved import SavedRank
+from indexer.ingest import Ingest
+from indexer.process.tasks import Work, kept
+from router import state_file
+from router.config.schema import Config, IndexTable
+from router.pods.discover import Found, PodSource, Reconciler
+from router.pods.dns import DnsSource
+from router.pods.file import FileSource
+from router.pods.follow import Follower
+from router.pods.kubernetes import KubernetesSource
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+SWEEP_BUDGET = 20_000
+"""Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
+
+
+def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
+    """Return what the last process saved; nothing where it cannot be used."""
+    if not table.state_file:
+        return []
+    try:
+        return state_file.load(folder / table.state_file, table.hash_seed)
+    except state_file.BadStateError as error:
+        log.warning("index.state-file: %s; starting cold", error)
+        with contextlib.suppress(OSError, state_file.BadStateError):
+            state_file.put_aside(folder / table.state_file)
+        return []
+
+
+@asynccontextmanager
+async def following(
+    config: Config, folder: Path, ingest: Ingest, follower: Follower
+) -> AsyncIterator[None]:
+    """Follow the fleet for as long as the context is open."""
+    async with AsyncExitStack() as stack:
+        stack.callback(_save, config.index, folder, ingest)
+        stack.push_async_callback(follower.close)
+        await _find(config, folder, Reconciler(follower), stack)
+        ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
+        stack.callback(ticking.cancel)
+        yield
+
+
+async def _find(
+    config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
+) -> None:
+    """Follow the pods of the file, and those that are found elsewhere as they come and go."""
+    await reconciler.reconcile("the configuration", {pod.id: Found(pod) for pod in config.pods})
+    sources: list[PodSource] = [
+        DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
+    ]
+    if config.pods_file:
+        sources.append(FileSource(folder / config.pods_file, config.models))
+    for source in sources:
+        task = kept(Work(f"finding pods: {source.name}", partial(reconciler.run, source)))
+        stack.callback(task.cancel)
+
+
+async def _tick(ingest: Ingest) -> None:
+    while True:
+        ingest.tick(SWEEP_BUDGET)
+        await asyncio.sleep(TICK_SECONDS)
+
+
+def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
+    """Save what is known. Raises OSError, which names the file."""
+    if not table.state_file:
+        return
+    path = folder / table.state_file
+    try:
+        size = state_file.save(path, ingest.save(), table.hash_seed)
+        log.info("index.state-file: %d bytes saved to %s", size, path)
+    except (OSError, state_file.BadStateError) as error:
+        raise OSError(f"index.state-file: nothing is saved to {path}: {error}") from error
