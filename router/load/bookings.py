@@ -3,21 +3,17 @@
 A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
 any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
 tokens of context until the end. What is never reported stops to count by itself: a first token that
-is overdue is taken for come, and in the end the whole booking expires.
-
-How long it may be overdue depends on what gateways do. Where they report first tokens, one that does
-not come is an engine that hangs, and nothing more is to be sent there. Where many are never reported (a
-gateway does not, or answers do not stream) only the prediction tells when a prefill is over.
+is overdue (`router.load.overdue`) is taken for come, and in the end the whole booking expires.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from heapq import heapify, heappop, heappush
 
 from indexer.invariant import BrokenInvariantError
+from router.load.overdue import Overdue
 from router.load.rank_bookings import Booking, RankBook, Work
 from scorer.candidate import IDLE, Load
 
@@ -28,11 +24,6 @@ CLOCK_WAS_SET = 1.0
 
 MOST_PREFILL = 86400.0
 """Seconds; no prefill takes a day."""
-
-SILENT_SHARE = 0.05
-"""The share of first tokens, never reported, from which on none is waited for."""
-SILENT_WEIGHT = 0.02
-"""Of the last one in that share."""
 
 
 class Bookings:
@@ -67,17 +58,15 @@ class Bookings:
         self._expire_after = expire_after
         self._most = most
         self._new_id = new_id
-        self._late_factor = late_factor
-        self._late_seconds = late_seconds
         self._head_floor = head_floor
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self._ranks: dict[tuple[str, int], RankBook] = {}
-        self._due: list[tuple[float, int, str]] = []
-        """A heap of when first tokens are overdue, with entries that hold no longer among them."""
-        self._heard = 0
-        """Of how many first tokens it is known whether they were reported."""
-        self._silent = 0.0 if expects_first_tokens else 1.0
-        """The share that were not, a moving average."""
+        self._overdue = Overdue(
+            self._waiting,
+            factor=late_factor,
+            seconds=late_seconds,
+            expects_first_tokens=expects_first_tokens,
+        )
         self._picks = 0
         self._now = -math.inf
         self._listeners: list[Callable[[tuple[str, int]], None]] = []
@@ -171,7 +160,7 @@ class Bookings:
                 # It was taken for come too early; those before it were, too.
                 booking.prefill_from = max(booking.prefill_from, rank.told_at)
             booking.first_token_at = rank.told_at = now
-            self._hear(silent=False)
+            self._overdue.heard(silent=False)
             self._computed(booking, now)
         return True
 
@@ -242,9 +231,9 @@ class Bookings:
                 return self._now
             self._shift(now)
         self._now = now
-        while self._due and self._due[0][0] <= now:
-            late_at, _, name = heappop(self._due)
-            booking = self._bookings.get(name)
+        while (late := self._overdue.pop(now)) is not None:
+            booking_id, late_at = late
+            booking = self._bookings.get(booking_id)
             if booking is None or booking.late_at != late_at:
                 continue
             book = self._ranks[booking.work.pod, booking.work.rank]
@@ -252,7 +241,7 @@ class Bookings:
             if self._let_go(booking, now):
                 booking.prefill_from = turn
                 if now >= booking.lost_at:
-                    self._hear(silent=True)
+                    self._overdue.heard(silent=True)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
             if booking.expires > now:
@@ -273,11 +262,7 @@ class Bookings:
                     raise BrokenInvariantError("a rank has a booking that has ended")
         if placed != len(self._bookings):
             raise BrokenInvariantError(f"{len(self._bookings)} bookings, {placed} of them on ranks")
-        due = {(late_at, name) for late_at, _, name in self._due}
-        for book in self._ranks.values():
-            for booking in book.waiting.values():
-                if (booking.late_at, booking.id) not in due:
-                    raise BrokenInvariantError("a booking waits that would do so for ever")
+        self._overdue.check()
         if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
             raise BrokenInvariantError("more is kept than may be")
 
@@ -295,33 +280,12 @@ class Bookings:
         book.place(booking)
         if booking.first_token_at is None:
             seconds = ahead + booking.work.prefill
-            lost_at = now + self._late_factor * seconds + self._late_seconds
-            booking.due_at = min(now + seconds, booking.expires)
-            booking.lost_at = min(lost_at, booking.expires)
-            booking.late_at = booking.due_at if self._is_silent else booking.lost_at
-            heappush(self._due, (booking.late_at, booking.number, booking.id))
-            if len(self._due) > 2 * len(self._bookings) + 64:
-                self._tidy()
-
-    def _hear(self, *, silent: bool) -> None:
-        """Take note of whether a first token was reported."""
-        was_silent = self._is_silent
-        self._heard += 1
-        self._silent += max(SILENT_WEIGHT, 1 / self._heard) * (silent - self._silent)
-        if self._is_silent and not was_silent:
-            for booking in self._bookings.values():
-                booking.late_at = min(booking.late_at, booking.due_at)
-            self._tidy()
-
-    @property
-    def _is_silent(self) -> bool:
-        """Whether so many first tokens are not reported that none is waited for."""
-        return self._silent > SILENT_SHARE
+            self._overdue.expect(booking, seconds, now, of=len(self._bookings))
 
     def _miss(self) -> None:
         """Take note that a request is over and had no first token, as far as was reported."""
         self.unreported += 1
-        self._hear(silent=True)
+        self._overdue.heard(silent=True)
 
     def _expire(self, booking: Booking, now: float) -> None:
         if booking.first_token_at is None:
@@ -349,13 +313,10 @@ class Bookings:
         self._ranks[booking.work.pod, booking.work.rank].take(booking)
         del self._bookings[booking.id]
 
-    def _tidy(self) -> None:
-        self._due = [
-            (booking.late_at, booking.number, booking.id)
-            for book in self._ranks.values()
-            for booking in book.waiting.values()
-        ]
-        heapify(self._due)
+    def _waiting(self) -> Iterator[Booking]:
+        """Yield the bookings whose first token is still to come."""
+        for book in self._ranks.values():
+            yield from book.waiting.values()
 
     def _shift(self, now: float) -> None:
         seconds = now - self._now
@@ -373,4 +334,4 @@ class Bookings:
                 booking.prefill_from += seconds
         for book in self._ranks.values():
             book.shift(seconds)
-        self._tidy()
+        self._overdue.tidy()
