@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench.figure import Figure
 from router.commands.local.demo import TRACE
-from router.commands.simulate.cell import Cell, run
+from router.commands.simulate.cell import Cell
+from router.commands.simulate.run import run
 from router.commands.simulate.study import (
     BEST_PUBLISHED,
     MATRIX_BLOCKS,

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from router.commands.local.demo import TRACE
-from router.commands.simulate.cell import Cell, Figures, run
+from router.commands.simulate.cell import Cell
+from router.commands.simulate.figures import Figures
+from router.commands.simulate.run import run
 from router.commands.simulate.study import BEST_PUBLISHED
 from router.commands.simulate.traffic import KINDS, Generated
 from scorer.policy import DEFAULT

@@ -16,9 +16,11 @@ from rich.table import Table
 
 from router.commands.out_folder import claim
 from router.commands.simulate import summary
-from router.commands.simulate.cell import Cell, Figures, run
+from router.commands.simulate.cell import Cell
+from router.commands.simulate.figures import Figures
 from router.commands.simulate.fleet import ENGINE_KINDS
 from router.commands.simulate.router import REPORTS
+from router.commands.simulate.run import run
 from router.commands.simulate.study import (
     MATRIX_BLOCKS,
     MATRIX_LOADS,

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from router.commands.local import report
 from router.commands.simulate import summary
-from router.commands.simulate.cell import Figures
+from router.commands.simulate.figures import Figures
 from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 from scorer.policy import DEFAULT
 

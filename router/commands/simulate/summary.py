@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from router.commands.simulate.cell import Figures
+from router.commands.simulate.figures import Figures
 from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 
 Place = tuple[str, str, int, int, float]

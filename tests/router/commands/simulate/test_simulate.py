@@ -9,9 +9,11 @@ import pytest
 
 from router.commands.local.demo import TRACE
 from router.commands.simulate.access_log import LoggedRequest
-from router.commands.simulate.cell import Cell, Figures, pooled, run
+from router.commands.simulate.cell import Cell
 from router.commands.simulate.command import main
+from router.commands.simulate.figures import Figures
 from router.commands.simulate.fleet import FleetSettings, build_fleet
+from router.commands.simulate.run import pooled, run
 from router.commands.simulate.study import (
     ALL,
     BEST_PUBLISHED,

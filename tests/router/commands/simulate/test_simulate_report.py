@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from router.commands.local import report
 from router.commands.simulate import summary
-from router.commands.simulate.cell import Figures
+from router.commands.simulate.figures import Figures
 from router.commands.simulate.report import _standing_plot, write_report
 from router.commands.simulate.study import BEST_PUBLISHED
 from scorer.policy import DEFAULT

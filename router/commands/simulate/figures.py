@@ -1,0 +1,131 @@
+"""What a run came to, in figures: hit ratio, times, balance."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from router.commands.simulate.cell import Cell
+from simworker.virtual.cluster import Outcome
+
+CURVE = 200
+"""Points of a curve of quantiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What came out. Times are modelled ones but for `seconds`."""
+
+    trace: str
+    policy: str
+    pods: int
+    blocks_per_pod: int
+    load: float
+    engine: str
+    seed: int
+    requests: int
+    """Served."""
+    refused: int
+    """That fit into no empty pod; they are in no other figure."""
+    token_hit_ratio: float
+    """Prompt tokens that engines found cached, of all."""
+    ceiling: float
+    """The same of one LRU cache as large as all together."""
+    hit_share: float
+    """The first as a share of the second; 1 where that is 0."""
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    tpot_p90_ms: float
+    """Of a further token of an answer."""
+    e2e_p90_s: float
+    output_tokens_per_s: float
+    imbalance: float
+    """Seconds of prefill of the busiest pod over the mean."""
+    utilisation: float
+    """The share of time in which pods compute prompts, the mean of all."""
+    makespan_s: float
+    speed: float
+    """How many times faster than in the file requests came."""
+    seconds: float
+    """That the run took, of real time."""
+    pod_prefill_s: list[float] = field(default_factory=list)
+    ttft_curve_s: list[float] = field(default_factory=list)
+    """Quantiles of the time to first token, evenly apart, from least to greatest."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What else was set."""
+
+
+def figures(
+    cell: Cell,
+    outcomes: Sequence[Outcome],
+    *,
+    refused: int,
+    ceiling: float,
+    speed: float,
+    busy: Sequence[float],
+    begun: float,
+) -> Figures:
+    """Return the figures of a run that began at `begun`, by `time.perf_counter`."""
+    ttft = sorted(one.ttft for one in outcomes)
+    e2e = sorted(one.end - one.arrival for one in outcomes)
+    tpot = sorted(
+        (one.end - one.first_token) / (one.num_output_tokens - 1)
+        for one in outcomes
+        if one.num_output_tokens > 1
+    )
+    makespan = max(one.end for one in outcomes)
+    prompt = sum(one.num_prompt_tokens for one in outcomes)
+    hit = sum(one.num_cached_tokens for one in outcomes) / prompt
+    settings = {
+        name: value
+        for name, value in asdict(cell).items()
+        if name
+        in (
+            "preset",
+            "event_delay",
+            "scrape",
+            "no_events_share",
+            "estimate_factor",
+            "slow_factor",
+            "reports",
+            "raw_bursts",
+        )
+    }
+    return Figures(
+        trace=cell.trace.name.split(".")[0],
+        policy=cell.policy,
+        pods=cell.pods,
+        blocks_per_pod=cell.blocks_per_pod,
+        load=cell.load,
+        engine=cell.engine,
+        seed=cell.seed,
+        requests=len(outcomes),
+        refused=refused,
+        token_hit_ratio=round(hit, 5),
+        ceiling=round(ceiling, 5),
+        hit_share=round(hit / ceiling, 4) if ceiling else 1.0,
+        ttft_mean_s=round(sum(ttft) / len(ttft), 4),
+        ttft_p50_s=_quantile(ttft, 0.5),
+        ttft_p90_s=_quantile(ttft, 0.9),
+        ttft_p99_s=_quantile(ttft, 0.99),
+        tpot_p90_ms=round(_quantile(tpot, 0.9) * 1000, 2),
+        e2e_p90_s=_quantile(e2e, 0.9),
+        output_tokens_per_s=round(sum(one.num_output_tokens for one in outcomes) / makespan, 2),
+        imbalance=round(max(busy) / (sum(busy) / len(busy)), 4),
+        utilisation=round(sum(busy) / len(busy) / makespan, 4),
+        makespan_s=round(makespan, 2),
+        speed=round(speed, 4),
+        seconds=round(time.perf_counter() - begun, 2),
+        pod_prefill_s=[round(seconds, 2) for seconds in busy],
+        ttft_curve_s=[_quantile(ttft, point / CURVE) for point in range(CURVE + 1)],
+        settings=settings,
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a value, as `shared/bench/sim.py` counts; 0 where there is none."""
+    if not ordered:
+        return 0.0
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 5)
