@@ -39,7 +39,7 @@ class Engine:
             "lora_name": lora,
         }
         payload = msgspec.msgpack.encode([0.0, [event], 0])
-        assert not self.rank.live_many([("", self.rank.batches, payload)])
+        assert not self.rank.live_many([("", self.rank.applier.batches, payload)])
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.trust import Level
 from router import state_file
 from router.api.score import Answerer
+from router.match import scorer as score_module
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2
-from router.pick import scorer as score_module
 from router.pods.follow import _restore as restore
 from router.pods.table import Pod, PodTable
 from router.prompt.token_prompt import TokenPrompt
@@ -183,7 +183,7 @@ def test_what_is_not_read_costs_itself_in_every_form(figure: Event, rest: list[E
             side.held(tokens, 2, lora=lora)
             for tokens, lora in (([10, 11, 20, 21], ""), ([90, 91], ""), ([50, 51], "x"))
         ]
-        seen[form] = held, trust.level, trust.reason, side.rank("a").malformed
+        seen[form] = held, trust.level, trust.reason, side.rank("a").applier.malformed
         assert not held[1]
         assert trust.level is Level.DEGRADED
     assert seen["compiled"] == seen["pure"] == seen["reference"]
@@ -253,7 +253,7 @@ def test_all_others_are_saved_where_one_pod_cannot_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def absurd(rank: RankIngest) -> None:
-        rank.capacity = 10**20
+        rank.applier.capacity = 10**20
 
     def broken(rank: RankIngest) -> None:
         del rank.state

@@ -50,7 +50,7 @@ class Followed:
     def hear(self, events: list[dict[str, object]]) -> None:
         drifts = self.rank.applier.drifts
         payload = msgspec.msgpack.encode([0.0, events, 0])
-        self.rank.live_many([("", self.rank.batches, payload)])
+        self.rank.live_many([("", self.rank.applier.batches, payload)])
         self.is_sound |= self.rank.applier.drifts > drifts
         self.rank.check()
 

@@ -118,7 +118,7 @@ async def test_an_answer_that_cannot_be_read_marks_every_rank(engine: tuple[Engi
     followed = ranks(2)
     server.answers.append(b"nonsense")
     task = asyncio.create_task(poller(followed, url).run())
-    await until(lambda: all(rank.malformed for rank in followed.values()))
+    await until(lambda: all(rank.applier.malformed for rank in followed.values()))
     assert all(rank.trust.level is Level.DEGRADED for rank in followed.values())
     await stop(task)
 
@@ -132,7 +132,7 @@ async def test_an_event_without_a_number_costs_itself_and_not_its_answer(
     server.answers.append(json.dumps([first, odd | {"event_id": "1"}, second]).encode())
     task = asyncio.create_task(poller(followed, url).run())
     await until(lambda: followed[0].applier.batches == 2)
-    assert followed[0].malformed == 1
+    assert followed[0].applier.malformed == 1
     assert followed[0].trust.level is Level.DEGRADED
     assert "batches 1 to 1 are lost" in followed[0].trust.reason
     await stop(task)

@@ -77,7 +77,11 @@ class Publisher:
 async def context() -> AsyncIterator[zmq.asyncio.Context]:
     context = zmq.asyncio.Context()
     yield context
-    # A test that failed leaves sockets open, for which `term` would wait.
+    # A test that failed leaves subscribers at work, for whose sockets `term` would wait.
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
     context.destroy(linger=0)
 
 
@@ -257,7 +261,7 @@ async def test_nonsense_on_the_socket_is_dropped_and_the_subscriber_lives_on(
     await until(lambda: rank.trust.level is Level.EXACT)
     await publisher.live.send_multipart([b"kv"])
     await publisher.live.send_multipart([b"kv", b"short", b"payload"])
-    await until(lambda: rank.malformed == 2)
+    await until(lambda: rank.applier.malformed == 2)
     assert rank.trust.level is Level.DEGRADED
     await publisher.publish(publisher.engine.clear())
     await until(lambda: rank.trust.level is Level.EXACT)
