@@ -307,11 +307,13 @@ async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
     names, pod = Names(prefix), Pod()
     pod.store(range(300))
     async with AsyncExitStack() as stack:
-        async with writing(pod, redis_server.url, names, owner="one"):
+        # Long enough that a machine that stands still for seconds costs the first writer nothing.
+        async with writing(pod, redis_server.url, names, owner="one", lease=600.0):
             await told(pod, redis_server.ask, names)
             other = writing(pod, redis_server.url, names, owner="two", take_over=False)
             two = await stack.enter_async_context(other)
             await until(lambda: two.writer.state is State.WAITING, "two waits")
+        assert redis_server.ask("PEXPIRE", names.record("p"), 100)
         await until(lambda: two.writer.state is State.CURRENT, "two has it")
         await told(pod, redis_server.ask, names)
 
