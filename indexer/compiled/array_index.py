@@ -59,7 +59,7 @@ class ArrayIndex:
         """Return the stretches of a prompt's blocks."""
         if chain.made:
             made = np.frombuffer(chain.made, "<u8").astype(np.uint64, copy=False)
-            return self._read(look_up.of_keys, (made, self.now()))
+            return self._read(look_up.of_keys, (made, leading, self.now()))
         if chain.extras:
             return self.stretches(chain.keys())
         arguments = (
@@ -74,7 +74,7 @@ class ArrayIndex:
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
         """Return the stretches of `keys`."""
-        return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), self.now()))
+        return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), False, self.now()))
 
     def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:
         arrays = self.arrays

@@ -7,9 +7,10 @@ from typing import Protocol
 import msgspec
 
 from indexer.keys.extra import Item, extras_of, next_token
-from indexer.keys.key import Chain, Keyspace, chain
+from indexer.keys.key import Chain, Keyspace
 from indexer.keys.token import TOKEN_BYTES, unpack_tokens
-from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+from indexer.keys.word import WORD_BYTES, unpack_words
+from indexer.packed_keys import packed_keys
 
 
 class Memo(Protocol):
@@ -85,8 +86,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
         if done < blocks:
             parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
-            step = block_size * TOKEN_BYTES
-            made += pack_words(chain(parent, self.ids[done * step : blocks * step], block_size))
+            rest = self.ids[done * block_size * TOKEN_BYTES :]
+            made += packed_keys(Chain(parent, rest, block_size, blocks - done))
             memo.keep(root, block_size, made)
         return made
 

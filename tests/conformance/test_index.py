@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from indexer.index.contract import Index, Stretch
 from indexer.index.memory import MemoryIndex
 from indexer.index.reference import ReferenceIndex
 from indexer.keys.key import Chain
+from indexer.keys.word import pack_words
 from indexer.shared.layout.names import Names
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.examples import examples
@@ -91,6 +93,23 @@ def test_a_long_prompt_is_matched_to_its_end(index: Index) -> None:
     index.add(2, keys[:700])
     assert sorted(index.match(chain)) == [Stretch(1, 0, 1000), Stretch(2, 0, 700)]
     assert sorted(index.match(chain, leading=True)) == [Stretch(1, 0, 1000), Stretch(2, 0, 700)]
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.parametrize("hole", [1, 63, 64, 65, 700])
+def test_what_is_held_before_a_hole_is_found_where_no_more_is_asked(
+    index: Index, hole: int, is_made: bool
+) -> None:
+    chain = Chain(1, bytes(4 * 16 * 1000), 16, 1000)
+    keys = chain.keys()
+    if is_made:
+        chain = msgspec.structs.replace(chain, made=pack_words(keys))
+    index.add(1, keys[:hole])
+    index.add(2, keys[: hole // 2])
+    index.add(2, keys[hole + 1 :])
+    found = {(one.slot, one.start, one.stop) for one in index.match(chain, leading=True)}
+    leading = {(slot, 0, stop) for slot, stop in ((1, hole), (2, hole // 2)) if stop}
+    assert leading <= found <= leading | {(2, hole + 1, 1000)}
 
 
 def test_more_slots_than_a_word_has_bits(index: Index) -> None:

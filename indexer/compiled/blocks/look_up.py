@@ -122,33 +122,42 @@ def of_keys(
     words: NDArray[np.uint64],
     live: NDArray[np.uint64],
     keys: NDArray[np.uint64],
+    leading: bool,
     now: int,
     found: NDArray[np.int64],
 ) -> int:
     """Write the stretches of `keys` as rows of slot, first block, past the last.
 
-    Return how many there are, which may be more than there was room for.
+    Return how many there are, which may be more than there was room for. With `leading`, the look-up
+    stops after the first chunk whose last block no slot holds.
     """
     current = np.zeros(live.size, np.uint64)
     opened = np.zeros(live.size * 64, np.int64)
-    stretches, _ = _walk(
-        by_key,
-        records,
-        halves,
-        quarters,
-        words,
-        live,
-        keys,
-        keys.size,
-        0,
-        now,
-        current,
-        opened,
-        found,
-        0,
-        0,
-    )
-    return _turn(words, live, 0, keys.size, current, opened, found, stretches)
+    stretches, before = 0, 0
+    depth = 0
+    while depth < keys.size:
+        chunk = min(CHUNK, keys.size - depth)
+        stretches, before = _walk(
+            by_key,
+            records,
+            halves,
+            quarters,
+            words,
+            live,
+            keys[depth:],
+            chunk,
+            depth,
+            now,
+            current,
+            opened,
+            found,
+            stretches,
+            before,
+        )
+        depth += chunk
+        if leading and _is_empty(current):
+            break
+    return _turn(words, live, 0, depth, current, opened, found, stretches)
 
 
 @allocating
@@ -167,10 +176,7 @@ def of_tokens(
     now: int,
     found: NDArray[np.int64],
 ) -> int:
-    """Write stretches as `of_keys` does, of the first `count` blocks of `size` ids, chained to `root`.
-
-    With `leading`, the look-up stops after the first chunk whose last block no slot holds.
-    """
+    """Write stretches as `of_keys` does, of the first `count` blocks of `size` ids, chained to `root`."""
     current = np.zeros(live.size, np.uint64)
     opened = np.zeros(live.size * 64, np.int64)
     keys = np.empty(CHUNK + 1, np.uint64)
