@@ -176,7 +176,7 @@ def of_tokens(
     now: int,
     found: NDArray[np.int64],
 ) -> int:
-    """Write stretches as `of_keys` does, of the first `count` blocks of `size` ids, chained to `root`."""
+    """Write stretches as `of_keys` does, of the first `count` blocks, chained to `root`."""
     current = np.zeros(live.size, np.uint64)
     opened = np.zeros(live.size * 64, np.int64)
     keys = np.empty(CHUNK + 1, np.uint64)
