@@ -5,7 +5,6 @@ The format is Mooncake's (`router/commands/local/TRACES.md`): `timestamp` (ms), 
 derived from the block ids, so prefixes and lengths are those of the trace.
 """
 
-import gzip
 import hashlib
 import json
 from array import array
@@ -13,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+
+from router.commands.gzipped import open_gzipped
 
 TRACE_BLOCK = 512
 VOCAB_SIZE = 32_000
@@ -49,7 +50,7 @@ class Arrival:
 def read_trace(path: Path) -> list[TraceRequest]:
     """Read a trace, gzipped or not. Raises OSError and ValueError, the line in the message."""
     requests = []
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+    with open_gzipped(path) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 raw = json.loads(line)

@@ -5,16 +5,14 @@ first line's fields decide which one it is. The blocks of a line become chained 
 are equal prefixes. No text and no token is kept.
 """
 
-import gzip
 import math
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeVar, cast
+from typing import IO, Annotated, Any, TypeVar
 
 import msgspec
 import xxhash
@@ -23,6 +21,7 @@ from msgspec import Meta
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import TOKEN_BYTES, pack_tokens
 from indexer.keys.word import pack_words
+from router.commands.gzipped import DAMAGED, open_gzipped
 from router.commands.simulate import bad_line
 
 MOONCAKE_BLOCK = 512
@@ -38,7 +37,6 @@ MOST_BLOCKS = 50_000_000
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
 """The fields with a prompt; a line of a log has exactly one of them."""
 
-GZIP = b"\x1f\x8b"
 
 Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
 Name = int | str
@@ -134,7 +132,7 @@ def read_traffic(path: Path, most: int = 0) -> Traffic:
 
     Raises OSError, and ValueError naming the line, the field and the limit.
     """
-    with _opened(path) as file:
+    with open_gzipped(path) as file:
         first = next(_lines(path, file), None)
     if first is None:
         raise ValueError(f"{path} is empty")
@@ -148,12 +146,6 @@ def read_traffic(path: Path, most: int = 0) -> Traffic:
     return replace(traffic, requests=with_affinity(requests))
 
 
-def _opened(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        is_zipped = file.read(len(GZIP)) == GZIP
-    return cast("IO[bytes]", gzip.open(path, "rb")) if is_zipped else path.open("rb")
-
-
 def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield a file's lines that are not empty, with their numbers."""
     number = 0
@@ -161,7 +153,7 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         number += 1
         try:
             line = file.readline(MOST_LINE_BYTES + 1)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except (EOFError, *DAMAGED) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
         if not line:
             return
@@ -177,7 +169,7 @@ LineT = TypeVar("LineT", MooncakeLine, LogLine)
 def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, LineT]]:
     """Yield each line's place (file and number) and content."""
     decoder = msgspec.json.Decoder(kind)
-    with _opened(path) as file:
+    with open_gzipped(path) as file:
         for number, line in islice(_lines(path, file), most or None):
             where = f"{path}, line {number}"
             try:

@@ -28,6 +28,7 @@ from aiohttp import web
 
 from indexer.follow.endpoint import endpoint_problem
 from indexer.follow.tap import END, Tap
+from indexer.process.listen import is_host_port
 from router.commands.verify.exchange import Exchange
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
@@ -144,8 +145,8 @@ class Proxy:
 def main(argv: Sequence[str] | None = None) -> int:
     """Record a running engine's requests and events into a file, until Ctrl-C."""
     args = _parser().parse_args(argv)
-    host, _, port = args.listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    # Clients need a host to send requests to.
+    if args.listen[:1] == ":" or not is_host_port(args.listen):
         print(f"warmpath record: --listen: {args.listen!r} is not host:port", file=sys.stderr)
         return 2
     if urlsplit(args.target).scheme not in ("http", "https"):
@@ -162,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath record: --out: {error}", file=sys.stderr)
         return 1
     try:
-        asyncio.run(_record(args, file, host, int(port)))
+        asyncio.run(_record(args, file))
     except (OSError, zmq.ZMQError) as error:
         file.close()
         # Only the heading was written, since no request has come yet.
@@ -191,7 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _record(args: argparse.Namespace, file: RecordingFile, host: str, port: int) -> None:
+async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
+    host, _, port = args.listen.rpartition(":")
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -207,7 +209,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile, host: str, port
             listening = asyncio.create_task(_listen(tap, file))
             await runner.setup()
             try:
-                await web.TCPSite(runner, host.strip("[]"), port).start()
+                await web.TCPSite(runner, host.strip("[]"), int(port)).start()
             except OSError as error:
                 raise OSError(f"--listen: {error}") from error
             print(

@@ -5,16 +5,16 @@ order seen; `t` is seconds since the recording's start. A request's line is writ
 complete; its `t_start` is the time at which it was sent.
 """
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
 from indexer.keys.extra import Item
 from indexer.keys.token import pack_tokens
+from router.commands.gzipped import DAMAGED, open_gzipped
 from router.prompt.body import reads_cache
 
 MOST_LINE = 64 << 20
@@ -130,9 +130,7 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
     """Yield the lines' objects by number; a recording that was cut off ends with its last whole line."""
     number = 0
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rt") if packed else path.open() as lines:
+        with TextIOWrapper(open_gzipped(path), encoding="utf-8") as lines:
             for number, line in enumerate(_bounded(lines), 1):
                 try:
                     value = json.loads(line)
@@ -147,7 +145,7 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
     except EOFError:
         recording.cut_after = number + 1
         return
-    except (UnicodeDecodeError, zlib.error, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, *DAMAGED) as error:
         raise BadRecordingError(f"is no recording: after line {number}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise BadRecordingError(f"is no recording: line {number} is no JSON: {error}") from error

@@ -118,6 +118,8 @@ def test_a_file_that_is_there_is_not_overwritten(
     "option",
     [
         "--listen=nowhere",
+        "--listen=:8199",
+        "--listen=127.0.0.1:\N{SUPERSCRIPT TWO}",
         "--target=ftp://x",
         "--events=tcp://*:5557",
         "--events=x:1",
