@@ -7,6 +7,7 @@ from typing import Self
 import aiohttp
 
 from router.commands.local.cluster import MODEL, Process, WorkerSettings
+from router.commands.local.held_ports import HOST, HeldPorts
 from tests.simworker.local_worker import LocalWorker
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
@@ -24,7 +25,9 @@ class Pod:
     def __init__(self, folder: Path) -> None:
         self.worker = LocalWorker.of(SETTINGS)
         self.publisher = Process("publisher", folder / "publisher.log")
-        self.address = "127.0.0.1:0"
+        # A publisher that is started again finds its port free.
+        self._ports = HeldPorts()
+        self.address = f"{HOST}:{self._ports.take()}"
         self.epoch = ""
 
     async def __aenter__(self) -> Self:
@@ -36,6 +39,7 @@ class Pod:
             await self.publisher.stop()
         finally:
             await self.worker.__aexit__()
+            self._ports.close()
 
     async def publish(self, *options: str) -> None:
         line = await self.publisher.start(

@@ -14,7 +14,8 @@ import grpc.aio
 import pytest
 
 from router.commands import doctor
-from router.commands.local.cluster import Process, Worker, WorkerSettings
+from router.commands.local.cluster import Worker, WorkerSettings
+from router.commands.local.held_ports import HeldPorts
 from router.commands.pick import decisions_main, explain_main
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -27,9 +28,11 @@ PROBE = "[probe]\ninterval-seconds = 0.05\n[events]\nstale-seconds = 0.05\n"
 @asynccontextmanager
 async def working(folder: Path, *options: Sequence[str]) -> AsyncIterator[list[Worker]]:
     """Run a worker for each list of options: a, b, c."""
+    # Nobody else answers where one was that is killed.
+    ports = HeldPorts()
     workers = [
-        Worker("abc"[number], Process("abc"[number], folder / f"{number}.log"))
-        for number in range(len(options))
+        Worker.held(name, folder / f"{name}.log", ports)
+        for name, _ in zip("abc", options, strict=False)
     ]
     try:
         await asyncio.gather(
@@ -38,6 +41,7 @@ async def working(folder: Path, *options: Sequence[str]) -> AsyncIterator[list[W
         yield workers
     finally:
         await asyncio.gather(*(worker.process.stop() for worker in workers))
+        ports.close()
 
 
 def tables(workers: Sequence[Worker], **events: str) -> str:

@@ -20,6 +20,7 @@ from router import serve, state_file
 from router.assemble import running
 from router.commands import check_config
 from router.commands.local.cluster import MODEL, Process, Worker, WorkerSettings
+from router.commands.local.held_ports import HeldPorts
 from router.config.read import parse
 from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -78,8 +79,11 @@ async def test_a_router_goes_on_where_the_last_one_ended_though_the_replay_is_sh
     await worker.process.stop()
 
 
-async def test_an_engine_that_restarted_meanwhile_is_not_believed_warm(tmp_path: Path) -> None:
-    worker = await started(tmp_path)
+async def test_an_engine_that_restarted_meanwhile_is_not_believed_warm(
+    tmp_path: Path, held_ports: HeldPorts
+) -> None:
+    worker = Worker.held("w", tmp_path / "log", held_ports)
+    await worker.start(SETTINGS)
     await warm(worker, IDS)
     await matched(worker, tmp_path, FULL)
     await worker.process.stop()

@@ -110,6 +110,12 @@ class Worker:
     events: str = "tcp://127.0.0.1:*"
     replay: str = "tcp://127.0.0.1:*"
 
+    @classmethod
+    def held(cls, name: str, log: Path, ports: HeldPorts) -> Self:
+        """Return one whose ports stay free for it while it is down."""
+        api, events, replay = (f"{HOST}:{ports.take()}" for _ in range(3))
+        return cls(name, Process(name, log), api, f"tcp://{events}", f"tcp://{replay}")
+
     async def start(self, settings: WorkerSettings, *options: str) -> None:
         """Start it, at the same ports as before if it ran before."""
         line = await self.process.start(
@@ -139,18 +145,8 @@ class Cluster:
         self._settings = settings
         self._router = Process("the router", logs / "router.log") if router else None
         names = [f"pod-{number + 1}" for number in range(pods)]
-        # Held, so that a restarted worker finds its ports free.
         self._held = HeldPorts()
-        self.workers = [
-            Worker(
-                name,
-                Process(name, logs / f"{name}.log"),
-                f"{HOST}:{self._held.take()}",
-                f"tcp://{HOST}:{self._held.take()}",
-                f"tcp://{HOST}:{self._held.take()}",
-            )
-            for name in names
-        ]
+        self.workers = [Worker.held(name, logs / f"{name}.log", self._held) for name in names]
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> Self:

@@ -302,9 +302,11 @@ async def test_a_replay_that_breaks_off_is_resumed_until_it_is_whole(
 
 
 async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
-    context: zmq.asyncio.Context, publisher: Publisher
+    context: zmq.asyncio.Context, publisher: Publisher, held_port: int
 ) -> None:
     rank = new_rank()
+    publisher.events = f"tcp://127.0.0.1:{held_port}"
+    publisher.live.bind(publisher.events)
     publisher.engine.store((0, 1, 2, 3))
     task = asyncio.create_task(subscribe(rank, context, publisher).run())
     await until(lambda: rank.trust.level is Level.EXACT)

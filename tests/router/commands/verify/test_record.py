@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from router.commands.local.cluster import Process, Worker, WorkerSettings
+from router.commands.local.held_ports import HeldPorts
 from router.commands.verify import command as verify
 from router.commands.verify import record
 
@@ -88,8 +89,10 @@ async def test_a_recording_of_a_running_engine_verifies_exactly(
     assert outcome["trust"] == "exact"
 
 
-async def test_an_engine_that_is_gone_is_told_to_the_client(tmp_path: Path) -> None:
-    worker = Worker("w", Process("worker", tmp_path / "log"))
+async def test_an_engine_that_is_gone_is_told_to_the_client(
+    tmp_path: Path, held_ports: HeldPorts
+) -> None:
+    worker = Worker.held("w", tmp_path / "log", held_ports)
     recorder = Process("recorder", tmp_path / "recorder.log")
     await worker.start(SETTINGS)
     line = await recorder.start(
