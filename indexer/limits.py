@@ -15,7 +15,8 @@ class Limits:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.reasons: Mapping[str, str] = {}
         self._clock = clock
-        self._trust: Trust | None = None
+        self.trust: Trust | None = None
+        """The trust in place of an exact one; None without reasons."""
         self._lock = Lock()
 
     def set(self, about: str, reason: str) -> None:
@@ -26,10 +27,10 @@ class Limits:
             reasons = {**self.reasons, about: reason}
             self.reasons = {about: reason for about, reason in reasons.items() if reason}
             said = "; ".join(self.reasons.values())
-            since = self._trust.since if self._trust else self._clock()
-            self._trust = Trust(Level.DEGRADED, said, since) if said else None
+            since = self.trust.since if self.trust else self._clock()
+            self.trust = Trust(Level.DEGRADED, said, since) if said else None
 
     def on(self, trust: Trust) -> Trust:
         """Return a trust with the limits applied."""
-        limit = self._trust
+        limit = self.trust
         return limit if limit is not None and trust.level is Level.EXACT else trust

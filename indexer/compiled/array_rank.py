@@ -22,7 +22,7 @@ from indexer.compiled.names.telling import NEVER, Bounds
 from indexer.compiled.scan.dialect import DIALECTS
 from indexer.compiled.scan.scan import scan
 from indexer.compiled.scan.scanned import room
-from indexer.engines.cache_groups import WINDOW_KINDS, Layout
+from indexer.engines.cache_groups import WINDOW_KINDS
 from indexer.engines.event import Batch, Event, Removed, Stored, Tier
 from indexer.invariant import BrokenInvariantError
 from indexer.keys.token import TOKEN_BYTES
@@ -48,6 +48,7 @@ class ArrayState:
     ) -> None:
         self._odd = OddNames(model, hash_seed, orphan_bytes=orphan_bytes, index=index, slots=slots)
         self.resolver = self._odd.resolver
+        self.groups = self.resolver.groups
         self.counts = self.resolver.counts
         self.orphans = self.resolver.orphans
         self._plain = self._odd.plain
@@ -58,11 +59,6 @@ class ArrayState:
         self._payloads: Sequence[bytes] = ()
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
         self._position: NDArray[np.int64] = np.zeros(5, np.int64)
-
-    @property
-    def layout(self) -> Layout:
-        """How the rank's cache is divided."""
-        return self.resolver.groups.layout
 
     # Whole batches
 
@@ -210,7 +206,7 @@ class ArrayState:
             for holding in self.resolver.names.holdings.values():
                 self._odd.touch(*holding.copies)
             self._odd.pass_on(self.resolver.give_up_excess())
-            for group, known in self.layout.groups.items():
+            for group, known in self.groups.layout.groups.items():
                 if known.kind in WINDOW_KINDS and (Tier.GPU, group) in self._slots.certain:
                     self._give_up_plain((Tier.GPU, group))
             self._odd.adapt()
@@ -238,7 +234,7 @@ class ArrayState:
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        return self._slots.blocks(self.layout)
+        return self._slots.blocks(self.groups.layout)
 
     def held(self) -> dict[Spot, set[int]]:
         """Return the keys that each place holds."""

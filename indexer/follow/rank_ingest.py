@@ -71,6 +71,7 @@ class RankIngest:
         self.lag = Lag(lag_seconds)
         self._clock = clock
         self.state = state
+        self._groups = state.groups
         self._limits = Limits(clock)
         self._ahead = 1
         """How many frames are scanned together."""
@@ -95,7 +96,7 @@ class RankIngest:
     @property
     def layout(self) -> Layout:
         """How its cache is divided."""
-        return self.state.layout
+        return self._groups.layout
 
     @property
     def orphans(self) -> Orphans:
@@ -110,7 +111,9 @@ class RankIngest:
     @property
     def trust(self) -> Trust:
         """How far what the index holds of this rank may be believed."""
-        return self._limits.on(self.stream.trust)
+        # Every answer reads it of every rank, and few ranks have a limit.
+        trust = self.stream.trust
+        return trust if self._limits.trust is None else self._limits.on(trust)
 
     @property
     def lag_batches(self) -> int:

@@ -9,6 +9,7 @@ from indexer.index.orphans import Orphans
 from indexer.resolve import hits
 from indexer.resolve.change import Change, Spot
 from indexer.resolve.counts import ResolverCounts
+from indexer.resolve.groups import Groups
 from indexer.resolve.resolver import Resolver
 from indexer.resolve.saved import SavedResolver
 
@@ -36,8 +37,8 @@ class RankState(Protocol):
     """
 
     @property
-    def layout(self) -> Layout:
-        """How the rank's cache is divided."""
+    def groups(self) -> Groups:
+        """The rank's cache groups, with their layout; the same object for good."""
 
     @property
     def counts(self) -> ResolverCounts:
@@ -107,14 +108,10 @@ class PureState:
 
     def __init__(self, resolver: Resolver, sink: Sink) -> None:
         self.resolver = resolver
+        self.groups = resolver.groups
         self.counts = resolver.counts
         self.orphans = resolver.orphans
         self._sink = sink
-
-    @property
-    def layout(self) -> Layout:
-        """How the rank's cache is divided."""
-        return self.resolver.groups.layout
 
     def apply(self, events: Sequence[Event]) -> None:
         """Follow the events of one batch."""
@@ -172,7 +169,7 @@ class PureState:
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
-        return self._sink.blocks(self.layout)
+        return self._sink.blocks(self.groups.layout)
 
     def held(self) -> Mapping[Spot, set[int]]:
         """Return the keys that each place holds."""

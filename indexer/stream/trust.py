@@ -9,6 +9,8 @@ class StreamTrust:
 
     def __init__(self, now: float) -> None:
         self._trust = Trust(Level.COLD, "no event seen yet", now)
+        self.now = self._trust
+        """The trust in the router's view of the rank now; no property, as every answer reads it."""
         self.passing = False
         """Whether it is degraded only until the stream shows that nothing is missing after all."""
         self.heals_at = 0
@@ -18,11 +20,6 @@ class StreamTrust:
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
         """The sequence whose batch, arriving in order, shows that the message was none."""
-
-    @property
-    def now(self) -> Trust:
-        """How far the router's view of the rank may be believed now."""
-        return self._stale or self._trust
 
     @property
     def level(self) -> Level:
@@ -47,8 +44,12 @@ class StreamTrust:
     def set(self, level: Level, reason: str, now: float, *, passing: bool = False) -> None:
         """Set the level and its reason; the time stays where neither changes."""
         if (level, reason) != (self._trust.level, self._trust.reason):
-            self._trust = Trust(level, reason, now)
+            self._stand(Trust(level, reason, now), self._stale)
         self.passing = passing
+
+    def _stand(self, trust: Trust, stale: Trust | None) -> None:
+        self._trust, self._stale = trust, stale
+        self.now = stale or trust
 
     def be_exact(self, reason: str, now: float) -> None:
         """Be exact, or degraded where a message may have been a batch."""
@@ -80,11 +81,12 @@ class StreamTrust:
     def disconnected(self, now: float) -> None:
         """Take note that the connection has been gone for too long."""
         if self.level is not Level.COLD:
-            self._stale = Trust(Level.STALE, "the event stream is disconnected", now)
+            gone = Trust(Level.STALE, "the event stream is disconnected", now)
+            self._stand(self._trust, gone)
 
     def connected(self) -> None:
         """Take note that there is a connection."""
-        self._stale = None
+        self._stand(self._trust, None)
 
     def new_life(self, reason: str, now: float) -> None:
         """Know nothing: the engine restarted."""
@@ -96,10 +98,10 @@ class StreamTrust:
         self, level: Level, reason: str, now: float, *, passing: bool, heals_at: int
     ) -> None:
         """Go on from the trust that another process saved."""
-        self._trust = Trust(level, reason, now)
+        stale = Trust(Level.STALE, "restored from a file, not connected yet", now)
+        self._stand(Trust(level, reason, now), stale)
         self.passing = passing
         self.heals_at = heals_at
-        self._stale = Trust(Level.STALE, "restored from a file, not connected yet", now)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where it contradicts itself."""

@@ -38,7 +38,7 @@ from router.prompt.deadline import TimeLeft
 from router.prompt.prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
-from router.turns import in_turns
+from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
@@ -114,8 +114,10 @@ class PickAnswerer:
             await self._gateways.observe(request.loads)
             ask = await self._ask(request, timeout, patience)
             ask = replace(ask, shadow=request.shadow, booking_id=name)
+            await turn_after(len(ask.pods))
             placed, choice = await self._choose(ask)
         try:
+            await turn_after(len(ask.pods))
             yield self._response(ask, placed.booking_id, choice)
         except BaseException:
             self._picker.withdraw(placed, self._clock())

@@ -20,7 +20,7 @@ from router.prompt.deadline import TimeLeft
 from router.prompt.parse import gives_ids
 from router.prompt.reader import PromptReader
 from router.prompt.trace import Trace
-from router.turns import in_turns
+from router.turns import in_turns, turn_after
 from scorer.match import Match
 from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 
@@ -106,14 +106,17 @@ class Answerer:
             if trace:
                 trace.step("ask the shared index")
         matches = self._scorer.matches(prompt, ranks, strategy)
+        # The answer is of one moment, though other tasks may run before it is written.
+        trust_of = iter([matches.trust(rank) for rank in ranks])
+        await turn_after(len(ranks))
         parts_of: dict[Match, bytes] = {}
-        entries, trusts = self._entries, matches.trusts
+        entries = self._entries
         if len(entries) > 2 * len(ranks) + MOST_FORGOTTEN:
             entries.clear()
         for pod in pods:
             ready = pod.ready
             for rank in pod.ranks:
-                trust = rank.trust if not trusts else trusts.get(rank) or rank.trust
+                trust = next(trust_of)
                 entry = entries.get(rank)
                 if (
                     entry is None

@@ -8,8 +8,8 @@ from scorer.match import Match
 class Matches(dict[Rank, Match]):
     """The match of each rank that holds any block of a prompt.
 
-    A look-up in Redis may time out for one prompt and not for another, so ranks in shared mode have a
-    trust for each prompt: `trusts`. It is empty outside shared mode, which long loops test first.
+    `trusts` has the trust at the look-up of each rank that holds a block, and of every rank in shared
+    mode, since a look-up in Redis may time out for one prompt and not for another.
     """
 
     __slots__ = ("trusts",)

@@ -143,7 +143,8 @@ class Scorer:
 
     def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
         """Return the packed keys of a prompt's blocks, by each form that these ranks have."""
-        forms = {self._form(prompt.model, rank.layout.form) for rank in ranks}
+        shown = {rank.layout.form for rank in ranks}
+        forms = {self._form(prompt.model, form) for form in shown}
         return {
             (size, lookahead): packed_keys(prompt.chain(size, self._hash_seed, lookahead=lookahead))
             for size, lookahead in forms
@@ -208,7 +209,7 @@ class Scorer:
     def _held(
         self, sought: Chain, wanted: Layouts, trusts: dict[Rank, Trust], *, leading: bool
     ) -> dict[Rank, list[Held]]:
-        """Return the blocks that ranks hold; add the trusts of ranks in shared mode to `trusts`."""
+        """Return the blocks that ranks hold; add trusts of ranks in shared mode to `trusts`."""
         held: dict[Rank, list[Held]] = {}
         rank_of = self._ingest.ranks.get
         found = self._ingest.match(sought, leading=leading)
@@ -241,15 +242,19 @@ class Scorer:
         trusts = matches.trusts
         # Ranks often hold the same blocks and then share one Match.
         alike: dict[Held, Match] = {}
+        layout_of, trust_of, stale = wanted.get, trusts.get, Level.STALE
         for rank, pieces in held.items():
-            layout = wanted.get(rank)
+            layout = layout_of(rank)
             if layout is None:
                 continue
-            trust = rank.trust if not trusts else trusts.get(rank) or rank.trust
-            if trust.level is Level.STALE and trust.since < stale_since:
+            trust = trust_of(rank)
+            if trust is None:
+                trust = trusts[rank] = rank.trust
+            if trust.level is stale and trust.since < stale_since:
                 continue
-            is_simple = len(pieces) == 1 and pieces[0][0] == layout.only
-            match = alike.get(pieces[0]) if is_simple else None
+            piece = pieces[0]
+            is_simple = len(pieces) == 1 and piece[0] == layout.only
+            match = alike.get(piece) if is_simple else None
             if match is None:
                 try:
                     match = _match(pieces, layout, sought.blocks)
@@ -260,7 +265,7 @@ class Scorer:
                     rank.limit(UNMATCHED, UNMATCHED)
                     continue
                 if is_simple:
-                    alike[pieces[0]] = match
+                    alike[piece] = match
             matches[rank] = match
         size = sought.block_size
         for name, (arriving, sent) in beliefs.items():

@@ -1,6 +1,7 @@
 """The weighed candidates of a pick, best first, stored as columns; objects are made on access."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -109,6 +110,11 @@ class Options(Sequence[Option]):
         """Whether some pod has several ranks."""
         return self.field.has_ranks
 
+    @cached_property
+    def _distinct(self) -> Collection[Match]:
+        """The matches, each once: many ranks hold the same of a prompt, and have one match."""
+        return {id(match): match for match in self.matches.values()}.values()
+
     def _option(self, place: int) -> Option:
         [option] = self._all_of([place])
         return option
@@ -159,7 +165,7 @@ class Options(Sequence[Option]):
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:
         """Return the field's index of the option with most `tokens`; among equals, the best one."""
         ranks, matches = self.field.ranks, self.matches
-        most = max(map(tokens, matches.values()), default=0)
+        most = max(map(tokens, self._distinct), default=0)
         holders = (
             place for place in self._order if tokens(matches.get(ranks[place], NOTHING)) == most
         )

@@ -256,7 +256,7 @@ class Weigher:
         for rank, match in matches.items():
             place = place_of(rank)
             if place is not None:
-                trust = rank.trust if not trusts else trusts.get(rank) or rank.trust
+                trust = trusts.get(rank) or rank.trust
                 kind = match, trust.level
                 if kind in places_of:
                     places_of[kind].append(place)
