@@ -16,7 +16,7 @@ from prefixstore.chats.chat import Chat
 from prefixstore.chats.chat_request import chat_of
 from prefixstore.chats.template import TemplateError
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body_fields import MOST_VALUES, FieldError, decoded, packed_ids, raw_fields
+from router.prompt.body_fields import MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields
 from router.prompt.truncate import Truncation
 
 T = TypeVar("T", str, bool)
@@ -118,7 +118,7 @@ async def parse_chat(raw: bytes, field: str) -> Body:
     """Parse a chat body. Raises BadRequestError."""
     with _within(field):
         fields = await raw_fields(raw, CHAT + COMMON)
-        body = {name: await decoded(one, name) for name, one in fields.items()}
+        body = {name: await fields.decoded(name) for name in fields.fields}
         chat = chat_of(body)
     for position, message in enumerate(chat.messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -136,16 +136,17 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
     with _within(field):
         fields = await raw_fields(raw, ("prompt", *COMMON), MOST_VALUES + most_tokens)
     with _within(f"{field}.prompt"):
-        prompt = await _prompt(fields.pop("prompt", None), most_tokens)
+        prompt = await _prompt(fields, most_tokens)
     with _within(field):
-        body = {name: await decoded(one, name) for name, one in fields.items()}
+        body = {name: await fields.decoded(name) for name in fields.fields if name != "prompt"}
     special = _typed(body, "add_special_tokens", default=True, field=field)
     content = prompt if isinstance(prompt, bytes) else Text(prompt, add_special_tokens=special)
     return _body(body, content, field)
 
 
-async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
+async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
     """Return a text, or token ids, packed. Raises FieldError."""
+    raw = fields.fields.get("prompt")
     if raw is None or bytes(memoryview(raw)[:5]) == b"null":
         raise FieldError("is missing")
     view = memoryview(raw)
@@ -159,7 +160,7 @@ async def _prompt(raw: msgspec.Raw | None, most_tokens: int) -> str | bytes:
     if view[0] == ord("["):
         prompt = await packed_ids(raw, "", most_tokens)
     elif view[0] == ord('"'):
-        prompt = await decoded(raw, "")
+        prompt = await fields.value(raw, "")
     if prompt is None:
         raise FieldError("is neither a text nor a list of token ids")
     return prompt

@@ -1,26 +1,33 @@
 """The fields of a JSON body that matter, decoded without holding the loop for long.
 
 A decoder makes an object of each value, all in one go: seconds for what a few megabytes can hold. So
-values are counted first, what does not matter is passed over, and token ids are made in slices. Between
-slices others have their turn.
+the strings of a large body are decoded on their own, values are counted, what does not matter is passed
+over, and token ids are made in slices. Between slices others have their turn.
 """
 
 import asyncio
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from indexer.keys.token import pack_tokens
+from router.prompt.json_strings import (
+    LARGE_BYTES,
+    NONE,
+    SLICE_BYTES,
+    StringError,
+    Strings,
+    take_out,
+    why,
+)
 
 MOST_VALUES = 65_536
 """Values of a body, those within others among them: objects, lists, numbers, texts."""
-SLICE_BYTES = 32 << 10
-"""Looked at without a pause: about a millisecond's work."""
-LARGE_BYTES = 256 << 10
-"""To decode more takes milliseconds: what follows has a step of its own."""
+MOST_STRINGS = 2 * MOST_VALUES
+"""Strings of a body: each value may have a name."""
 
 
 class FieldError(Exception):
@@ -32,36 +39,52 @@ class FieldError(Exception):
         self.problem = problem
 
 
-async def raw_fields(
-    raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
-) -> dict[str, msgspec.Raw]:
-    """Return those fields of a body that are there, not decoded. Raises FieldError.
+@dataclass(frozen=True, slots=True)
+class RawFields:
+    """The fields of a body, not decoded yet."""
+
+    fields: Mapping[str, msgspec.Raw]
+    """Those that are there, by name."""
+    _strings: Strings
+
+    async def decoded(self, name: str) -> Any:
+        """Return the value of a field that is there. Raises FieldError if it is too much or no JSON."""
+        return await self.value(self.fields[name], name)
+
+    async def value(self, raw: msgspec.Raw, name: str) -> Any:
+        """Return a value of the body, as `decoded` does."""
+        await _check_values(raw, MOST_VALUES, name)
+        try:
+            value = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise FieldError(f"is not JSON: {why(bytes(raw), error)}") from error
+        if memoryview(raw).nbytes > LARGE_BYTES:
+            await asyncio.sleep(0)
+        return await self._strings.put_back(value)
+
+
+async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES) -> RawFields:
+    """Return those fields of a body that are there. Raises FieldError.
 
     It may have `most` values.
     """
+    strings = NONE
+    if len(raw) > LARGE_BYTES:
+        try:
+            raw, strings = await take_out(raw, MOST_STRINGS, names)
+        except StringError as error:
+            raise FieldError(str(error)) from error
     await _check_values(raw, most)
     try:
         found = msgspec.json.decode(raw, type=_kind(names))
     except msgspec.ValidationError as error:
         raise FieldError("is not a JSON object") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FieldError(f"is not JSON: {_why(raw, error)}") from error
+        raise FieldError(f"is not JSON: {why(raw, error)}") from error
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
     given = ((name, getattr(found, name)) for name in names)
-    return {name: one for name, one in given if memoryview(one).nbytes}
-
-
-async def decoded(raw: msgspec.Raw, name: str) -> Any:
-    """Return a field's value. Raises FieldError where it is too much or no JSON."""
-    await _check_values(raw, MOST_VALUES, name)
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
-    if memoryview(raw).nbytes > LARGE_BYTES:
-        await asyncio.sleep(0)
-    return value
+    return RawFields({name: one for name, one in given if memoryview(one).nbytes}, strings)
 
 
 async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
@@ -138,14 +161,3 @@ def _ids(piece: bytes) -> Sequence[int] | None:
 @cache
 def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Fields", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
-
-
-def _why(raw: bytes, error: Exception) -> str:
-    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
-    try:
-        json.dumps(json.loads(raw), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "a string holds a lone surrogate"
-    except (ValueError, RecursionError):
-        pass
-    return str(error)

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from router import turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.examples import examples
 from tests.router.api.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
@@ -38,6 +39,20 @@ def test_a_call_that_is_cancelled_at_any_wait_leaves_nothing(
     assert calls.parts.picker.withdrawn == (
         when == "answered" if wait == "group" else wait == "transport"
     )
+    calls.check()
+    calls.check_left()
+
+
+@pytest.mark.parametrize(("turn", "withdrawn"), [(3, 0), (5, 1)])
+def test_a_call_that_is_cancelled_in_the_turns_of_a_large_fleet_leaves_nothing(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, turn: int, withdrawn: int
+) -> None:
+    monkeypatch.setattr(turns, "MANY_RANKS", 1)
+    calls.start(1, at=turn, session_id="a")
+    calls.finish()
+    assert not calls.answered
+    assert calls.cancelled == 1
+    assert calls.parts.picker.withdrawn == withdrawn
     calls.check()
     calls.check_left()
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from indexer.trust import Level
+from router import turns
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.diagnosis.attribution import Attribution
@@ -14,7 +16,7 @@ from router.diagnosis.decisions import Decisions
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.pick.candidate_message import AT_ONCE
+from router.pick.candidate_message import AT_ONCE, LEVELS
 from router.pick.group_window import GroupWindow
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
@@ -97,6 +99,23 @@ def test_who_names_many_pods_that_nobody_knows_gives_turns_and_is_told_of_each()
         assert turns >= at_least
         assert [one.pod for one in scores] == (wanted or [f"pod-{at}" for at in range(PODS)])
         assert all(one.trust.reason == "no such pod serves the model" for one in scores if wanted)
+
+
+def test_a_score_of_a_large_fleet_shows_the_trust_of_the_moment_of_its_matches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "MANY_RANKS", PODS - 1)
+    fleet = Fleet()
+    rank = fleet.parts.pods[0].ranks[0]
+    before = rank.trust
+    call = fleet.pods.score(wire.ScoreRequest(prompt=wire.Prompt(model="m")), 1.0)
+    call.send(None)
+    rank.limit("a batch is missing")
+    assert (before.level, rank.trust.level) == (Level.EXACT, Level.DEGRADED)
+    taken, scored = turns_and_answer(call)
+    assert taken == 0
+    first = pb.ScoreResponse.FromString(scored.response).scores[0]
+    assert (first.trust.level, first.trust.reason) == (LEVELS[before.level], before.reason)
 
 
 def test_who_diagnoses_gives_turns() -> None:

@@ -1,0 +1,214 @@
+"""Decodes the strings of a large JSON document in slices, apart from the rest of it.
+
+A decoder takes milliseconds a megabyte, all in one go, and nearly all of a large body is strings. So the
+strings are taken out of the document: a short stand-in takes the place of each, and whoever decodes the
+document puts them back. The decoder is the library's, for the strings too.
+"""
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+SLICE_BYTES = 32 << 10
+"""Looked at without a pause: about a millisecond's work."""
+LARGE_BYTES = 256 << 10
+"""To decode more takes milliseconds."""
+SHORT_BYTES = 64
+"""A string of at most that many bytes stays where it is."""
+VALUES_AT_ONCE = 2048
+"""Values that strings are put back into without a pause."""
+
+_MARK = secrets.token_hex(8)
+"""Begins each stand-in. It is drawn anew by each process, so that no caller can write a stand-in."""
+_QUOTE = re.compile(b'"')
+_PAIR_BYTES = len(rb"\ud83d\ude00")
+"""The longest sequence of bytes that is one character."""
+_FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]..\Z")
+
+
+class StringError(Exception):
+    """A document has a string that is no JSON, or too many strings."""
+
+
+class Strings:
+    """The strings that were taken out of a document."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    async def put_back(self, value: Any) -> Any:
+        """Return a decoded value with its strings in the place of their stand-ins."""
+        if not self._texts:
+            return value
+        whole = [value]
+        left: list[Any] = [whole]
+        passed = 0
+        while left:
+            one = left.pop()
+            if isinstance(one, dict):
+                members = [*one.items()]
+                one.clear()
+            else:
+                members = [*enumerate(one)]
+            for name, inner in members:
+                one[self._text(name)] = self._text(inner)
+                if isinstance(inner, dict | list):
+                    left.append(inner)
+                passed += 1
+                if not passed % VALUES_AT_ONCE:
+                    await asyncio.sleep(0)
+        return whole[0]
+
+    def _text(self, value: Any) -> Any:
+        return self._texts.get(value, value) if isinstance(value, str) else value
+
+
+NONE = Strings({})
+"""No string was taken out."""
+
+
+class _Document:
+    """A document of which the strings are taken out."""
+
+    def __init__(self, raw: bytes, kept: Collection[str]) -> None:
+        self._raw = raw
+        self._kept = kept
+        self._parts: list[bytes] = []
+        self._copied = 0
+        """The document's bytes that are in `_parts`."""
+        self._waiting: list[bytes] = []
+        """Strings, in quotes, that are yet to be decoded; each has its place in `_parts`."""
+        self._places: list[int] = []
+        self._bytes = 0
+        self.texts: dict[str, str] = {}
+
+    async def take(self, start: int, stop: int) -> None:
+        """Take out the string whose quotes are at `start` and `stop` - 1."""
+        self._parts += (self._raw[self._copied : start], b"")
+        self._copied = stop
+        place = len(self._parts) - 1
+        if stop - start > SLICE_BYTES:
+            self._put(place, await _long(self._raw, start + 1, stop - 1))
+            return
+        self._waiting.append(self._raw[start:stop])
+        self._places.append(place)
+        self._bytes += stop - start
+        if self._bytes > SLICE_BYTES:
+            self._decode()
+            await asyncio.sleep(0)
+
+    def _decode(self) -> None:
+        texts = _decoded(b"[" + b",".join(self._waiting) + b"]", list[str])
+        for place, text in zip(self._places, texts, strict=True):
+            self._put(place, text)
+        self._waiting, self._places, self._bytes = [], [], 0
+
+    def _put(self, place: int, text: str) -> None:
+        if text in self._kept:
+            self._parts[place] = msgspec.json.encode(text)
+            return
+        name = f"{_MARK}{place:x}"
+        self.texts[name] = text
+        self._parts[place] = f'"{name}"'.encode()
+
+    def end(self) -> bytes:
+        """Return the document with stand-ins."""
+        self._decode()
+        return b"".join((*self._parts, self._raw[self._copied :]))
+
+
+async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[bytes, Strings]:
+    """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
+
+    The document returned is valid JSON just where `raw` is. Raises StringError where a string is no
+    JSON, or where there are more than `most`.
+    """
+    document = _Document(raw, kept)
+    at, opened, strings = 0, -1, 0
+    while at < len(raw):
+        piece = raw[at : at + SLICE_BYTES]
+        if at + SLICE_BYTES < len(raw):
+            piece = _whole(piece)
+        if b"\\" in piece:
+            piece = _without_escapes(piece)
+        for quote in _QUOTE.finditer(piece):
+            here = at + quote.start()
+            if opened < 0:
+                opened = here
+                continue
+            if here - opened > SHORT_BYTES:
+                await document.take(opened, here + 1)
+            opened = -1
+            strings += 1
+        at += len(piece)
+        if strings > most:
+            raise StringError(f"holds more than {most} strings")
+        await asyncio.sleep(0)
+    if opened >= 0:
+        raise StringError("is not JSON: it ends within a string")
+    return document.end(), Strings(document.texts)
+
+
+async def _long(raw: bytes, start: int, stop: int) -> str:
+    """Return the text of a string, by slices that hold whole characters."""
+    texts = []
+    while start < stop:
+        piece = raw[start : min(start + SLICE_BYTES, stop)]
+        if start + len(piece) < stop:
+            piece = _whole_characters(piece)
+        texts.append(_decoded(b'"' + piece + b'"', str))
+        start += len(piece)
+        await asyncio.sleep(0)
+    return "".join(texts)
+
+
+def _whole(piece: bytes) -> bytes:
+    """Return a slice without a last backslash that escapes a byte of the next slice."""
+    return piece[:-1] if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else piece
+
+
+def _without_escapes(piece: bytes) -> bytes:
+    r"""Return a slice of as many bytes in which each \\ and \" is something else."""
+    return piece.replace(rb"\\", b"__").replace(rb"\"", b"__")
+
+
+def _whole_characters(piece: bytes) -> bytes:
+    """Return a slice of a string's bytes without a character that goes on in the next slice."""
+    piece = _whole(piece)
+    plain = _without_escapes(piece)
+    # An escape that may go on in the next slice is left to it, with the first half of its pair.
+    last = plain.rfind(b"\\", max(0, len(piece) - _PAIR_BYTES))
+    if last >= 0:
+        first = _FIRST_OF_PAIR.search(plain, max(0, last - _PAIR_BYTES), last)
+        return piece[: first.start() if first else last]
+    # UTF-8: what goes on in the next slice begins in the last three bytes.
+    for back in (1, 2, 3):
+        byte = piece[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            return piece[:-back]
+    return piece
+
+
+def _decoded(raw: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StringError(f"is not JSON: {why(raw, error)}") from error
+
+
+def why(raw: bytes, error: Exception) -> str:
+    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a string holds a lone surrogate"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)

@@ -1,0 +1,129 @@
+"""A document without its strings, and its strings put back, are what a decoder makes of the whole."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from router.prompt import json_strings
+from router.prompt.json_strings import StringError, take_out
+
+MOST = 1000
+SLICE_BYTES = 24
+SHORT_BYTES = 4
+
+CHARACTERS = st.sampled_from([*'a"\\/\n\t\0é中😀\ufffd:,[]{}u', "\ud7ff", "\ue000"])
+TEXTS = st.text(CHARACTERS, max_size=90)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(), st.booleans(), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def read(raw: bytes, kept: tuple[str, ...] = ()) -> Any:
+    """Decode a document by way of `take_out`."""
+
+    async def whole() -> Any:
+        document, strings = await take_out(raw, MOST, kept)
+        return await strings.put_back(msgspec.json.decode(document))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_strings, "SLICE_BYTES", SLICE_BYTES)
+        patch.setattr(json_strings, "SHORT_BYTES", SHORT_BYTES)
+        patch.setattr(json_strings, "VALUES_AT_ONCE", 2)
+        return asyncio.run(whole())
+
+
+def escaped(text: str, which: int) -> str:
+    """Return a JSON string in which the characters that `which` has a bit for are escaped."""
+    letters = []
+    for at, letter in enumerate(text):
+        units = letter.encode("utf-16-be").hex()
+        codes = [units[i : i + 4] for i in range(0, len(units), 4)]
+        plain = json.dumps(letter, ensure_ascii=False)[1:-1]
+        letters.append("".join(f"\\u{code}" for code in codes) if which >> at % 64 & 1 else plain)
+    return '"' + "".join(letters) + '"'
+
+
+@given(VALUES, st.booleans(), st.sampled_from([None, 1]))
+def test_a_document_is_read_as_by_the_decoder_alone(
+    value: Any, is_ascii: bool, indent: int | None
+) -> None:
+    raw = json.dumps(value, ensure_ascii=is_ascii, indent=indent).encode()
+    assert read(raw) == msgspec.json.decode(raw) == value
+
+
+@given(TEXTS, st.integers(0, (1 << 64) - 1))
+@example("😀" * 30, (1 << 64) - 1)
+@example("\\" * 60, 0)
+@example("\\ud83d" * 10, 0)
+def test_a_string_is_read_alike_however_it_is_escaped(text: str, which: int) -> None:
+    assert read(f"[{escaped(text, which)}]".encode()) == [text]
+
+
+@given(VALUES, st.data())
+def test_a_document_is_refused_where_the_decoder_refuses_it(
+    value: Any, data: st.DataObject
+) -> None:
+    raw = bytearray(json.dumps(value, ensure_ascii=data.draw(st.booleans())).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw)))
+        end = data.draw(st.integers(at, min(len(raw), at + 2)))
+        raw[at:end] = data.draw(
+            st.sampled_from([b"", b'"', b"\\", b"\n", b"\xff", b"a", b"\\u", b","])
+        )
+    try:
+        known = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        with pytest.raises((StringError, msgspec.DecodeError, UnicodeDecodeError)):
+            read(bytes(raw))
+    else:
+        assert read(bytes(raw)) == known
+
+
+def test_names_that_are_kept_stay_however_they_are_escaped() -> None:
+    async def document() -> bytes:
+        raw = f"{{{escaped('messages' * 10, -1)}: 1, {escaped('m' * 70, 0)}: 2}}"
+        return (await take_out(raw.encode(), MOST, ("messages" * 10,)))[0]
+
+    one, other = msgspec.json.decode(asyncio.run(document()))
+    assert one == "messages" * 10
+    assert other != "m" * 70
+
+
+def test_of_equal_names_the_last_value_counts() -> None:
+    name = escaped("n" * 70, -1)
+    assert read(f'{{{name}: 1, "{"n" * 70}": 2}}'.encode()) == {"n" * 70: 2}
+
+
+def test_too_many_strings_are_refused_before_the_last_is_read() -> None:
+    with pytest.raises(StringError, match=f"holds more than {MOST} strings"):
+        read(b"[" + b'"",' * (2 * MOST) + b"1]")
+
+
+@pytest.mark.parametrize("letter", ["\\u4e2d", "\\n", "\\ud83d\\ude00", "中", "a", "\\\\"])
+def test_others_have_their_turn_while_a_long_string_is_decoded(letter: str) -> None:
+    text = letter * (1 << 20)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> Any:
+        other = asyncio.create_task(count())
+        document, strings = await take_out(f'["{text}"]'.encode(), MOST)
+        other.cancel()
+        assert len(document) < 100
+        return await strings.put_back(msgspec.json.decode(document))
+
+    [read] = asyncio.run(run())
+    assert read == json.loads(f'"{letter}"') * (1 << 20)
+    assert turns > len(text.encode()) / json_strings.SLICE_BYTES
