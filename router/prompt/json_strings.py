@@ -26,13 +26,16 @@ VALUES_AT_ONCE = 2048
 _MARK = secrets.token_hex(8)
 """Begins each stand-in. It is drawn anew by each process, so that no caller can write a stand-in."""
 _QUOTE = re.compile(b'"')
+_BREAK = re.compile(rb"[\s,:\[\]{}\"]")
+"""One of these parts a number from the next value."""
+_SPACES = re.compile(rb"[ \t\r\n]{2,}")
 _PAIR_BYTES = len(rb"\ud83d\ude00")
 """The longest sequence of bytes that is one character."""
 _FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]..\Z")
 
 
 class StringError(Exception):
-    """A document has a string that is no JSON, or too many strings."""
+    """A document has a string that is no JSON, too many strings, or a number that is too long."""
 
 
 class Strings:
@@ -87,9 +90,15 @@ class _Document:
         self._bytes = 0
         self.texts: dict[str, str] = {}
 
+    def copy(self, stop: int) -> None:
+        """Copy the document up to `stop`, with one space in the place of several."""
+        self._parts.append(_SPACES.sub(b" ", self._raw[self._copied : stop]))
+        self._copied = stop
+
     async def take(self, start: int, stop: int) -> None:
         """Take out the string whose quotes are at `start` and `stop` - 1."""
-        self._parts += (self._raw[self._copied : start], b"")
+        self.copy(start)
+        self._parts.append(b"")
         self._copied = stop
         place = len(self._parts) - 1
         if stop - start > SLICE_BYTES:
@@ -119,14 +128,14 @@ class _Document:
     def end(self) -> bytes:
         """Return the document with stand-ins."""
         self._decode()
-        return b"".join((*self._parts, self._raw[self._copied :]))
+        return b"".join(self._parts)
 
 
 async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[bytes, Strings]:
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
     The document returned is valid JSON just where `raw` is. Raises StringError where a string is no
-    JSON, or where there are more than `most`.
+    JSON, where there are more than `most`, or where a number takes a whole slice.
     """
     document = _Document(raw, kept)
     at, opened, strings = 0, -1, 0
@@ -146,6 +155,10 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
             opened = -1
             strings += 1
         at += len(piece)
+        if opened < 0:
+            if len(piece) >= SLICE_BYTES and not _BREAK.search(piece):
+                raise StringError(f"holds a number of more than {SLICE_BYTES} bytes")
+            document.copy(at)
         if strings > most:
             raise StringError(f"holds more than {most} strings")
         await asyncio.sleep(0)
@@ -205,10 +218,11 @@ def _decoded(raw: bytes, kind: Any) -> Any:
 
 def why(raw: bytes, error: Exception) -> str:
     """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
-    try:
-        json.dumps(json.loads(raw), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "a string holds a lone surrogate"
-    except (ValueError, RecursionError):
-        pass
+    if b"\\u" in raw:
+        try:
+            json.dumps(json.loads(raw), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return "a string holds a lone surrogate"
+        except (ValueError, RecursionError):
+            pass
     return str(error)

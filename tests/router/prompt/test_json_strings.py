@@ -106,6 +106,11 @@ def test_too_many_strings_are_refused_before_the_last_is_read() -> None:
         read(b"[" + b'"",' * (2 * MOST) + b"1]")
 
 
+def test_a_number_without_end_is_refused_before_it_is_decoded() -> None:
+    with pytest.raises(StringError, match=f"holds a number of more than {SLICE_BYTES} bytes"):
+        read(b"[" + b"1" * (3 * SLICE_BYTES) + b"]")
+
+
 @pytest.mark.parametrize("letter", ["\\u4e2d", "\\n", "\\ud83d\\ude00", "中", "a", "\\\\"])
 def test_others_have_their_turn_while_a_long_string_is_decoded(letter: str) -> None:
     text = letter * (1 << 20)
