@@ -30,6 +30,10 @@ Most turns of a conversation are shorter, and a hand-over to a thread would take
 """
 
 
+LONG_BYTES = 256 << 10
+"""To encode, slice or look up a longer text takes milliseconds each: other tasks may run in between."""
+
+
 class PoolFullError(Exception):
     """A text is refused because too many prompts, or too many bytes, wait for the tokenizer."""
 
@@ -126,9 +130,12 @@ class TokenizerPool:
         if self._closed:
             raise PoolClosedError("the tokenizer pool is closed")
         raw = check_text(text)
-        store = self._store(tokenizer_id, tokenizer)
+        await _turn_if_long(raw)
         slices = slices_of(raw) if tokenizer.has_cuts else [raw]
+        await _turn_if_long(raw)
+        store = self._store(tokenizer_id, tokenizer)
         known = store.find(slices)
+        await _turn_if_long(raw)
         stored = sum(map(len, slices[: len(known)])) - known[-1].tail if known else 0
         entries: list[Entry] | None = known
         if len(known) < len(slices):
@@ -240,6 +247,11 @@ class TokenizerPool:
         if jobs:
             await asyncio.wait(jobs)
         self.workers.close()
+
+
+async def _turn_if_long(raw: bytes) -> None:
+    if len(raw) > LONG_BYTES:
+        await asyncio.sleep(0)
 
 
 def _encode(text: Text) -> list[Entry]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prefixstore.cuts.slices import CUT_BYTES, SLICE
-from prefixstore.pool import PoolClosedError, PoolFullError, TokenizerPool, Tokens
+from prefixstore.pool import LONG_BYTES, PoolClosedError, PoolFullError, TokenizerPool, Tokens
 from prefixstore.store.lru import LruStore
 from prefixstore.tokenizers.tokenizer import (
     ByteTokenizer,
@@ -323,3 +323,20 @@ async def test_a_cut_that_lies_across_the_end_of_a_slice_is_found_with_the_next(
     assert (
         known.ids == tokenizer.prefix + tokenizer.encode([(text + "2").encode()], at_start=True)[0]
     )
+
+
+async def test_others_have_their_turn_between_the_steps_of_a_long_texts_look_up() -> None:
+    workers = Workers(1, hang_seconds=60, most_lost=1)
+    pool = TokenizerPool(
+        lambda: LruStore(1 << 26, b"secret"), workers, max_prompts=1, max_bytes=2 * LONG_BYTES
+    )
+    text = "a" * (LONG_BYTES + 1)
+    first = await pool.encode("bytes", BYTES, text, add_special_tokens=False, timeout=None)
+    again = pool.encode("bytes", BYTES, text, add_special_tokens=False, timeout=None)
+    for _ in range(3):
+        assert again.send(None) is None
+    with pytest.raises(StopIteration) as ended:
+        again.send(None)
+    assert ended.value.value.ids == first.ids
+    assert ended.value.value.stored_chars == len(text)
+    await pool.close()
