@@ -1,14 +1,15 @@
--- Applies a writer's changes to one bucket, once, and counts that it did.
+-- Applies a writer's changes to one bucket exactly once, and counts the write in the writer's checkpoint.
 --
 -- KEYS  the bucket
 -- ARGV  the writer's checkpoint field, its token, its count of writes before and after this one, the
 --       bucket's time to live (ms), then for each change: segment, slot, added keys, gone keys. Words
 --       have 8 bytes; the keys of a change are distinct.
--- Returns {status, stored token, stored count}: 1 applied; 0 was applied before; -1 a later claim has
---       this bucket; -2 it is not as this writer left it.
--- Values are as in indexer/keys/segment_value.py. All is computed before the first write, and only the first
---       write can fail (for want of memory), so there is no half effect. What only removes begins with
---       PEXPIRE, which is never refused, and so passes at the memory limit too.
+-- Returns {status, stored token, stored count}: 1 applied; 0 an earlier call applied it; -1 a later claim
+--       has this bucket; -2 the bucket is not as this writer left it.
+-- Values are as in indexer/keys/segment_value.py. The script computes everything before its first write, and
+--       only the first write can fail (at the memory limit), so a call has its whole effect or none. A call
+--       that only removes keys begins with PEXPIRE, which Redis never refuses, so it works at the memory
+--       limit too.
 
 local MOST = 512 -- records of a packed segment
 local byte, char, find, sub, floor = string.byte, string.char, string.find, string.sub, math.floor
@@ -28,8 +29,8 @@ if stored_token < token or stored_count ~= tonumber(ARGV[3]) then
   return {before and 0 or -2, stored_token, stored_count}
 end
 
--- One key of a packed segment in which the slot occurs, before and after: most calls of a busy engine.
--- The functions further down do the same; to make them takes longer than this.
+-- The fast path for one key of a packed segment in which the slot occurs before and after: most calls of a
+-- busy engine. The functions further down do the same, but creating them takes longer than this.
 local value = read[2]
 if #ARGV == 9 and #ARGV[8] + #ARGV[9] == 8 and value and byte(value) == 1 then
   local slot, key, adds = ARGV[7], ARGV[8] .. ARGV[9], ARGV[9] == ""
@@ -57,7 +58,7 @@ if #ARGV == 9 and #ARGV[8] + #ARGV[9] == 8 and value and byte(value) == 1 then
       elseif adds then
         new = sub(value, 1, record + at - 1) .. char(old + mask) .. sub(value, record + at + 1)
       elseif record ~= first and band(byte(value, first + at), mask) ~= 0 then
-        -- The slot holds another, so its column stays.
+        -- The slot holds another key of the segment, so its column stays.
         new = sub(value, 1, record + at - 1) .. char(old - mask) .. sub(value, record + at + 1)
         if not find(new, "[^%z]", record + 8) or find(new, "[^%z]", record + 8) >= record + step then
           new = sub(value, 1, record - 1) .. sub(value, record + step)
@@ -77,7 +78,7 @@ end
 local KEY = "........"
 local gmatch, gsub, rep, bor = string.gmatch, string.gsub, string.rep, bit.bor
 
--- Fields as they will be; false for one that is not there.
+-- The value of each field after the changes; false for a field that is not there.
 local values, changed = {}, {}
 for at, field in ipairs(fields) do values[field] = read[at + 1] end
 
@@ -93,14 +94,14 @@ local function put(field, value)
   end
 end
 
--- Where `word` begins in `text` at a multiple of `step` bytes; nil where it does not.
+-- Returns the position at a multiple of `step` bytes where `word` begins in `text`; nil where it does not.
 local function place(text, word, step)
   local at = find(text, word, 1, true)
   while at and (at - 1) % step ~= 0 do at = find(text, word, at + 1, true) end
   return at
 end
 
--- A table of what `make` makes of bitmaps: those of a segment are mostly equal.
+-- Returns a table that remembers the result of `make` for each bitmap: most bitmaps of a segment are equal.
 local function memo(make)
   return setmetatable({}, {__index = function(known, bits)
     known[bits] = make(bits)
@@ -108,7 +109,7 @@ local function memo(make)
   end})
 end
 
--- `text` with the bit of `mask` set or cleared in its byte `at`.
+-- Returns `text` with the bit of `mask` set or cleared in its byte `at`.
 local function with(text, at, mask, on)
   local old = byte(text, at)
   if (band(old, mask) ~= 0) == on then return text end
@@ -119,7 +120,7 @@ local function pair(low)
   return char(low % 256, floor(low / 256))
 end
 
--- A change of few keys: each is searched for.
+-- Changes few keys: searches for each of them.
 local function change_few(body, width, at, mask, added, gone)
   local step = 8 + width
   for key in gmatch(added, KEY) do
@@ -142,7 +143,7 @@ local function change_few(body, width, at, mask, added, gone)
   return body
 end
 
--- A change of many keys: one walk over the records.
+-- Changes many keys: walks over the records once.
 local function change_many(body, width, at, mask, added, gone)
   local zero = rep("\0", width)
   local one = rep("\0", at - 1) .. char(mask) .. rep("\0", width - at)
@@ -150,8 +151,8 @@ local function change_many(body, width, at, mask, added, gone)
   local cleared = memo(function(bits) return with(bits, at, mask, false) end)
   local record = "(" .. KEY .. ")(" .. rep(".", width) .. ")"
   if added == "" or gone == "" then
-    -- A prompt's keys come and go in one order, and neighbours are held alike: then no record is looked
-    -- at by itself. To make a string of each key is what takes the time.
+    -- A prompt's keys come and go in one order, and neighbours mostly have the same holders. Such records
+    -- are changed together, because making a string of each key takes most of the time.
     local keys, changed_bits, step = added .. gone, gone == "" and set or cleared, 8 + width
     local start = place(body, sub(keys, 1, 8), step)
     local common = start and math.min((#body + 1 - start) / step, #keys / 8)
@@ -194,7 +195,7 @@ local function change_many(body, width, at, mask, added, gone)
   return body
 end
 
--- The body without the last column's bits, which take the place of column `column`'s.
+-- Returns the body with one column less: the last column's bits take the place of column `column`'s.
 local function move_last(body, columns, column)
   local width, less = floor((columns + 7) / 8), floor((columns + 6) / 8)
   local from, from_mask = floor((columns - 1) / 8) + 1, lshift(1, (columns - 1) % 8)
@@ -208,7 +209,7 @@ local function move_last(body, columns, column)
   end))
 end
 
--- What becomes of a packed value (false for none), and its number of records.
+-- Returns a packed value after a change (false where nothing is left), and its number of records.
 local function change(value, slot, added, gone)
   if not value then
     if added == "" then return false, 0 end

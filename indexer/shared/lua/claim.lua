@@ -1,11 +1,13 @@
--- Claims a pod for one writer. The newest claim wins, and every earlier one is fenced off.
+-- Claims a pod for one writer. The newest claim wins: the writes of every earlier one are refused.
 --
 -- KEYS  the pod's record, its fence
 -- ARGV  the writer, the claim's base, 1 where another writer's claim is to be taken over, the highest
---       token that was met in a bucket, the lease and the fence's life (ms), why the index is not sound
--- Returns {1, token}, also where this claim was made before; {0, token} where the record is another's.
+--       token that the writer saw in a bucket, the lease and the fence's life (ms), the reason why the
+--       index is not sound
+-- Returns {1, token}, also where an earlier call made this claim; {0, token} where another writer has the
+--         record.
 --
--- What the record says of the earlier claim's content stays until the new one is complete.
+-- The record goes on describing the earlier claim's content until the new claim's is complete.
 local record, fence = KEYS[1], KEYS[2]
 local said = redis.call('HMGET', record, 'token', 'owner', 'building')
 local token = tonumber(said[1] or 0)

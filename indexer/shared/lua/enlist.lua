@@ -1,8 +1,8 @@
--- Notes by the server's clock that a pod is there.
+-- Puts a pod into the hash of pods, with the time by the server's clock.
 --
 -- KEYS  the hash of pods
 -- ARGV  the pod
--- Returns 1 where it was not known, else 0.
+-- Returns 1 where the pod was not in it, else 0.
 if redis.replicate_commands then
   redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
 end

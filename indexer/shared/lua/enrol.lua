@@ -1,8 +1,9 @@
--- Notes by the server's clock that a router is there, and forgets those that have long been gone.
+-- Notes by the server's clock that a router runs, and forgets routers that stopped long ago.
 --
 -- KEYS  the hash of routers
--- ARGV  the router, how long one that is not heard of counts as there, and how long it is listed (ms)
--- Returns the routers that are there.
+-- ARGV  the router; for how long after its last note a router counts as running, and for how long it
+--       stays in the hash (ms)
+-- Returns the routers that run.
 if redis.replicate_commands then
   redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
 end
@@ -13,7 +14,7 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now))
 local found = {}
 local all = redis.call('HGETALL', KEYS[1])
 for at = 1, #all, 2 do
-  -- A time to come is of a clock that was set back since.
+  -- A time in the future was noted before the server's clock was set back.
   local age = math.abs(now - tonumber(all[at + 1]))
   if age <= there then
     found[#found + 1] = all[at]

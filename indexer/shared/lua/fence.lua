@@ -1,9 +1,10 @@
--- Takes one bucket for a claim: from here on the writers of earlier claims are refused. A bucket that is
--- made by it says when it was: one that was lost in the meantime is another one then.
+-- Takes one bucket for a claim: from then on apply.lua refuses the writes of earlier claims. A bucket
+-- without the field "born" gets the present time there, so that readers can tell a bucket that was lost
+-- and made anew from the one before.
 --
 -- KEYS  the bucket
 -- ARGV  the pod's checkpoint field, the claim's token, the bucket's time to live (ms)
--- Returns {status, stored token, stored count}: 1 taken; 0 it was this claim's already; -1 a later
+-- Returns {status, stored token, stored count}: 1 taken; 0 the claim had the bucket already; -1 a later
 --       claim has it.
 
 if redis.replicate_commands then

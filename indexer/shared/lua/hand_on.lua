@@ -1,8 +1,9 @@
 -- Hands reports on to the router that has their bookings.
 --
 -- KEYS  the stream of that router
--- ARGV  about how many entries it keeps, how long it stays when nothing more comes (ms), the reports
--- Returns how many were added.
+-- ARGV  about how many entries the stream keeps, how long the stream outlives its last entry (ms), then
+--       the reports
+-- Returns how many reports were added.
 for at = 3, #ARGV do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'report', ARGV[at])
 end

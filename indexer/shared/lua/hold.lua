@@ -1,11 +1,12 @@
--- Sets a lease to a new value, if it has the expected one. Returns the value that it has then; empty for none.
--- KEYS: the lease. ARGV: expected value, empty for none; new value, milliseconds.
+-- Sets a lease to a new value, if it has the expected one. Returns the lease's value afterwards; empty
+-- where there is no lease.
+-- KEYS: the lease. ARGV: expected value, empty for no lease; new value; milliseconds until it runs out.
 local value = redis.call('GET', KEYS[1]) or ''
 if value ~= ARGV[1] then
   return value
 end
--- At the memory limit only a script's first write can be refused, and this one never is: it is the sweep
--- that makes room.
+-- At the memory limit Redis refuses only a script's first write, and never a DEL. So a process can take
+-- the lease there too, and its sweep makes room.
 redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return ARGV[2]

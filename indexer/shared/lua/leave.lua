@@ -1,5 +1,6 @@
--- Forgets pods that nobody has claimed since they were looked at.
--- KEYS: the hash of pods. ARGV: pairs of a pod and the value that it had. Returns how many are forgotten.
+-- Removes pods from the hash of pods, but none that was claimed since the caller read its value.
+-- KEYS: the hash of pods. ARGV: pairs of a pod and the value that the caller read; enlist.lua and roll.lua
+-- change it. Returns how many pods were removed.
 local gone = 0
 for i = 1, #ARGV, 2 do
   if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then

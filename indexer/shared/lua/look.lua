@@ -1,6 +1,7 @@
--- Tells of the node on which a bucket lies, as far as the user may ask.
+-- Reads figures of the node on which a bucket lies.
 -- KEYS: a bucket.
--- Returns INFO's sections server and memory, and the bucket's bytes; nothing where one may not be asked.
+-- Returns INFO's sections server and memory, and the bucket's bytes; nil in the place of each that the
+-- ACL user may not read.
 local function asked(...)
   local reply = redis.pcall(...)
   return not (type(reply) == 'table' and reply.err) and reply

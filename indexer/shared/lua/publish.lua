@@ -1,9 +1,9 @@
--- Makes known a claim's content, which is complete, in place of the earlier claim's.
+-- Puts a claim's content, which is complete now, into the pod's record in place of the earlier claim's.
 --
 -- KEYS  the pod's record, its log
--- ARGV  the claim's token and base, its writer, the journal's sequence, the lease (ms), then fields and
---       values: the claim, states, blocks
--- Returns {1}; {0} where that was done before; {-1, token} where another claim has the record; {-3}
+-- ARGV  the claim's token and base, its writer, the journal's sequence, the lease (ms), then fields of
+--       the record and their values: the claim, states, blocks
+-- Returns {1}; {0} where an earlier call did it; {-1, token} where another claim has the record; {-3}
 --         where there is no record.
 local record, log = KEYS[1], KEYS[2]
 local said = redis.call('HMGET', record, 'token', 'building')

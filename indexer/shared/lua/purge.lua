@@ -1,9 +1,10 @@
--- Takes dead slots out of some fields of one bucket. What a reader sees does not change by it.
+-- Removes dead slots, which no claim names any more, from some fields of one bucket. Readers ignore such
+-- slots, so they see no difference.
 --
 -- KEYS  the bucket
--- ARGV  the dead slots (8 bytes each), then fields: segments, and blocks of spilled ones
--- Returns how many fields changed. The work grows with the bytes of the fields' values; who calls it
---       bounds them (indexer/shared/writer/script_calls.py). Values are as in indexer/keys/segment_value.py.
+-- ARGV  the dead slots (8 bytes each), then fields: segments, and blocks of spilled segments
+-- Returns how many fields changed. The work grows with the bytes of the fields' values; the caller bounds
+--       them (indexer/shared/writer/script_calls.py). Values are as in indexer/keys/segment_value.py.
 
 local KEY = "........"
 local byte, char, sub, rep, floor = string.byte, string.char, string.sub, string.rep, math.floor
@@ -17,7 +18,8 @@ local function pair(low)
   return char(low % 256, floor(low / 256))
 end
 
--- What is left of a packed value: itself where no slot in it is dead; false for nothing.
+-- Returns what is left of a packed value: the value itself where no slot in it is dead; false where
+-- nothing is left.
 local function purge(value)
   local columns = byte(value, 3) + 256 * byte(value, 4)
   local slots, kept = {}, {}
@@ -51,7 +53,7 @@ local function purge(value)
 end
 
 local changed, gone = 0, {}
--- At the memory limit only a script's first write can be refused, and this one never is.
+-- At the memory limit Redis refuses only a script's first write, and never an HDEL. No field has this name.
 redis.call("HDEL", bucket, "")
 for at = 2, #ARGV do
   local field = ARGV[at]

@@ -1,6 +1,7 @@
--- Notes by the server's clock which pods were there, and tells which have been gone for too long.
--- KEYS: the hash of pods. ARGV: milliseconds that a pod is remembered, how many are there, those, the others.
--- Returns the others that are to be forgotten, each followed by its value.
+-- Notes by the server's clock which pods have a record, and returns those that have had none for too long.
+-- KEYS: the hash of pods. ARGV: for how many milliseconds a pod without a record is remembered; the number
+-- of pods with a record; those pods; the pods without one.
+-- Returns the pods that are to be forgotten, each followed by its value.
 if redis.replicate_commands then
   redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
 end
@@ -10,13 +11,13 @@ local remembered = tonumber(ARGV[1])
 local there = tonumber(ARGV[2])
 local stamp = string.format('%.0f', now)
 local old = {}
--- At the memory limit only a script's first write can be refused, and this one never is.
+-- At the memory limit Redis refuses only a script's first write, and never an HDEL. No pod has this name.
 redis.call('HDEL', KEYS[1], '')
 for i = 3, #ARGV do
   local seen = redis.call('HGET', KEYS[1], ARGV[i])
   local age = seen and now - (tonumber(seen) or 0)
   if i < 3 + there then
-    -- A tenth of the time is near enough, and spares a write in each pass.
+    -- A noted time may be old by a tenth of what a pod is remembered; that spares a write in each pass.
     if not age or age > remembered / 10 then
       redis.call('HSET', KEYS[1], ARGV[i], stamp)
     end

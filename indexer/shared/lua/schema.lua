@@ -1,4 +1,4 @@
--- What the keys under a prefix are to be read by: written where nobody has yet, and returned.
+-- Writes the schema of the keys under a prefix where there is none yet, and returns the one that is there.
 --
 -- KEYS[1]   the hash of the schema
 -- ARGV      its fields and values
