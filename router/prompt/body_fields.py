@@ -6,6 +6,7 @@ over, and token ids are made in slices. Between slices others have their turn.
 """
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,6 @@ from router.prompt.json_strings import (
     StringError,
     Strings,
     take_out,
-    why,
 )
 
 MOST_VALUES = 65_536
@@ -57,7 +57,7 @@ class RawFields:
         try:
             value = msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FieldError(f"is not JSON: {why(bytes(raw), error)}") from error
+            raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
         if memoryview(raw).nbytes > LARGE_BYTES:
             await asyncio.sleep(0)
         return await self._strings.put_back(value)
@@ -80,7 +80,7 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
     except msgspec.ValidationError as error:
         raise FieldError("is not a JSON object") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FieldError(f"is not JSON: {why(raw, error)}") from error
+        raise FieldError(f"is not JSON: {_why(raw, error)}") from error
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
     given = ((name, getattr(found, name)) for name in names)
@@ -161,3 +161,15 @@ def _ids(piece: bytes) -> Sequence[int] | None:
 @cache
 def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Fields", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
+
+
+def _why(raw: bytes, error: Exception) -> str:
+    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
+    if b"\\u" in raw:
+        try:
+            json.dumps(json.loads(raw), ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            return "a string holds a lone surrogate"
+        except (ValueError, RecursionError):
+            pass
+    return str(error)

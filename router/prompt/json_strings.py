@@ -6,10 +6,9 @@ document puts them back. The decoder is the library's, for the strings too.
 """
 
 import asyncio
-import json
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ SHORT_BYTES = 64
 VALUES_AT_ONCE = 2048
 """Values that strings are put back into without a pause."""
 
+_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
 _MARK = secrets.token_hex(8)
 """Begins each stand-in. It is drawn anew by each process, so that no caller can write a stand-in."""
 _QUOTE = re.compile(b'"')
@@ -35,7 +35,7 @@ _FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]..\Z")
 
 
 class StringError(Exception):
-    """A document has a string that is no JSON, too many strings, or a number that is too long."""
+    """A document ends within a string, or has too many strings or a number that is too long."""
 
 
 class Strings:
@@ -112,18 +112,25 @@ class _Document:
             await asyncio.sleep(0)
 
     def _decode(self) -> None:
-        texts = _decoded(b"[" + b",".join(self._waiting) + b"]", list[str])
+        texts: Sequence[str | bytes]
+        try:
+            texts = msgspec.json.decode(b"[" + b",".join(self._waiting) + b"]", type=list[str])
+        except _ERRORS:
+            texts = [_text(one) for one in self._waiting]
         for place, text in zip(self._places, texts, strict=True):
             self._put(place, text)
         self._waiting, self._places, self._bytes = [], [], 0
 
-    def _put(self, place: int, text: str) -> None:
-        if text in self._kept:
+    def _put(self, place: int, text: str | bytes) -> None:
+        if isinstance(text, bytes):
+            # Whoever decodes the document finds its fault, if that value matters.
+            self._parts[place] = text
+        elif text in self._kept:
             self._parts[place] = msgspec.json.encode(text)
-            return
-        name = f"{_MARK}{place:x}"
-        self.texts[name] = text
-        self._parts[place] = f'"{name}"'.encode()
+        else:
+            name = f"{_MARK}{place:x}"
+            self.texts[name] = text
+            self._parts[place] = f'"{name}"'.encode()
 
     def end(self) -> bytes:
         """Return the document with stand-ins."""
@@ -134,8 +141,8 @@ class _Document:
 async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[bytes, Strings]:
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
-    The document returned is valid JSON just where `raw` is. Raises StringError where a string is no
-    JSON, where there are more than `most`, or where a number takes a whole slice.
+    The document returned is valid JSON just where `raw` is. Raises StringError where it ends within a
+    string, where there are more than `most`, and where a number takes a whole slice.
     """
     document = _Document(raw, kept)
     at, opened, strings = 0, -1, 0
@@ -167,17 +174,37 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
     return document.end(), Strings(document.texts)
 
 
-async def _long(raw: bytes, start: int, stop: int) -> str:
-    """Return the text of a string, by slices that hold whole characters."""
+async def _long(raw: bytes, start: int, stop: int) -> str | bytes:
+    """Return the text of a string, by slices that hold whole characters; a slice if it is no JSON.
+
+    Some faults are found wherever the string stands, others only where it is decoded: a slice with a
+    fault of the first kind takes precedence.
+    """
     texts = []
+    fault = b""
     while start < stop:
         piece = raw[start : min(start + SLICE_BYTES, stop)]
         if start + len(piece) < stop:
             piece = _whole_characters(piece)
-        texts.append(_decoded(b'"' + piece + b'"', str))
+        text = _text(b'"' + piece + b'"')
+        if isinstance(text, str):
+            texts.append(text)
+        elif _is_string(text):
+            fault = fault or text
+        else:
+            return text
         start += len(piece)
         await asyncio.sleep(0)
-    return "".join(texts)
+    return fault or "".join(texts)
+
+
+def _is_string(raw: bytes) -> bool:
+    """Return whether a decoder can pass over a string in quotes."""
+    try:
+        msgspec.json.decode(raw, type=msgspec.Raw)
+    except _ERRORS:
+        return False
+    return True
 
 
 def _whole(piece: bytes) -> bytes:
@@ -209,20 +236,9 @@ def _whole_characters(piece: bytes) -> bytes:
     return piece
 
 
-def _decoded(raw: bytes, kind: Any) -> Any:
+def _text(raw: bytes) -> str | bytes:
+    """Return the text of a string in quotes; the string itself if it is no JSON."""
     try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StringError(f"is not JSON: {why(raw, error)}") from error
-
-
-def why(raw: bytes, error: Exception) -> str:
-    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
-    if b"\\u" in raw:
-        try:
-            json.dumps(json.loads(raw), ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            return "a string holds a lone surrogate"
-        except (ValueError, RecursionError):
-            pass
-    return str(error)
+        return msgspec.json.decode(raw, type=str)
+    except _ERRORS:
+        return raw

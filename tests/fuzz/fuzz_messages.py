@@ -2,7 +2,8 @@
 
     requests   bytes of callers through the router's own service: every method answers or refuses with a
                status that it has a name for, and what scans a Score's bytes reads what protobuf reads
-    bodies     OpenAI bodies: what is taken is what a plain decoder finds there
+    bodies     OpenAI bodies: what is taken is what a plain decoder finds there, whether or not the body's
+               strings are decoded on their own
     watch      a publisher's messages: refused, or taken by every form of the index alike
     records    pods' records and logs in Redis
     segments   values in Redis: what is compiled reads what pure Python reads
@@ -18,8 +19,10 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import atheris
 import numpy as np
@@ -53,7 +56,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.match.scorer import Scorer
     from router.pb.warmpath.v1 import router_pb2 as pb
     from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-    from router.prompt import body
+    from router.prompt import body, body_fields, json_strings
     from router.prompt.bad_request import BadRequestError
     from router.prompt.parse import listed_ids
     from router.prompt.token_prompt import TokenPrompt
@@ -115,6 +118,14 @@ def bodies(runner: asyncio.Runner) -> Target:
             try:
                 found = runner.run(parse(data, "body"))
             except BadRequestError:
+                found = None
+            try:
+                with taken_for_large():
+                    again = runner.run(parse(data, "body"))
+            except BadRequestError as error:
+                again = None if "holds a number of more than" not in str(error) else found
+            assert again == found
+            if found is None:
                 continue
             # What does not matter is passed over, be it text or not.
             plain = json.loads(data.decode(errors="replace"), strict=False)
@@ -122,6 +133,17 @@ def bodies(runner: asyncio.Runner) -> Target:
             assert found.cache_salt == (plain.get("cache_salt") or "")
 
     return one_input
+
+
+@contextmanager
+def taken_for_large() -> Iterator[None]:
+    """Have bodies of any size read as large ones are, in slices of few bytes."""
+    with (
+        patch.object(body_fields, "LARGE_BYTES", 0),
+        patch.object(json_strings, "SLICE_BYTES", 64),
+        patch.object(json_strings, "SHORT_BYTES", 2),
+    ):
+        yield
 
 
 def watch(_: asyncio.Runner) -> Target:

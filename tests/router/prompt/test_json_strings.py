@@ -132,3 +132,28 @@ def test_others_have_their_turn_while_a_long_string_is_decoded(letter: str) -> N
     [read] = asyncio.run(run())
     assert read == json.loads(f'"{letter}"') * (1 << 20)
     assert turns > len(text.encode()) / json_strings.SLICE_BYTES
+
+
+@pytest.mark.parametrize("fault", [b"\xff", b"\\ud800", b"\\x", b"\n"])
+def test_a_string_that_is_no_json_matters_where_it_does_to_the_decoder(fault: bytes) -> None:
+    class Other(msgspec.Struct):
+        """A body of which one field is read."""
+
+        a: int
+
+    async def document(raw: bytes) -> bytes:
+        return (await take_out(raw, MOST))[0]
+
+    for size in (100, 100_000):
+        raw = b'{"a": 1, "b": "' + b"x" * size + fault + b'"}'
+        taken = asyncio.run(document(raw))
+        assert len(taken) < 100_000
+        assert _or_error(taken, Other) == _or_error(raw, Other)
+        assert _or_error(taken, Any) is None is _or_error(raw, Any)
+
+
+def _or_error(raw: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
