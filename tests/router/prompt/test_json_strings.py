@@ -19,7 +19,7 @@ SHORT_BYTES = 4
 CHARACTERS = st.sampled_from([*'a"\\/\n\t\0é中😀\ufffd:,[]{}u', "\ud7ff", "\ue000"])
 TEXTS = st.text(CHARACTERS, max_size=90)
 VALUES = st.recursive(
-    st.one_of(st.none(), st.integers(), st.booleans(), TEXTS),
+    st.one_of(st.none(), st.integers(-(1 << 40), 1 << 40), st.booleans(), TEXTS),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
     max_leaves=12,
 )
