@@ -13,7 +13,8 @@ PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
   /^Collecting|^Requirement already/ { printf "\r  package %d of at most %d%10s", ++count, total, ""; fflush() } \
   /^Installing/ { printf "\r  unpacking %d packages%20s", count, ""; fflush() } END { print "" }'
 # Sources may be newer than what setup compiled: no process's or test's time limit is there for that.
-COMPILE = $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
+COMPILE = echo "loading the index; it is compiled first if its sources are new (a minute or two)"; \
+  $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 # Python keeps what it compiled, whatever the environment says: tests start hundreds of processes, and each
 # would compile all of its modules, and each of pytest's workers every test.
@@ -39,7 +40,7 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(PIP) --progress-bar off --require-hashes --only-binary :all: -r $< | $(PROGRESS)
 	@echo "setup, 2 of 3: warmpath itself"
 	@$(PIP) --quiet --no-deps --no-build-isolation --editable .
-	@echo "setup, 3 of 3: the index is compiled (half a minute)"
+	@echo "setup, 3 of 3: the index"
 	@$(COMPILE)
 	@touch $@
 
@@ -70,7 +71,7 @@ test: setup $(TOKENIZERS) ## all tests but the slow ones: 5 minutes on 2 quiet c
 test-deep: setup $(TOKENIZERS) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
-	NUMBA_BOUNDSCHECK=1 $(COMPILE)
+	@export NUMBA_BOUNDSCHECK=1; $(COMPILE)
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/query/test_lookup.py \
 	  tests/indexer/compiled/test_forms_agree.py tests/indexer/compiled/test_odd_names.py tests/indexer/test_hostile_frames.py

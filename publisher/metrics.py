@@ -135,7 +135,7 @@ class PublisherCollector(Collector):
             name = str(rank.number)
             lag_seconds.add_metric([name], rank.lag.seconds)
             lag_batches.add_metric([name], rank.lag_batches)
-            waiting.add_metric([name], rank.orphans.bytes)
+            waiting.add_metric([name], rank.state.orphans.bytes)
             for level in Level:
                 trust.add_metric([name, level], float(rank.trust.level is level))
             for tier, count in rank.blocks().items():

@@ -288,8 +288,8 @@ class PartsCollector(Collector):
             if isinstance(rank, RankIngest):
                 lag_seconds.add_metric(name, rank.lag.seconds)
                 lag_batches.add_metric(name, rank.lag_batches)
-                waiting.add_metric(name, rank.orphans.bytes)
-                dropped.add_metric(name, rank.orphans.dropped)
+                waiting.add_metric(name, rank.state.orphans.bytes)
+                dropped.add_metric(name, rank.state.orphans.dropped)
             for level in Level:
                 trust.add_metric([*name, level], float(rank.trust.level is level))
             for tier, count in rank.blocks().items():

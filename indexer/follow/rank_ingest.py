@@ -15,7 +15,6 @@ from indexer.follow.applier import BEFORE, COPIES, Applier
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
 from indexer.follow.saved import SavedRank
-from indexer.index.orphans import Orphans
 from indexer.invariant import BrokenInvariantError
 from indexer.limits import Limits
 from indexer.resolve.rank_state import RankState
@@ -97,11 +96,6 @@ class RankIngest:
     def layout(self) -> Layout:
         """How its cache is divided."""
         return self._groups.layout
-
-    @property
-    def orphans(self) -> Orphans:
-        """The stores that wait for a parent that is not known."""
-        return self.state.orphans
 
     @property
     def sequence(self) -> int | None:

@@ -86,8 +86,8 @@ def test_stores_that_wait_for_their_parents_count_and_go_before_blocks_do(form: 
     while not dropped:
         side.send(pods[n % 6], stored([10 + n], [n] * 4, 10**6 + n, 4))
         assert index.stats().bytes <= most
-        assert index.waiting.bytes == sum(side.rank(pod).orphans.bytes for pod in pods)
-        dropped = sum(side.rank(pod).orphans.dropped for pod in pods)
+        assert index.waiting.bytes == sum(side.rank(pod).state.orphans.bytes for pod in pods)
+        dropped = sum(side.rank(pod).state.orphans.dropped for pod in pods)
         n += 1
     assert index.waiting.bytes > most // 4
     stored_blocks = 2
@@ -99,7 +99,7 @@ def test_stores_that_wait_for_their_parents_count_and_go_before_blocks_do(form: 
         assert index.stats().bytes <= most
     assert side.rank("p0").blocks()[Tier.GPU] == stored_blocks
     # The first of each showed that something was missed, and went with all that was known till then.
-    assert sum(side.rank(pod).orphans.dropped for pod in pods) == n - len(pods)
+    assert sum(side.rank(pod).state.orphans.dropped for pod in pods) == n - len(pods)
     assert not index.stats().evicted
     for pod in pods:
         side.send(pod, stored([10**6 + 999], [8] * 4, None, 4))
