@@ -1,1 +1,1 @@
-"""Beliefs: blocks that prompts brought to ranks and no event has announced yet; no announced block."""
+"""Beliefs: blocks that prompts brought to ranks and that no event has announced; no announced blocks."""

@@ -13,11 +13,11 @@ from indexer.keys.word import WORD_BYTES, unpack_words, words_of
 
 @dataclass(slots=True)
 class Ticket:
-    """One prompt on its way."""
+    """One prompt that was picked for a rank, until its blocks no longer count as arriving."""
 
     belief: Belief
     keys: bytes
-    """Packed (`indexer.keys.word`)."""
+    """The prompt's keys, packed (`indexer.keys.word`)."""
     ends: float
     confirmed: bool = False
 
@@ -26,8 +26,8 @@ class Ticket:
 class _Rank:
     """One rank's tickets.
 
-    In sorted order, prompts that begin alike are neighbours: the longest beginning that a prompt shares
-    with any other, it shares with a neighbour. So no counts of tickets for each block are needed.
+    In sorted order, prompts that begin alike are neighbours: no prompt shares a longer beginning with
+    another one than with a neighbour. So blocks need no counts of their tickets.
     """
 
     slot: int
@@ -35,7 +35,7 @@ class _Rank:
     """Packed keys and the ticket, sorted."""
 
     def shared(self, at: int, keys: bytes) -> int:
-        """Return how many leading `keys` another prompt has too; they are to be inserted at `at`."""
+        """Return how many leading `keys` another prompt has too; `at` is their place in the order."""
         beside = self.prompts[max(0, at - 1) : at + 1]
         return max((_common(keys, other) for other, _ in beside), default=0)
 
@@ -82,7 +82,7 @@ class Arriving:
             arriving = self._ranks[belief] = _Rank(self._slots.claim(belief))
         entry = (keys, ticket)
         at = bisect_left(arriving.prompts, entry)
-        # With the key before them, so that the index knows the depth of the new ones.
+        # The index gets the key before the new ones too: it gives them their depth.
         start = max(0, arriving.shared(at, keys) - 1)
         arriving.prompts.insert(at, entry)
         self._slots.index.add(arriving.slot, words[start:])
@@ -97,7 +97,7 @@ class Arriving:
         return known.keys if known else b""
 
     def confirm(self, ticket: int, ends: float) -> None:
-        """Let a ticket end at `ends`; of several confirmations the earliest end holds."""
+        """Let a ticket end at `ends`; if it is confirmed more than once, the earliest end holds."""
         known = self._tickets.get(ticket)
         if known is None or (known.confirmed and ends >= known.ends):
             return
@@ -130,7 +130,10 @@ class Arriving:
         return len(words)
 
     def end_first(self, until: float = inf) -> int:
-        """End the ticket that ends first, if by `until`; return how many blocks it had, 0 for none."""
+        """End the ticket with the earliest end, if that is by `until`; return its number of blocks.
+
+        Return 0 where there is no such ticket.
+        """
         while self._ends and self._ends[0][0] <= until:
             ends, ticket = heapq.heappop(self._ends)
             known = self._tickets.get(ticket)

@@ -101,9 +101,9 @@ class Assumed:
             raise BrokenInvariantError("the assumed blocks do not add up")
         bounds = {slot: time for time, slot in self._earliest}
         if sorted(bounds) != sorted(assumed.slot for assumed in self._ranks.values()):
-            raise BrokenInvariantError("a rank's turn to let go never comes, or comes twice")
+            raise BrokenInvariantError("a rank has no entry in the heap of times, or two")
         for belief, assumed in self._ranks.items():
             times = list(assumed.times.values())
             if times != sorted(times) or bounds[assumed.slot] > times[0]:
-                raise BrokenInvariantError(f"{belief} is in no order")
+                raise BrokenInvariantError(f"{belief}: its blocks are out of order")
         return {belief: set(assumed.times) for belief, assumed in self._ranks.items()}

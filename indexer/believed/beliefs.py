@@ -31,7 +31,7 @@ class BelievedStats(NamedTuple):
 
 
 class Believed:
-    """Beliefs about ranks, in an `index` that holds nothing else. One thread calls.
+    """Beliefs about ranks, in an `index` that holds nothing else. Only one thread may use it.
 
     At most `max_blocks` blocks are believed, counted as `BelievedStats.blocks`. Past that bound, while
     tickets have more than half of the blocks, the tickets that end first go; then the least recently
@@ -65,9 +65,10 @@ class Believed:
         return BelievedStats(len(self), len(self._arriving), self._max_blocks)
 
     def match(self, chain: Chain, *, leading: bool = True) -> list[tuple[Belief, int, int]]:
-        """Return the beliefs that have blocks of a prompt, with the first block and past the last one.
+        """Return the beliefs that have blocks of a prompt, each with its first block and its end.
 
-        `leading` is as in `Index.match`. No keys are made where nothing is believed.
+        The end is the position after the last block. `leading` is as in `Index.match`. Where nothing is
+        believed, the prompt's keys are not computed.
         """
         if not len(self):
             return []
@@ -84,8 +85,8 @@ class Believed:
     def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
         """Believe until `expires` that a prompt's blocks are on their way to a rank.
 
-        `keys` are a chain's, packed (`indexer.keys.word`), from its first on. Keys past half of
-        `max_blocks` do not count. Returns a ticket.
+        `keys` are those of a chain from its first one on, packed (`indexer.keys.word`). Keys past half
+        of `max_blocks` do not count. Returns a ticket.
         """
         most = self._max_blocks // 2
         ticket = self._arriving.add(pod, rank, keys[: most * WORD_BYTES], expires + self._offset)
@@ -99,7 +100,8 @@ class Believed:
     def confirm(self, ticket: int, until: float) -> None:
         """End a ticket at `until`, when events must have announced its prompt's blocks.
 
-        That may be before or after it expires; of several confirmations the earliest end holds.
+        That may be before or after it expires; if it is confirmed more than once, the earliest end
+        holds.
         """
         self._arriving.confirm(ticket, until + self._offset)
 
@@ -110,8 +112,8 @@ class Believed:
     def assume(self, pod: str, rank: int, keys: bytes, *, now: float, capacity: int) -> None:
         """Believe that a rank with room for `capacity` blocks holds a prompt's blocks.
 
-        `keys` are as in `arrive`. Past the capacity the least recently assumed blocks go, and of one
-        prompt the tail before the head.
+        `keys` are as in `arrive`. Past the capacity the least recently assumed blocks go; a prompt's
+        last blocks go before its first ones.
         """
         time = self._time(now)
         if capacity < 1:
@@ -127,9 +129,9 @@ class Believed:
         self._assumed.forget(pod, rank)
 
     def expire(self, now: float, *, budget: int = BUDGET) -> None:
-        """End beliefs past their time: of each kind up to `budget` blocks, and one ticket more.
+        """End beliefs past their time: up to `budget` blocks of each kind, and at most a ticket more.
 
-        Also sweep the index of what forgotten ranks left there, looking at up to `budget` blocks.
+        Also remove the blocks of forgotten ranks from the index, looking at up to `budget` blocks.
         """
         time = self._time(now)
         left = budget
@@ -156,4 +158,4 @@ class Believed:
         """Raise BrokenInvariantError where the index holds other blocks than are believed."""
         self._slots.check({**self._arriving.check(), **self._assumed.check()})
         if len(self) > self._max_blocks:
-            raise BrokenInvariantError("more is believed than may be")
+            raise BrokenInvariantError("more blocks are believed than max_blocks")

@@ -85,7 +85,9 @@ class BeliefSlots:
                 if holder == slot
             )
             if found != self.index.count(slot):
-                raise BrokenInvariantError(f"the index holds what nobody believes of {belief}")
+                raise BrokenInvariantError(
+                    f"the index holds blocks that nobody believes of {belief}"
+                )
             if found != len(keys) and not stats.evicted:
                 raise BrokenInvariantError(f"the index does not hold all of {belief}")
         if stats.entries != sum(self.index.count(slot) for slot in live):
