@@ -5,9 +5,9 @@ uses beside it: routers without Numba serve with it, at a sixth of the speed and
 tests compare the compiled code with it and with the pure resolver, which every publisher runs.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
-integer of one bit a slot, interned: a block costs a dict entry and nothing else, and two blocks have
-the same holders iff their values are the same object. A look-up walks the keys comparing
-identities, and decodes a set once a run.
+integer with one bit for each slot, interned: a block costs a dict entry and nothing else, and two blocks
+have the same holders iff their values are the same object. A look-up walks the keys, compares
+identities, and decodes a set only where it changes.
 
 Dropping a slot clears its bit in the mask of live slots, which every reader applies: O(1), whatever
 the slot holds. The bits left behind are swept later in bounded steps, and only then may the slot's
@@ -15,9 +15,9 @@ number be used again.
 
 A lock makes every call atomic.
 
-Bytes are estimated, not measured. Each key has an age: the second of its last match in the high bits,
-and in the low ones the greatest depth less its own. Giving up the smallest ages gives up the least
-recently matched prefixes, the deepest blocks first.
+Bytes are estimated, not measured. Each key has an age: its high bits are the second of the key's last
+match, its low bits the greatest depth minus the key's own. Giving up the smallest ages gives up the
+least recently matched prefixes, the deepest blocks first.
 """
 
 import functools
@@ -106,10 +106,11 @@ class MemoryIndex:
             self._counts[slot] = self._counts.get(slot, 0) + flipped
 
     def _age(self, keys: Sequence[int], above_of: Sequence[int | None], before: int) -> None:
-        """Give new keys an age: the last match of the key before, and one deeper.
+        """Give each new key an age: the last match of the key before it, and a depth one greater.
 
         `above_of` has the key before each, None where it is the one listed before; `before` is the key
-        before the first. A key behind one that was given up cannot be reused, and goes first.
+        before the first. No prompt can reuse a key behind one that was given up, so such a key gets the
+        greatest depth.
         """
         ages = self._ages
         now = int(self._clock()) << DEPTH_BITS
@@ -135,7 +136,7 @@ class MemoryIndex:
             slots.update(_bits(self._set_of[key] & self._live))
         for slot in slots:
             self._counts[slot] -= self._flip(1 << slot, gone, held=True)
-        # Those of dropped slots only are left.
+        # Of the keys to give up, those remain that only dropped slots hold.
         for slot in self._dropped | self._sweeping:
             self._flip(1 << slot, gone, held=True)
         self._evicted += len(gone)
@@ -143,7 +144,7 @@ class MemoryIndex:
 
     @_locked
     def take_losers(self) -> set[int]:
-        """Return the slots that lost keys for want of room since this was last asked."""
+        """Return the slots that lost keys for want of room since the last call."""
         losers, self._losers = self._losers, set()
         return losers - self._dropped - self._sweeping
 
@@ -155,7 +156,10 @@ class MemoryIndex:
             self._counts[slot] -= self._flip(bit, keys, held=True)
 
     def _flip(self, bits: int, keys: Iterable[int], *, held: bool) -> int:
-        """Flip `bits` in the sets of those `keys` that have any of them iff `held`; count them."""
+        """Flip `bits` in the sets of `keys`; return how many keys this concerned.
+
+        With `held` these are the keys whose sets have any of the bits, else those whose sets have none.
+        """
         set_of = self._set_of
         flipped = 0
         # Neighbours mostly share a set: intern and count once a stretch, not once a key.
@@ -205,12 +209,12 @@ class MemoryIndex:
         if self._unswept is None:
             if not self._dropped:
                 return ()
-            # Slots dropped from here on wait for the next round: part of the keys is behind it.
+            # Slots dropped from here on wait for the next round: this one may have passed their keys.
             self._sweeping, self._dropped = self._dropped, set()
             self._unswept = iter(list(self._set_of))
         gone = sum(1 << slot for slot in self._sweeping)
         step = list(islice(self._unswept, budget))
-        # A key may hold some of the swept slots and not others, so each is cut on its own.
+        # Some of the swept slots may hold a key and others not, so each is removed on its own.
         for slot in self._sweeping:
             self._flip(1 << slot, step, held=True)
         if len(step) == budget:

@@ -1,9 +1,10 @@
-"""Stores whose parent is not known, kept aside until it turns up.
+"""Stores whose parent block is not known; they wait here until the parent is announced.
 
-A router that missed an event meets children of blocks that it does not know. They have no key, so the
-rank does not seem to hold them; but the parent may be announced again later, and its key gives them
-theirs. The bytes of waiting stores are bounded; past the bound the oldest goes. They also count in the
-bytes of the index that all ranks share (`Waiting`), and are let go before any held block is given up.
+A router that missed an event receives children of blocks that it does not know. Without the parent's
+key they have no keys, so the rank does not seem to hold them; but the parent may be announced again
+later, and then they get theirs. The bytes of waiting stores are bounded; past the bound the oldest goes.
+They also count in the bytes of the index that all ranks share (`Waiting`), and are let go before any
+held block is given up.
 """
 
 from collections import OrderedDict
@@ -40,7 +41,7 @@ class Orphan:
 
 
 class Waiting:
-    """All ranks' orphans. `has_room` returns whether so many more bytes fit into the shared index."""
+    """All ranks' orphans. `has_room` returns whether so many more bytes fit into the index."""
 
     def __init__(self, has_room: Callable[[int], bool]) -> None:
         self.bytes = 0
@@ -62,7 +63,7 @@ class Waiting:
 
 
 class Orphans:
-    """Waiting stores of one rank, by parent and by name.
+    """Waiting stores of one rank, by the engine's names of their parents and of their blocks.
 
     `max_bytes` bounds them; `waiting` counts the bytes of all ranks' orphans. `lost` is called when
     blocks were let go for want of room.
@@ -104,7 +105,7 @@ class Orphans:
             self._by_name.setdefault(name, []).append(orphan)
 
     def are_waiting_for(self, parent: EngineHash) -> bool:
-        """Whether any store waits for this parent."""
+        """Return whether any store waits for this parent."""
         return parent in self._by_parent
 
     def awaited(self) -> list[EngineHash]:
@@ -119,7 +120,7 @@ class Orphans:
         return found
 
     def remove(self, removed: EngineHash, tier: str, group: int) -> bool:
-        """Take note that one copy of a block was removed; False where no such copy waits."""
+        """Record that one copy of a block was removed; return False where no such copy waits."""
         for orphan in self._by_name.get(removed, ()):
             event = orphan.event
             if event.tier != tier or event.group != group:
@@ -166,7 +167,7 @@ class Orphans:
         if self.bytes != sum(orphan.size for orphan in self._waiting):
             raise BrokenInvariantError("the waiting bytes do not add up")
         if self.bytes > self._max_bytes:
-            raise BrokenInvariantError("more waits than may")
+            raise BrokenInvariantError("the waiting stores have more than max_bytes")
         waiting = set(self._waiting)
         for table in (self._by_parent, self._by_name):
             if {orphan for found in table.values() for orphan in found} != waiting:

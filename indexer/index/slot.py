@@ -8,7 +8,7 @@ from indexer.invariant import BrokenInvariantError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The meaning of a slot: a rank, a tier and cache group of it, and a life of its engine."""
+    """The meaning of a slot: a rank, one of its tiers and cache groups, and a life of its engine."""
 
     pod: str
     rank: int
@@ -19,7 +19,7 @@ class Place:
     doubted: bool = False
     """Whether its blocks are in doubt: held when something was missed, and not proven since."""
     name: tuple[str, int] = field(init=False, repr=False, compare=False)
-    """The rank's pod and number: made once, as every look-up asks for it."""
+    """The rank's pod and number, made once since every look-up asks for it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", (self.pod, self.rank))
