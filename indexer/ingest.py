@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 class Ingest:
     """Every rank's ingestion into one index.
 
-    `remote` is where ranks are looked up that are in the shared index only (`add_shared`); None where
-    there are none.
+    `remote` looks up the ranks that only the shared index has (`add_shared`); None where there are none.
     """
 
     def __init__(
@@ -91,9 +90,10 @@ class Ingest:
         return [slots.epoch if (slots := of(name)) else life(*name) for name in ranks]
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[tuple[Place, int, int]]:
-        """Return who holds which blocks of a prompt: places, first blocks, past the last ones.
+        """Return who holds which blocks of a prompt: each place, its first block and its end.
 
-        `leading` is as in `Index.match`. May be called from any thread. `remote` is asked on its own.
+        The end is the position after the last block. `leading` is as in `Index.match`. May be called
+        from any thread. Ranks of `remote` are not included: the caller asks it.
         """
         place_of = self.slots.place
         while True:
@@ -105,7 +105,7 @@ class Ingest:
             ]
             if self.slots.reused == reused:
                 break
-            # A number may stand for another place by now than when it was looked up.
+            # A slot's number may stand for another place now than at the look-up: look up again.
         return found
 
     def add(self, source: RankSource) -> RankIngest:
@@ -145,7 +145,7 @@ class Ingest:
         return watched
 
     def add_blind(self, pod: str, rank: int) -> BlindRank:
-        """Know a rank that has no events. Raises ValueError like `add`."""
+        """Add a rank whose engine sends no events. Raises ValueError like `add`."""
         name = self._free_name(pod, rank)
         blind = self._ranks[name] = BlindRank(pod, rank, self._clock())
         return blind
@@ -171,7 +171,10 @@ class Ingest:
         return pod, rank
 
     def save(self) -> list[SavedRank]:
-        """Return every rank that is followed from its engine's own events, as far as it can be saved."""
+        """Return the state of every rank that is followed from its engine's own events.
+
+        A rank whose state cannot be saved is left out, and logged.
+        """
         saved = []
         for rank in self._ranks.values():
             if not isinstance(rank, RankIngest):

@@ -7,7 +7,7 @@ from indexer.trust import Level, Trust
 
 
 class Limits:
-    """Reasons by subject; while there is any, an exact rank counts as degraded.
+    """The reasons for limits, by subject; while there is any, an exact rank counts as degraded.
 
     Thread-safe. `clock` is the ingest's.
     """

@@ -22,7 +22,7 @@ def packed_keys(chain: Chain) -> bytes:
 
 @functools.cache
 def _compiled() -> Callable[[bytes, int, int, int], bytes] | None:
-    # Imported when it is first asked for: Numba takes a while, and not all who route have it.
+    # Imported at the first call: importing Numba takes a while, and not every router has it.
     try:
         from indexer.compiled.make_keys import packed  # noqa: PLC0415
     except ImportError:

@@ -1,8 +1,8 @@
 """The extra of a block: everything beside its tokens that it depends on, in one canonical byte form.
 
-Image placeholders are equal token ids for different images, so the items that overlap a block enter
-its key; embeddings stand in for tokens altogether. Engines write these things in several shapes
-(`shared/engine-events.md`, 3.3 and 3.4); both they and a request's own list are brought into this
+Different images have equal placeholder token ids, so the items that overlap a block enter its key;
+embeddings replace tokens altogether. Engines write these things in several shapes
+(`shared/engine-events.md`, 3.3 and 3.4). All of them, and a request's own list, are brought into this
 form, in which types are tagged and lengths prefixed so that no two different lists are equal.
 """
 
@@ -43,8 +43,8 @@ def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] 
 def next_token(token: int) -> bytes:
     """Return the extra of a block that is reused only where this token follows it.
 
-    Engines that cache pairs of tokens have such blocks (SGLang under EAGLE). Raises ValueError where it
-    is no token id.
+    Engines that cache pairs of tokens have such blocks (SGLang under EAGLE). Raises ValueError where
+    `token` is no token id.
     """
     return b"n" + pack_tokens((token,))
 

@@ -4,8 +4,8 @@
     key[i]  = xxh64(tokens of block i as little-endian uint32, seed = s)
     s       = key[i-1], or xxh64(extra[i], seed = key[i-1]) where the block has an extra
 
-Two prompts have an equal key at depth i iff (but for a collision of 64 bits) they are in one
-keyspace and agree in every token and extra up to there. Chaining through the seed is the scheme of
+Two prompts have an equal key at depth i iff (unless 64-bit hashes collide) they are in one keyspace
+and agree in every token and extra up to there. Chaining through the seed is the scheme of
 `shared/bench/prototype-findings.md`, part A. The root comes from a keyed cryptographic hash, so a
 tenant cannot construct a salt that leads into another's chain; the chain itself is not proof
 against someone who can choose tokens freely within one keyspace, where a collision costs a wrong
@@ -54,7 +54,7 @@ class Keyspace:
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
-    """A prompt's blocks whose keys can be made, before they are made.
+    """A prompt's blocks, with everything from which their keys are made when they are asked for.
 
     `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block, or
     nothing where no block has an extra.
@@ -66,7 +66,7 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
     blocks: int
     extras: Sequence[bytes | None] = ()
     made: bytes = b""
-    """The keys, packed (`indexer.keys.word`), where they are made already."""
+    """The keys, packed (`indexer.keys.word`), if they were made before; else empty."""
 
     def keys(self) -> list[int]:
         """Return the keys."""
@@ -94,8 +94,8 @@ def chain(
 ) -> list[int]:
     """Return the keys of the full blocks in `tokens`, chained to `parent`.
 
-    `tokens` are packed ids; what is left over after the last full block has no key. `extras` holds
-    one entry a block (shorter is padded with None).
+    `tokens` are packed ids; tokens after the last full block have no key. `extras` holds one entry a
+    block; blocks past its end have no extra.
     """
     xxh64 = xxhash.xxh64_intdigest
     step = block_size * TOKEN_BYTES

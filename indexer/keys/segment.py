@@ -17,17 +17,17 @@ SEGMENT = 64
 
 
 class SavedSegments(msgspec.Struct, frozen=True):
-    """`Segments` for a process that is to go on. Raises ValueError where lengths differ."""
+    """`Segments` as one process saves them for the next. Raises ValueError where lengths differ."""
 
     keys: bytes
-    """8 bytes each, little-endian; so are their segments."""
+    """The keys, 8 bytes each, little-endian; `segments` has the segment of each in the same form."""
     segments: bytes
     positions: bytes
-    """A byte each."""
+    """The position of each key in its segment, a byte each."""
 
     def __post_init__(self) -> None:
         if not WORD_BYTES * len(self.positions) == len(self.keys) == len(self.segments):
-            raise ValueError("the arrays of segments have other lengths than each other")
+            raise ValueError("the arrays of segments differ in length")
 
 
 class Segments:

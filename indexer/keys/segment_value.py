@@ -5,8 +5,8 @@
     spilled  2, 0, 0 (u16), blocks (u32): each block has a field of its own, named by segment and key,
              with a packed value of one record
 
-All is little-endian. There is no record without a holder, no column without a block, and no block
-with two records: of one that has, any may count.
+All is little-endian. Every record has a holder, every column has a block, and no block has two records;
+if one has, a reader may use any of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -114,7 +114,7 @@ def holders(packed: Packed) -> dict[int, set[int]]:
 
 
 def is_spilled(value: bytes | None) -> bool:
-    """Whether a segment's value, None for none, begins like the marker of a spilled segment."""
+    """Return whether a segment's value (None: there is none) begins like a spilled one's."""
     return bool(value and value[0] == SPILLED)
 
 

@@ -16,26 +16,26 @@ from indexer.message import read_message
 LOOK_SECONDS = 0.1
 """Pause between two looks for clients that watch. A client that asks once gets the present status."""
 MOST_BYTES = 4096
-"""Of a request: a service's name."""
+"""Most bytes of a request, which only has a service's name."""
 MOST_WATCHERS = 1024
-"""Clients that watch at once."""
+"""Most clients that watch at once."""
 
 Status = pb.HealthCheckResponse
 
 
 class UnknownServiceError(Exception):
-    """The process serves nothing of this name."""
+    """The process has no service of this name."""
 
 
 class WatchersFullError(Exception):
-    """As many clients watch as may."""
+    """`MOST_WATCHERS` clients watch already."""
 
     def __init__(self) -> None:
         super().__init__(f"{MOST_WATCHERS} clients watch the health already")
 
 
 class HealthService:
-    """Says of every service in `names` whether the process is fit, which `is_fit` looks at."""
+    """Answers for every service in `names` whether the process is fit; `is_fit` tells."""
 
     def __init__(self, is_fit: Callable[[], bool], names: Collection[str]) -> None:
         self._is_fit = is_fit
@@ -46,7 +46,10 @@ class HealthService:
         self._watchers = 0
 
     def check(self, raw: bytes) -> bytes:
-        """Answer a question; both messages are bytes. Raises UnknownServiceError, and ValueError."""
+        """Answer a request; both messages are bytes.
+
+        Raises UnknownServiceError, and ValueError where the request is malformed.
+        """
         name = _name(raw)
         if name not in self._names:
             raise UnknownServiceError(name)
@@ -87,7 +90,7 @@ class HealthService:
     def _status(self) -> int:
         is_fit = not self._has_ended and self._is_fit()
         if is_fit != self._was_fit:
-            # Whoever looks first tells all that watch, or a short change would stay unseen.
+            # The first to see a change wakes all watchers: they would miss a short one otherwise.
             self._was_fit = is_fit
             self._news.set()
             self._news = asyncio.Event()

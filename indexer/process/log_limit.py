@@ -26,7 +26,7 @@ _formatter = logging.Formatter()
 
 
 class LogLimit(logging.Filter):
-    """Lets a handler write a limited number of lines of each kind and counts the others.
+    """Lets a handler write a limited number of lines of each kind, and counts the lines left out.
 
     Lines are of one kind if they come from one place in the code and have the same first argument,
     mostly a pod's id. `clock` returns seconds.
@@ -37,7 +37,7 @@ class LogLimit(logging.Filter):
         self._clock = clock
         self._lock = Lock()
         self._kinds: dict[tuple[str, int, int], tuple[float, float, int]] = {}
-        """By kind: the lines that it may write, the time of that number, and the lines left out."""
+        """For each kind: how many lines it may write, when that was counted, how many were left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line is written; add the number of lines left out before it."""

@@ -13,7 +13,7 @@ PAUSE = 1.0
 
 
 def _nothing(_: str) -> None:
-    """Do nothing: the default for work without state that a failure makes doubtful."""
+    """Do nothing: the default for work that keeps no state current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def _keep(work: Work, pause: float) -> None:
         try:
             work.failed(f"a bug of ours: {place[0]}")
         except Exception:
-            log.exception("%s could not be doubted", work.name)
+            log.exception("%s: its state could not be marked as doubtful", work.name)
         del attempt, error
         await asyncio.sleep(pause)
 
