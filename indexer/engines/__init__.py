@@ -1,1 +1,1 @@
-"""One codec per engine: wire bytes to the neutral events of `event`."""
+"""One codec per engine, from wire bytes to the neutral events of `event`; no sockets and no index."""

@@ -1,6 +1,6 @@
 """Cache groups: models whose layers differ keep several caches, and reuse needs all of them.
 
-Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, as set down in
+Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, as described in
 `shared/engine-events.md`, 2.10 and 4.3.
 """
 
@@ -27,7 +27,7 @@ TRTLLM_WINDOW = "trtllm_window"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cache group of a rank. Sizes in tokens. Raises ValueError for an impossible size."""
+    """One cache group of a rank. Sizes are in tokens. Raises ValueError for an impossible size."""
 
     kind: str
     block_size: int
@@ -36,9 +36,11 @@ class Group:
 
     def __post_init__(self) -> None:
         if not 1 <= self.block_size <= MOST_BLOCK_SIZE:
-            raise ValueError(f"a block size is {self.block_size}; it is 1 to {MOST_BLOCK_SIZE}")
+            raise ValueError(
+                f"a block size is {self.block_size}; it must be 1 to {MOST_BLOCK_SIZE}"
+            )
         if not 0 <= self.window <= MOST_NUMBER:
-            raise ValueError(f"a window is {self.window}; it is 0 to {MOST_NUMBER}")
+            raise ValueError(f"a window is {self.window}; it must be 0 to {MOST_NUMBER}")
 
     @property
     def is_chained(self) -> bool:
@@ -49,7 +51,7 @@ class Group:
     def needed(self) -> int:
         """How many of its blocks before the point of reuse must be held; 0 for a group without a window.
 
-        A window of w tokens looks w - 1 back; a state-space group needs its one last state.
+        A window of w tokens looks back on w - 1 tokens; a state-space group needs only its last state.
         """
         if self.kind not in WINDOW_KINDS:
             return 0
@@ -60,11 +62,11 @@ class Way(IntEnum):
     """How blocks of a group get their keys."""
 
     CHAINED = 0
-    """From their tokens and the block before."""
+    """From the block's tokens and the block before it."""
     BY_NAME = 1
     """From another group's block of the same name, which has one already."""
     LEFT_OUT = 2
-    """They get none, since they do not show what can be reused."""
+    """They get no keys, since they do not show which prompts can be reused."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Layout:
 
     @cached_property
     def only(self) -> int | None:
-        """The one group, where reuse needs no more than its blocks from the first on; else None."""
+        """The one group, where reuse needs only its blocks from the first on; else None."""
         return None if self.is_hybrid else next(iter(self.groups), 0)
 
     @cached_property
@@ -103,9 +105,10 @@ class Layout:
         return bool(self.prefix) or not self.groups
 
     def ends(self, blocks: int) -> dict[int, set[int]]:
-        """Return the groups by the number of leading blocks, of `blocks`, where their last block ends.
+        """Return for each number of leading blocks the groups whose last block in a prompt ends there.
 
-        Groups that reuse does not need, or whose block is longer than the prompt, are left out.
+        `blocks` is the prompt's number of blocks. Groups that reuse does not need, or whose block is
+        longer than the prompt, are left out.
         """
         found: dict[int, set[int]] = {}
         for number, group in self.groups.items():
@@ -116,7 +119,7 @@ class Layout:
         return found
 
     def way(self, number: int, group: Group) -> Way:
-        """Return how a group's blocks get their keys where their store has their tokens."""
+        """Return how a group's blocks get their keys, given a store with their tokens."""
         if group.kind in WINDOW_KINDS:
             # A window's blocks have the names of the prefix group's blocks, and so their keys.
             return Way.BY_NAME if self.prefix else Way.CHAINED
@@ -126,7 +129,7 @@ class Layout:
 
     @cached_property
     def shown(self) -> int:
-        """The group whose blocks are counted where an answer has one number for a tier."""
+        """The group whose blocks count where an answer has only one number for each tier."""
         return self.prefix[0] if self.prefix else min(self.groups, default=0)
 
     @cached_property
@@ -138,7 +141,7 @@ class Layout:
 def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
     """Return the groups that must hold a prompt's blocks from the first on.
 
-    Where the engine does not say the kinds it is the lowest group (2.10).
+    Where the engine does not name the groups' kinds, that is the lowest group (2.10).
     """
     said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
     if said:

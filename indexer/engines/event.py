@@ -1,8 +1,8 @@
 """Neutral events, into which each engine's codec decodes its bytes.
 
-An engine's own name for a block is opaque; it only serves to follow removals. Where an engine
-announces a block without saying what is in it (an offload tier's placeholder, a group that skips
-blocks), `tokens` is None, and the block can be placed only if its hash is already known.
+An engine's own name (hash) for a block is opaque: it only identifies the block in later events. Where an
+engine announces a block without its tokens (an offload tier's placeholder, a group that skips blocks),
+`tokens` is None, and the block gets a key only if its name is already known.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Stored:
     parent: EngineHash | None
     """The block before the first one; None where the first one starts its sequence."""
     tokens: bytes | None
-    """Packed little-endian uint32 ids, `len(hashes) * block_size` of them; None where not announced."""
+    """`len(hashes) * block_size` ids, packed as little-endian uint32; None where not announced."""
     block_size: int
     tier: Tier = Tier.GPU
     lora: str = ""
@@ -43,15 +43,16 @@ class Stored:
     """Canonical extra of each block (see `indexer.keys.extra`)."""
     group: int = 0
     kind: str = ""
-    """The group's kind of attention as the engine names it; empty where it does not."""
+    """The group's kind of attention as the engine names it; empty where it does not name it."""
     window: int = 0
     """Tokens of the group's sliding window; 0 where it has none, or the engine does not say."""
     lookahead: bool = False
     """Whether a block depends on the token after it too (see `indexer.keys.extra.next_token`)."""
     is_rest: bool = False
-    """Whether it is the rest of a store without a parent: its parent is a block of that store."""
+    """Whether this is the rest of a store that had no parent; `parent` is then a block of that store."""
     once: bool = False
-    """Whether the engine keeps no block twice in a tier: a block that it stores again is another's."""
+    """Whether the engine keeps no block twice in a tier; a second store of a block is then that of a
+    block in another namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Removed:
 
     hashes: tuple[EngineHash, ...]
     tier: Tier | None = Tier.GPU
-    """None where the engine does not say which; each of its blocks is in one tier only."""
+    """None where the engine does not name it; such an engine keeps each block in one tier only."""
     group: int = 0
 
 
@@ -84,7 +85,7 @@ Event = Stored | Removed | Moved | Cleared
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """An event that cannot be read, in a batch that can: its changes are not known."""
+    """An event that cannot be read, in a batch that can be read: its changes are not known."""
 
     kind: str
     """Its type as the engine names it; empty where not even that can be read."""
@@ -92,7 +93,7 @@ class Unread:
 
     @property
     def is_store(self) -> bool:
-        """Whether it is a store: then blocks are missing from the view, but no shown block is gone."""
+        """Whether it is a store: then the view lacks blocks, but no block in the view is gone."""
         return self.kind == "BlockStored"
 
 
@@ -106,6 +107,6 @@ class Batch:
     rank: int | None = None
     """The data-parallel rank; None where the engine does not say."""
     unread: tuple[Unread, ...] = ()
-    """The events that cannot be read, after the last clear; those before a clear do not matter."""
+    """The events after the last clear that cannot be read; those before a clear do not matter."""
     capacity: int = 0
     """Blocks of the engine's cache, where it says so."""

@@ -1,12 +1,12 @@
 """SGLang's KV-cache events, 0.5.7 to 0.5.23.
 
-Source: `sglang/srt/disaggregation/kv_events.py` of those versions, as set down in
+Source: `sglang/srt/disaggregation/kv_events.py` of those versions, as described in
 `shared/engine-events.md`, section 6.1. Transport, batch and replay are vLLM's; events are arrays up to
-0.5.19 and maps from 0.5.20. Names are signed 64-bit integers. A block is a page.
+0.5.19 and maps from 0.5.20. Names are signed 64-bit integers. SGLang calls a block a page.
 
-Up to 0.5.5 a page's name did not tell its parent, and the first page of every tree node had none: such
-streams look well-formed and cannot be chained. 0.5.6 announces that pages go where it only splits a
-tree node that holds them. Neither is supported.
+Versions before 0.5.7 are not supported. Up to 0.5.5 a page's name did not depend on its parent, and the
+first page of every tree node had no parent: such streams look well-formed and cannot be chained. 0.5.6
+announces pages as removed where it only splits the tree node that holds them.
 """
 
 from typing import Any
@@ -49,13 +49,13 @@ class BlockStored(msgspec.Struct, frozen=True):
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None
     token_ids: list[int | tuple[int, int]]
-    """In EAGLE's bigram mode pairs of a token and the next one."""
+    """Token ids; in EAGLE's bigram mode, pairs of a token and the next one."""
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
     cache_salt: str | Metadata | None = None
     session_id: Any = None
-    """The component that stored it, which does not matter here."""
+    """The component that stored the block; warmpath ignores it."""
     lora_name: str | None = None
 
 
@@ -120,8 +120,8 @@ def _stored(event: BlockStored) -> Stored:
 def _tokens(event: BlockStored) -> tuple[bytes, tuple[bytes, ...] | None]:
     """Return a store's packed tokens, and in bigram mode each page's extra.
 
-    A pair is a token and the next one, so a page of pairs names one token more than it holds: the
-    second one of its last pair, which the next page begins with.
+    A pair is a token and the next one, so a page of pairs names one token more than it holds: the second
+    token of its last pair, with which the next page begins.
     """
     ids = event.token_ids
     pairs = [token for token in ids if isinstance(token, tuple)]

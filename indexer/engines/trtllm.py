@@ -1,13 +1,13 @@
-"""TensorRT-LLM's KV-cache events, 1.x: dictionaries that a reader fetches.
+"""TensorRT-LLM's KV-cache events, 1.x: JSON objects that a reader fetches.
 
-Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), as set down in `shared/engine-events.md`,
-section 6.2. There is no socket that publishes: `POST /kv_cache_events` answers with all events since
-the last call, once. `split` takes such an answer apart, so that each event goes through a rank's
-stream under its `event_id` (`address`); a codec then decodes one event.
+Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), as described in `shared/engine-events.md`,
+section 6.2. No socket publishes them: `POST /kv_cache_events` answers with all events since the last
+call, and never with the same event again. `split` divides such an answer into its events; each goes
+through its rank's stream under its `event_id` (`address`), and a codec decodes it.
 
-The second generation of its cache manager (`kv_cache_manager_v2/_event_manager.py`) writes the same
-shapes with two differences. Under the hash algorithm `v2_sha256` a block's name is a SHA-256 digest in
-hexadecimal. And where a multimodal item stands for a token, its `token_id` is the item's digest.
+The second generation of TensorRT-LLM's cache manager (`kv_cache_manager_v2/_event_manager.py`) writes
+the same shapes with two differences. Under the hash algorithm `v2_sha256` a block's name is a SHA-256
+digest in hexadecimal. And where a multimodal item replaces a token, its `token_id` is the item's digest.
 
 These events lack the adapter; they also lack the cache salt before `cache_salt` was added (pull request
 13051, in 1.3) and with the second manager. Such blocks look like those of plain requests.
@@ -34,14 +34,14 @@ from indexer.keys.token import pack_tokens
 
 MOST_NAME_BYTES = 64
 MOST_TOKEN_DIGITS = 10
-"""Of a number below 2^32; a digest has more."""
+"""Most digits of a token id, a number below 2^32; an item's digest has more."""
 
 LEVELS = (Tier.GPU, Tier.CPU)
 """Primary and secondary cache level."""
 
 
 class Created(msgspec.Struct, frozen=True, tag_field="type", tag="created"):
-    """The start of a window's life."""
+    """An attention window begins its life; its cache is empty."""
 
     num_blocks_per_cache_level: list[int]
 
@@ -50,7 +50,7 @@ class Token(msgspec.Struct, frozen=True):
     """A token; a placeholder of a multimodal item also has an extra id."""
 
     token_id: int | str
-    """A digest in hexadecimal where it stands for a multimodal item; or a number in digits."""
+    """A number, perhaps as a string of digits; or a multimodal item's digest in hexadecimal."""
     token_extra_id: int = 0
 
 
@@ -129,7 +129,7 @@ _data = msgspec.json.Decoder(Data)
 
 
 def split(answer: bytes) -> list[bytes]:
-    """Take an answer of `/kv_cache_events` apart into its events, as JSON.
+    """Divide an answer of `/kv_cache_events` into its events, each as JSON.
 
     Raises MalformedEventError where it is no array.
     """
@@ -173,7 +173,7 @@ class Codec:
             capacity = data.num_blocks_per_cache_level
             for blocks in capacity:
                 within("num_blocks_per_cache_level", blocks, 0, MOST_NUMBER)
-            # The first of its life: whatever was known before is of another one.
+            # The first event of a life: what was known before belongs to an earlier one.
             return Batch(0.0, (Cleared(),), rank, capacity=capacity[0] if capacity else 0)
         if isinstance(data, StoredData):
             return Batch(0.0, self._stored(data, group), rank)
@@ -186,9 +186,10 @@ class Codec:
         return Batch(0.0, (Moved(_name(data.block_hash), source, target, group),), rank)
 
     def _stored(self, data: StoredData, group: int) -> tuple[Event, ...]:
-        """Return the full blocks of a store, those of one level together.
+        """Return a store's full blocks, as one event each.
 
-        The last one may hold fewer tokens: the tail of a sequence, on which nothing is chained.
+        The last block may hold fewer tokens: it is the tail of a sequence, no other block is chained to
+        it, and it is left out.
         """
         size = self._block_size
         events: list[Event] = []
@@ -218,8 +219,8 @@ def _one_block(
     extra = pack_extra([(key.hash, None) for key in block.mm_keys or ()])
     digests = [digest for _, digest in read if digest]
     if digests or (not extra and any(token.token_extra_id for token in block.tokens)):
-        # Placeholders whose item is not named, or that are not a request's tokens: an extra that no
-        # request has keeps such blocks apart.
+        # The block has placeholders of items without a name, or ids that no request sends. An extra that
+        # no request has keeps such blocks apart.
         extra = pack_extra([("\x00unnamed", None)], digests)
     return Stored(
         hashes=(name,),
@@ -248,7 +249,7 @@ def _name(value: int | str) -> EngineHash:
 
 
 def _token(value: int | str) -> tuple[int, bytes]:
-    """Return a token's id, or 0 and the digest of the item that stands for it."""
+    """Return a token's id; or 0 and a digest, where a multimodal item replaces the token."""
     if isinstance(value, int):
         return value, b""
     if value.isascii() and value.isdigit() and len(value) <= MOST_TOKEN_DIGITS:
@@ -264,5 +265,5 @@ def _token(value: int | str) -> tuple[int, bytes]:
 
 def _tier(level: int) -> Tier:
     if not 0 <= level < len(LEVELS):
-        raise MalformedEventError(f"cache_level is {level}; it is 0 or 1")
+        raise MalformedEventError(f"cache_level is {level}; it must be 0 or 1")
     return LEVELS[level]

@@ -1,6 +1,6 @@
 """vLLM's KV-cache events, every layout from 0.9.0 to 0.32.
 
-Source: `vllm/distributed/kv_events.py` of those versions, as set down in `shared/engine-events.md`,
+Source: `vllm/distributed/kv_events.py` of those versions, as described in `shared/engine-events.md`,
 section 2. Events are arrays up to 0.23 and maps from 0.24 (`indexer.engines.wire`).
 """
 
@@ -96,8 +96,8 @@ def _neutral(event: WireEvent) -> Event:
 def _stored(event: BlockStored) -> Stored:
     within("block_size", event.block_size, 0, MOST_BLOCK_SIZE)
     hashes = names_of(event.block_hashes)
-    # Placeholders of offload tiers have no tokens; groups that skip blocks have more tokens than
-    # their hashes cover (section 2.8, 7), so that no slice belongs to a hash.
+    # Placeholders of offload tiers have no tokens. Groups that skip blocks have more tokens than their
+    # hashes cover (section 2.8, 7), so nothing shows which tokens belong to which hash.
     whole = event.block_size > 0 and len(event.token_ids) == len(hashes) * event.block_size
     try:
         tokens = pack_tokens(event.token_ids) if whole else None
@@ -130,10 +130,10 @@ def _extras(event: BlockStored) -> tuple[str, tuple[bytes | None, ...] | None]:
     """Split the untyped extra keys into the salt and each block's canonical extra (section 3.3).
 
     A block's list is: LoRA, multimodal items in order, salt (first block only), embeddings. A bare
-    string that is not the adapter is the salt where it comes last in a first block, else an item of
-    a version before 0.19, which does not say its offset. Reading an item as a salt or the other way
-    round can only miss a match, never make one: neither form equals anything a request can ask for
-    under the other.
+    string that is not the adapter is the salt where it comes last in a first block; elsewhere it is an
+    item of a version before 0.19, which does not give its offset. If an item is read as a salt, or a
+    salt as an item, a match may be missed but none is invented: no request with that item or salt has
+    the keys that result.
     """
     salt = ""
     extras = []
@@ -163,4 +163,6 @@ def _item(value: Any) -> tuple[str, int | None]:
         and abs(value[1]) < 1 << 63
     ):
         return value[0], value[1]
-    raise MalformedEventError("an extra key is a string, bytes, or a pair of string and offset")
+    raise MalformedEventError(
+        "an extra key is no string, no bytes, and no pair of string and offset"
+    )

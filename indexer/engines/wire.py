@@ -1,9 +1,9 @@
-"""The msgpack batches that vLLM and SGLang publish, field by field, nothing interpreted.
+"""Decodes the msgpack batches that vLLM and SGLang publish, field by field, without interpreting them.
 
-A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, field, …]` whose
-trailing fields may be cut off, or a map with a `type` key; engines changed from one to the other, so
-it is decided event by event (`shared/engine-events.md`, 2.1, 2.2 and 6.1). An event that cannot be read
-costs itself and not its batch, as long as its end can be found.
+A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, field, …]` whose trailing
+fields may be missing, or a map with a `type` key; engines changed from one form to the other, so each
+event is looked at (`shared/engine-events.md`, 2.1, 2.2 and 6.1). If an event cannot be read, the batch's
+other events still count, as long as the end of that event can be found.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ _TIMESTAMP = Struct(">d")
 
 
 def timestamp_of(payload: bytes) -> float:
-    """Return a batch's timestamp without reading the rest; 0 where it does not begin with one."""
+    """Return a batch's timestamp without reading the rest; 0 where the batch does not begin with one."""
     if len(payload) > 10 and 0x91 <= payload[0] <= 0x9F and payload[1] == 0xCB:
         seconds: float = _TIMESTAMP.unpack_from(payload, 2)[0]
         return seconds
@@ -56,7 +56,9 @@ def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBa
     try:
         parts = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
         if len(parts) < 2:
-            raise MalformedEventError("a batch is an array of a timestamp and a list of events")
+            raise MalformedEventError(
+                "it is no array that begins with a timestamp and a list of events"
+            )
         timestamp = msgspec.msgpack.decode(parts[0], type=float)
         raws = msgspec.msgpack.decode(parts[1], type=list[msgspec.Raw])
         rank = msgspec.msgpack.decode(parts[2], type=int | None) if len(parts) > 2 else None
@@ -74,9 +76,9 @@ def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent 
         elif isinstance(item, list) and item:
             tag = item[0]
         else:
-            return Unread("", "an event is a map, or an array that begins with its tag")
+            return Unread("", "it is neither a map nor an array that begins with its tag")
         if not isinstance(tag, str):
-            return Unread("", "an event's tag is a string")
+            return Unread("", "its tag is no string")
         wire_type = types.get(tag)
         if wire_type is None:
             return Unread(tag[:LONGEST_KIND], "its type is not known")
@@ -113,21 +115,21 @@ def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]
 
 
 def group_of(number: int | None) -> int:
-    """Return a cache group's number; none said means 0. Raises MalformedEventError."""
+    """Return a cache group's number, 0 where the event has none. Raises MalformedEventError."""
     return within("group_idx", number or 0, 0, MOST_NUMBER)
 
 
 def within(field: str, value: int, least: int, most: int) -> int:
     """Return a field's value if it is from `least` to `most`. Raises MalformedEventError."""
     if value < least:
-        raise MalformedEventError(f"{field} is {value}; it is {least} or more")
+        raise MalformedEventError(f"{field} is {value}; it must be {least} or more")
     if value > most:
-        raise MalformedEventError(f"{field} is {value}; it is {most} or less")
+        raise MalformedEventError(f"{field} is {value}; it must be {most} or less")
     return value
 
 
 def lora_of(name: str | None, number: int | None) -> str:
-    """Return an adapter's name, or a text with the engine's own number of it.
+    """Return an adapter's name; where it has none, a text with the engine's own number for it.
 
     A number is valid for one engine only, so the text differs from every name.
     """
@@ -137,9 +139,9 @@ def lora_of(name: str | None, number: int | None) -> str:
 
 
 def name_of(value: int | bytes) -> EngineHash:
-    """Return a block's name: signed integers are brought to unsigned ones, digests to 64 bits.
+    """Return a block's name: a signed integer as an unsigned one, a digest hashed to 64 bits.
 
-    Two digests of one rank have one name by a chance of one in 2^64, as engines' own integers have.
+    Two digests get the same name with a chance of one in 2^64; engines' own integers collide as rarely.
     """
     return value & UINT64 if isinstance(value, int) else xxhash.xxh64_intdigest(value)
 

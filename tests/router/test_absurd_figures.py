@@ -59,14 +59,14 @@ FIGURES = [
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("block_size", -1, "block_size is -1; it is 0 or more"),
-        ("block_size", 1 << 32, f"block_size is {1 << 32}; it is {MOST_BLOCK_SIZE} or less"),
-        ("group_idx", -1, "group_idx is -1; it is 0 or more"),
-        ("group_idx", 1 << 31, f"group_idx is {1 << 31}; it is {MOST_NUMBER} or less"),
+        ("block_size", -1, "block_size is -1; it must be 0 or more"),
+        ("block_size", 1 << 32, f"block_size is {1 << 32}; it must be {MOST_BLOCK_SIZE} or less"),
+        ("group_idx", -1, "group_idx is -1; it must be 0 or more"),
+        ("group_idx", 1 << 31, f"group_idx is {1 << 31}; it must be {MOST_NUMBER} or less"),
         (
             "kv_cache_spec_sliding_window",
             1 << 62,
-            f"kv_cache_spec_sliding_window is {1 << 62}; it is {MOST_NUMBER} or less",
+            f"kv_cache_spec_sliding_window is {1 << 62}; it must be {MOST_NUMBER} or less",
         ),
     ],
 )

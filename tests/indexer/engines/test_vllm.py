@@ -195,7 +195,7 @@ def test_a_removal_of_a_negative_group_is_refused() -> None:
     removed = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU", "group_idx": -1}
     batch = vllm.decode(msgspec.msgpack.encode([1.0, [removed], 0]))
     assert batch.events == ()
-    assert batch.unread == (Unread("BlockRemoved", "group_idx is -1; it is 0 or more"),)
+    assert batch.unread == (Unread("BlockRemoved", "group_idx is -1; it must be 0 or more"),)
 
 
 @pytest.mark.parametrize(
