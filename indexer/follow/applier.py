@@ -1,7 +1,8 @@
-"""A rank's stream actions carried out: batches change the rank's state and may lower its trust.
+"""Carries out the actions of a rank's stream: batches change the rank's state and may change its trust.
 
 The stream (`indexer.stream`) decides which batch is next. The applier decodes and applies it, and tells
-the stream what it shows: an unknown parent, more blocks than the cache holds, a cache that turned over.
+the stream of signs that change the trust: an unknown parent, more blocks than the cache holds, or a
+cache in which no block is left from before something was missed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,16 +16,14 @@ from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream.machine import Stream
 from indexer.trust import DRIFTED
 
-TWICE = (
-    "a block was stored twice: the cache has namespaces that events do not tell, as an extra_key's"
-)
+TWICE = "a block was stored twice: the cache has namespaces that events omit, such as those of extra_key"
 """The reason where an engine that keeps each block once stores one again."""
 
 REPEATED = (
-    "a block was announced again before it was removed, perhaps for a hit: without the cache's size "
-    "(blocks) nothing tells whether a copy is left"
+    "a block was announced again before it was removed, perhaps for a hit: as the cache's size (blocks) "
+    "is not known, nothing shows whether a copy is left"
 )
-"""The reason where hits may have been announced as stores, and nothing could show it."""
+"""The reason where hits may have been announced as stores, and nothing could show whether they were."""
 
 COPIES = "copies"
 """The subject of a limit: a block stored twice."""
@@ -33,10 +32,10 @@ HITS = "hits"
 """The subject of a limit: stores that may have been hits."""
 
 OTHER_RANK = "other rank"
-"""The subject of a limit: events that say that they are another rank's."""
+"""The subject of a limit: events that name another rank as theirs."""
 
 BEFORE = "before"
-"""The subject of a limit: what another process knew that followed the same engine."""
+"""The subject of a limit: reasons saved by an earlier process that followed the same engine."""
 
 
 class Applier:
@@ -57,7 +56,7 @@ class Applier:
         self.batches = 0
         self.malformed = 0
         self.drifts = 0
-        """How often more was announced than the cache holds."""
+        """How often more blocks were announced than the cache can hold."""
         self._source = source
         self._state = state
         self._stream = stream
@@ -67,7 +66,7 @@ class Applier:
         self.connected()
 
     def connected(self) -> None:
-        """Take note of a new connection: which rank its batches are of is not known yet."""
+        """Begin a new connection: the rank that its batches name is compared anew."""
         self._is_rank_said = self._source.said_rank is None
 
     def carry_out(self, actions: list[Action]) -> AskReplay | None:
@@ -112,32 +111,32 @@ class Applier:
         self._judge(parentless, now)
 
     def _compare_rank(self, payload: bytes) -> None:
-        """Limit the trust where a batch says that it is another rank's."""
+        """Limit the trust where a batch names another rank than the one that is followed."""
         try:
             said = self._source.decode(payload).rank
         except MalformedEventError:
             return
         self._is_rank_said = True
         own = self._source.said_rank
-        other = f"its events are of the engine's rank {said} and are followed as rank {own}"
+        other = f"its events are those of the engine's rank {said} and are followed as rank {own}"
         self._limits.set(OTHER_RANK, "" if said is None or said == own else other)
 
     def _pass_over(self, event: Unread, sequence: int, now: float) -> None:
-        """Take note that one event of a batch could not be read."""
+        """Lower the trust, as one event of a batch could not be read."""
         self.malformed += 1
         lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"
         if event.is_store:
-            self.lack(f"{lost}: what it stored is missing", now)
+            self.lack(f"{lost}: the blocks that it stored are missing", now)
         else:
-            self.carry_out(self._stream.missed(f"{lost}: what is gone may be shown", now))
+            self.carry_out(self._stream.missed(f"{lost}: blocks may be shown that are gone", now))
 
     def lack(self, reason: str, now: float) -> None:
-        """Take note that blocks which the engine holds are missing here."""
+        """Lower the trust, as the view lacks blocks that the engine holds."""
         self._state.lost_room()
         self._stream.lacks(reason, now)
 
     def follow(self, payloads: Sequence[bytes]) -> None:
-        """Follow batches that are next in order and were scanned."""
+        """Apply batches that are next in order and that the state has scanned."""
         now = self._clock()
         if not self._is_rank_said:
             self._compare_rank(payloads[0])
@@ -154,7 +153,10 @@ class Applier:
             self._judge(parentless, now)
 
     def _judge(self, parentless: int, now: float) -> None:
-        """Draw what follows for the trust, given how many blocks had no known parent before."""
+        """Change the trust as the applied batches require.
+
+        `parentless` is how many blocks without a known parent were counted before them.
+        """
         if self._state.counts.again:
             self._state.counts.again = 0
             self._limits.set(COPIES, TWICE)
@@ -168,12 +170,12 @@ class Applier:
         self.tell_repeated()
 
     def tell_repeated(self) -> None:
-        """Limit the trust for stores that may have been hits, where the cache's size is not known."""
+        """Limit the trust where stores may have been hits and the cache's size is not known."""
         is_unsure = not self.capacity and self._state.may_show_hits()
         self._limits.set(HITS, REPEATED if is_unsure else "")
 
     def _measure(self, now: float) -> None:
-        """Give up what is too much, where more was announced than the cache can hold."""
+        """Give up the excess where more blocks were announced than the cache can hold."""
         copies = self._state.copies()
         if copies is None or not 0 < self.capacity < copies:
             return

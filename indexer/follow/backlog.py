@@ -44,7 +44,7 @@ class Backlog:
         self._since = None
 
     def is_endless(self, spare: int) -> bool:
-        """Return whether over `max_bytes` + `spare` came without a pause since messages were dropped."""
+        """Return whether more than `max_bytes` + `spare` came without a pause since the last drop."""
         return self._since is not None and self._since > self._max_bytes + spare
 
     @property
@@ -61,6 +61,6 @@ class Backlog:
     def check(self) -> None:
         """Raise BrokenInvariantError if the bytes do not add up or exceed the bound."""
         if self._bytes != sum(size for size, _ in self._waiting):
-            raise BrokenInvariantError("the bytes of what waits do not add up")
+            raise BrokenInvariantError("the waiting messages' bytes do not add up")
         if self._bytes > self._max_bytes and len(self._waiting) > 1:
-            raise BrokenInvariantError("more waits than may")
+            raise BrokenInvariantError("the waiting messages have more than max_bytes")

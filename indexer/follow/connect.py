@@ -35,7 +35,7 @@ class Engine:
     topic: str = ""
     ranks: int = 1
     first_rank: int = 0
-    """The engine's own number of the first rank here; its ports count from rank 0's on."""
+    """The engine's own number of the first rank here, which is added to rank 0's port."""
     blocks: int = 0
     """Blocks of a rank's cache; 0: not known."""
     block_size: int = 32

@@ -1,7 +1,8 @@
-"""One rank's ingestion: frames in, changes out. No sockets; a clock is an argument.
+"""One rank's ingestion: frames go in, and the index changes. No sockets; the clock is an argument.
 
-Wires stream → applier → resolver → sink. Whoever has the sockets (`indexer.follow.subscribe`, a
-recording, a test) hands over what arrived and carries out the replay that is asked for in return.
+A frame goes through the stream (order), the applier (decoding and trust) and the rank's state (keys in
+the index). The caller (`indexer.follow.subscribe`, a recording, a test) passes on the frames that
+arrived, and carries out the replay that is asked for in return.
 """
 
 import logging
@@ -25,10 +26,10 @@ from indexer.trust import BEHIND, LOST_ROOM, Trust
 log = logging.getLogger(__name__)
 
 ORPHAN_BYTES = 16 << 20
-"""Bytes a rank of stores that wait for their parent."""
+"""Most bytes of one rank's stores that wait for their parent."""
 
 NAMESPACES = "namespaces"
-"""The subject of a limit: what sets requests apart that come, and events do not tell."""
+"""The subject of a limit: requests have namespaces that the engine's events omit."""
 
 LAG = "lag"
 """The subject of a limit: events that are followed late."""
@@ -75,7 +76,7 @@ class RankIngest:
         self._ahead = 1
         """How many frames are scanned together."""
         self.ask: Callable[[AskReplay], None] = lambda _: None
-        """Takes the replays that are asked for without a frame that arrived."""
+        """Called with a replay to ask for where no received frame is the cause."""
         self.stream = Stream(
             has_replay=source.has_replay,
             is_queue=source.is_queue,
@@ -104,8 +105,8 @@ class RankIngest:
 
     @property
     def trust(self) -> Trust:
-        """How far what the index holds of this rank may be believed."""
-        # Every answer reads it of every rank, and few ranks have a limit.
+        """How far the router's view of this rank may be believed."""
+        # Every answer reads the trust of every rank, and few ranks have a limit.
         trust = self.stream.trust
         return trust if self._limits.trust is None else self._limits.on(trust)
 
@@ -115,34 +116,37 @@ class RankIngest:
         return self.lag.batches(self.sequence)
 
     def received(self, topic: str, sequence: int, *, is_all: bool) -> None:
-        """Take note of the frame that was read from the socket last, as `Lag.received` does."""
+        """Record the frame that was read from the socket last, as `Lag.received` does."""
         if self._is_ours(topic):
             self.lag.received(sequence, is_all=is_all)
 
     def overflowed(self, messages: int) -> None:
-        """Take note that so many waited for longer than there was room; the gap is asked for again."""
+        """Record that waiting messages were dropped; the gap that they leave is asked for again."""
         self.stream.counts.overflows += 1
         log.warning(
-            "pod %s rank %d: its events come faster than they are followed: %d messages let go, as more "
-            "than events.pending-bytes (%d) waited",
+            "pod %s rank %d: its events come faster than they are followed: %d messages were dropped, "
+            "as more than events.pending-bytes (%d) waited",
             self.source.pod, self.source.rank, messages, self.pending_bytes,
         )  # fmt: skip
 
     def limit(self, reason: str, about: str = "") -> None:
-        """Let the rank be degraded at best, for a reason; with an empty one no longer."""
+        """Degrade the rank for a reason; an empty `reason` lifts the limit with the same `about`."""
         before = self.trust
         self._limits.set(about, reason)
         self._log(before)
 
     def engine_restarted(self, reason: str) -> None:
-        """Doubt what is known, as somebody saw the engine begin anew; a replay says what is true."""
+        """Handle a restart of the engine that was seen outside its events: a replay shows if it is true.
+
+        Without a replay endpoint every block is in doubt.
+        """
         before = self.trust
         asked = self._act(before, self.stream.suspect(f"restarted: {reason}", self._clock()))
         if asked is not None:
             self.ask(asked)
 
     def learn_capacity(self, blocks: int) -> None:
-        """Take note of the cache's size, where nobody has configured it."""
+        """Set the cache's size, unless it is configured."""
         if not self.source.capacity:
             self.applier.capacity = blocks
             self.applier.tell_repeated()
@@ -156,7 +160,7 @@ class RankIngest:
         return self.state.blocks()
 
     def counts(self) -> dict[str, int]:
-        """Return what happened to the stream so far, by kind of happening."""
+        """Return the counters of the rank's event stream, by name."""
         stream, resolver = self.stream.counts, self.state.counts
         return {
             "batches": self.applier.batches,
@@ -176,7 +180,7 @@ class RankIngest:
         }
 
     def connected(self) -> AskReplay | None:
-        """Take note that the live socket is connected; return the replay to ask for, if any."""
+        """Handle a connection of the live socket; return the replay to ask for, if any."""
         self.lag.begin()
         self.applier.connected()
         before = self.trust
@@ -184,12 +188,12 @@ class RankIngest:
         return self._act(before, self.stream.connected(self._clock()))
 
     def disconnected(self) -> None:
-        """Take note that the live socket is gone."""
+        """Handle the loss of the live socket."""
         self.is_connected = False
         self.stream.disconnected(self._clock())
 
     def failed(self, reason: str) -> None:
-        """Hold nothing and doubt the rest, as following has failed: what is known may be in pieces."""
+        """Drop the rank's view and degrade its trust: a failure may have left a batch half applied."""
         before = self.trust
         now = self._clock()
         self.state.forget()
@@ -230,12 +234,12 @@ class RankIngest:
         return self._act(before, self.stream.replay_ended(ticket, self._clock()))
 
     def replay_failed(self, ticket: int, reason: str) -> AskReplay | None:
-        """Take note that a replay was not answered to its end; return the one that resumes it."""
+        """Handle a replay that failed or broke off; return the replay that resumes it, if any."""
         before = self.trust
         return self._act(before, self.stream.replay_failed(ticket, reason, self._clock()))
 
     def frame_malformed(self, reason: str) -> None:
-        """Take note of a message that is not even a frame; it has no sequence to miss."""
+        """Handle a message that is no frame; it has no sequence that could show a gap."""
         self.applier.malformed += 1
         log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
         before = self.trust
@@ -264,7 +268,7 @@ class RankIngest:
         )
 
     def restore(self, saved: SavedRank) -> None:
-        """Go on from what another process saved; nothing may have been taken before."""
+        """Go on from what another process saved; this one may not have taken a frame before."""
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
         self.applier.capacity = self.capacity or saved.capacity
@@ -283,7 +287,7 @@ class RankIngest:
         while at < len(frames):
             run = self._run(frames, at, self._ahead)
             plain = self.state.scan(run) if run else 0
-            # What is behind a batch that is not plain is scanned again, so not much is then.
+            # Batches behind one that is not plain are scanned again, so few are scanned together then.
             self._ahead = min(2 * self._ahead, MOST_AHEAD) if plain and plain == len(run) else 1
             if plain:
                 before = self.trust
@@ -299,7 +303,7 @@ class RankIngest:
         return asked
 
     def _time(self, topic: str, sequence: int, payload: bytes) -> None:
-        """Tell how late a frame was followed, unless it was held or refused."""
+        """Measure how late a frame was followed, unless it was held or refused."""
         if sequence == self.sequence and self._is_ours(topic):
             self.lag.followed(timestamp_of(payload), sequence, self._clock())
             self._tell_lag()
@@ -309,7 +313,7 @@ class RankIngest:
         return not self.source.topic or topic == self.source.topic
 
     def _run(self, frames: Sequence[tuple[str, int, bytes]], start: int, most: int) -> list[bytes]:
-        """Return the payloads of at most so many frames from `start` on, as far as next in order."""
+        """Return the payloads of frames from `start` on that are next in order, at most `most`."""
         topic = self.source.topic
         sequence = self.stream.expected
         run: list[bytes] = []
@@ -321,7 +325,7 @@ class RankIngest:
         return run
 
     def lost_room(self) -> None:
-        """Take note that the index gave up keys of the rank for want of room."""
+        """Lower the trust, as the index gave up keys of the rank for want of room."""
         before = self.trust
         self.applier.lack(LOST_ROOM, self._clock())
         self._log(before)

@@ -7,7 +7,7 @@ from indexer.stream.machine import SavedStream
 
 
 class SavedRank(msgspec.Struct, frozen=True):
-    """One rank's ingestion, for a process that is to go on."""
+    """One rank's ingestion, from which the next process goes on."""
 
     pod: str
     rank: int
@@ -16,4 +16,4 @@ class SavedRank(msgspec.Struct, frozen=True):
     stream: SavedStream
     resolver: SavedResolver
     limit: str = ""
-    """Why it is degraded at best for as long as the engine lives."""
+    """Why the rank is degraded at best for as long as the engine lives; empty: no reason."""

@@ -1,7 +1,7 @@
 """The sockets of one rank: ZeroMQ SUB for live events, DEALER for replay.
 
 Protocol: `shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
-dropped; the subscriber lives on.
+dropped; the subscriber goes on.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ GONE = zmq.Event.DISCONNECTED
 
 MOST_MESSAGES = 256
 MOST_BYTES = 256 << 10
-"""How much is followed before other work has its turn."""
+"""Most messages and bytes that are followed before other tasks have their turn."""
 READ_MESSAGES = 4 * MOST_MESSAGES
 READ_BYTES = 8 << 20
-"""How much is read from a socket meanwhile: more than is followed, so that what comes too fast waits
-here, within a bound, and not in ZeroMQ, which has none in bytes."""
+"""Most messages and bytes that are read from a socket in one such turn: more than are followed, so that
+messages that come too fast wait here, within a bound, and not in ZeroMQ, which bounds no bytes."""
 MESSAGE_BYTES, PART_BYTES = 200, 40
-"""What a message takes beside its parts' bytes, and each part after the first."""
+"""Bytes of memory that a message takes beside its parts' bytes, and that each further part takes."""
 _monitors = count()
-"""Numbers of monitors: an address is still taken for a while after its socket was closed."""
+"""Numbers for monitors' addresses: one stays in use for a while after its socket was closed."""
 
 RETRY_SECONDS = 1.0
 """Pause after an error of the sockets themselves."""
 
 
 class Subscriber:
-    """Feeds one rank's ingestion from its publisher until it is cancelled.
+    """Feeds one rank's ingestion from its engine's sockets until it is cancelled.
 
     `replay_seconds` bounds the wait for each message of a replay's answer, `max_frame_bytes` the
     size of a message, `reconnect_seconds` is the pause between attempts to connect.
@@ -69,7 +69,7 @@ class Subscriber:
         rank.ask = self._ask
 
     async def run(self) -> None:
-        """Follow the publisher; returns only when cancelled."""
+        """Follow the engine; return only when cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._replay:
                 tasks.create_task(self._answer())
@@ -85,15 +85,16 @@ class Subscriber:
     async def _follow_once(self) -> None:
         """Follow one connection from its making to its end.
 
-        A socket of its own for each: what an old connection has queued would otherwise arrive after
-        the new one's replay, and nothing could tell it from news.
+        Each connection has its own socket: batches that an old one has queued would otherwise arrive
+        after the new one's replay, and nothing could tell them from new batches.
         """
         live = zmq.Socket(self._context, zmq.SUB)
         try:
             live.setsockopt(zmq.LINGER, 0)
-            # A bounded queue beside heartbeats can end the process (libzmq issue 3937: an assertion, if
-            # a connection is lost while its queue is full). It is read faster than it is followed, and
-            # closed, with all that it holds, where even so no end of it is found (`_receive`).
+            # With heartbeats, a bounded queue can end the process (libzmq issue 3937: an assertion, if a
+            # connection is lost while its queue is full). So the queue has no bound. It is read faster
+            # than it is followed; if even so it is never empty, it is closed with all that it holds
+            # (`_receive`).
             live.setsockopt(zmq.RCVHWM, 0)
             live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
             live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
@@ -132,14 +133,15 @@ class Subscriber:
         return monitor
 
     async def _receive(self, live: "zmq.Socket[bytes]") -> None:
-        """Take what has arrived, many messages at a time: each wake-up costs as much as ten of them.
+        """Take messages as they arrive, many at a time: each wake-up costs as much as ten of them.
 
-        Returns where messages come for so long without a pause that ZeroMQ may hold any number of them.
+        Return if messages come for so long without a pause that ZeroMQ may hold any number of them.
         """
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         backlog = Backlog(self._rank.pending_bytes)
-        # Edge-triggered: it tells of news once, so all must be taken before it is waited for.
+        # The descriptor is edge-triggered: it signals new messages once, so all must be read before the
+        # next wait.
         loop.add_reader(live.FD, arrived.set)
         try:
             while True:
@@ -161,7 +163,7 @@ class Subscriber:
             loop.remove_reader(live.FD)
 
     def _read(self, live: "zmq.Socket[bytes]", backlog: Backlog) -> None:
-        """Read what has arrived, up to a bound; what waits is let go where there is no room for it."""
+        """Read messages that have arrived, up to a bound; drop waiting ones where there is no room."""
         let_go = read = size = 0
         while read < READ_MESSAGES and size < READ_BYTES:
             messages, taken = _drain(live)
@@ -190,7 +192,7 @@ class Subscriber:
                 continue
             self._ask_all(frames)
             frames = []
-            problem = "a message is topic, 8-byte sequence below 2^63, payload"
+            problem = "a message is not a topic, an 8-byte sequence below 2^63 and a payload"
             self._rank.frame_malformed(problem)
         self._ask_all(frames)
 
@@ -232,7 +234,8 @@ class Subscriber:
         # One socket a request: answers to an abandoned request die with it.
         with zmq.Socket(self._context, zmq.DEALER) as dealer:
             dealer.setsockopt(zmq.LINGER, 0)
-            # A router leaves out what a bounded queue has no room for; so it is read ahead, and closed.
+            # The engine's ROUTER socket leaves out messages for which a bounded queue has no room. So
+            # the queue has no bound; it is read ahead, and closed where too much waits.
             dealer.setsockopt(zmq.RCVHWM, 0)
             dealer.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
             dealer.connect(self._replay)
@@ -250,7 +253,7 @@ class Subscriber:
     async def _take_answer(
         self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
     ) -> bool:
-        """Take a replay's answer; return whether it is over, or else more waits than may."""
+        """Take a replay's answer; return True at its end, False where more of it waits than may."""
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         loop.add_reader(dealer.FD, arrived.set)
@@ -275,7 +278,7 @@ class Subscriber:
         for message in messages:
             answer = replay_frames(message)
             if answer is None:
-                self._rank.frame_malformed("a replay's message is [topic,] sequence, payload")
+                self._rank.frame_malformed("a replay's message is not [topic,] sequence, payload")
                 continue
             _, sequence, payload = answer
             if sequence == END:
@@ -289,7 +292,7 @@ class Subscriber:
 
 
 def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
-    """Read what has arrived of an answer, up to a bound, and no more than may wait."""
+    """Read messages of an answer that have arrived, up to a bound, and no more than may wait."""
     size = 0
     while size < READ_BYTES and not backlog.is_full:
         messages, taken = _drain(dealer)
@@ -312,7 +315,7 @@ def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:
 
 
 def _drain(live: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], int]:
-    """Return the messages that have arrived, up to a bound, and what they take."""
+    """Return the messages that have arrived, up to a bound, and the bytes of memory that they take."""
     messages: list[list[bytes]] = []
     size = 0
     try:

@@ -1,4 +1,4 @@
-"""A plain listener to one engine's publisher, which yields frames without interpreting them.
+"""A plain listener to one engine's events, which yields frames without interpreting them.
 
 Recorders use it. `indexer.follow.subscribe` follows an engine through gaps and restarts.
 """
@@ -39,7 +39,7 @@ class Tap:
         self._live.connect(events)
 
     async def connected(self) -> None:
-        """Wait until the publisher answers."""
+        """Wait until the engine answers."""
         await self._monitor.recv_multipart()
 
     async def live(self) -> AsyncIterator[Frames]:
@@ -50,7 +50,7 @@ class Tap:
                 yield message[0], message[1], message[2]
 
     async def replayed(self, start: int) -> AsyncIterator[Frames]:
-        """Yield the batches in the publisher's replay buffer from sequence `start` on."""
+        """Yield the batches in the engine's replay buffer from sequence `start` on."""
         with self._context.socket(zmq.DEALER) as dealer:
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.connect(self._replay)

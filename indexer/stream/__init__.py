@@ -1,4 +1,4 @@
-"""One rank's event stream as a machine: order, gaps, replays, restarts and trust.
+"""One rank's event stream as a state machine: order, gaps, replays, restarts and trust.
 
 No sockets and no codecs.
 """

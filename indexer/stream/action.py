@@ -20,9 +20,9 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class AskReplay:
-    """Ask the publisher, `delay` seconds from now, for every batch from `start` on.
+    """Ask the engine, `delay` seconds from now, for every batch from `start` on.
 
-    Answers carry `ticket`. A later replay takes its place.
+    Answers carry `ticket`. A later replay takes the place of this one.
     """
 
     ticket: int
@@ -32,7 +32,7 @@ class AskReplay:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Something was missed: every block known by now may be gone."""
+    """Something was missed: every block known until now may be gone."""
 
 
 Action = Apply | Reset | AskReplay | Doubt

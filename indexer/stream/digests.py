@@ -28,7 +28,7 @@ class Digests:
             self._digests.popitem(last=False)
 
     def add_all(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Keep the digests of batches in a row, whose first sequence is `first`."""
+        """Keep the digests of consecutive batches, the first with the sequence `first`."""
         digest = xxhash.xxh3_64_intdigest
         for sequence, payload in enumerate(payloads, first):
             self._digests[sequence] = digest(payload)

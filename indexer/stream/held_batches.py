@@ -25,14 +25,14 @@ class HeldBatches:
         """Hold one more batch; return whether there was room. Without room, earlier ones are let go."""
         has_room = self._bytes + len(payload) <= self._max_bytes
         if not has_room:
-            # The batches let go show as a gap behind the replay, and are asked for again.
+            # The batches let go show as a gap after the replay, and are asked for again.
             self.drop()
         self._batches.append((sequence, payload))
         self._bytes += len(payload)
         return has_room
 
     def take(self) -> deque[tuple[int, bytes]]:
-        """Return all held batches, and hold none any more."""
+        """Return all held batches, and hold none from here on."""
         taken, self._batches = self._batches, deque()
         self._bytes = 0
         return taken

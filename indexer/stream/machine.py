@@ -1,9 +1,9 @@
-"""One rank's event stream as a machine without sockets: messages go in, actions come out.
+"""One rank's event stream as a state machine without sockets: messages go in, actions come out.
 
-Sequence numbers decide everything. A publisher numbers its batches from 0 in each life, publishes
-them on a lossy socket, and answers replay requests from a ring of its last batches
-(`shared/engine-events.md`, 1.4 and 1.5). The machine turns this into: every batch applied once and
-in order, or trust that says otherwise.
+Sequence numbers decide everything. An engine numbers its batches from 0 in each life, publishes them on
+a lossy socket, and answers replay requests from a ring of its last batches (`shared/engine-events.md`,
+1.4 and 1.5). The machine lets every batch be applied once and in order; where it cannot, it lowers the
+trust.
 
              connected                      replay ended, nothing missing
     WAITING ───────────► REPLAYING ──────────────────────────────────────► FOLLOWING
@@ -22,8 +22,8 @@ A connection's batches never arrive after it is gone: `indexer.follow.subscribe`
 each.
 
 A replay that breaks off is asked for again from where it stopped, fence included, at growing intervals;
-live batches are held meanwhile. That ends when the publisher says that its buffer no longer goes back
-that far, or when batches wait and it has not answered `replay_call.PATIENCE` times in a row.
+live batches are held meanwhile. That ends when the engine says that its buffer no longer goes back that
+far, or when batches wait and it has not answered `replay_call.PATIENCE` times in a row.
 
 A malformed message has no sequence. The next batch shows whether the message was meant as a batch: if
 the next batch is in order, none is missing.
@@ -50,7 +50,8 @@ from indexer.stream.trust import StreamTrust
 from indexer.trust import Level, Trust
 
 NONE_YET = 1 << 63
-"""Above every sequence: no live batch came on this connection, and no replay can prove its life."""
+"""In place of the last live sequence where no live batch came on this connection and no replay can prove
+that the engine is in the same life. It is above every sequence."""
 
 
 class State(Enum):
@@ -63,7 +64,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class StreamCounts:
-    """What happened so far; plain numbers, exported by the process."""
+    """What happened so far, in plain numbers that become metrics."""
 
     duplicates: int = 0
     gaps: int = 0
@@ -73,7 +74,7 @@ class StreamCounts:
 
 
 class SavedStream(msgspec.Struct, frozen=True):
-    """A stream's position, for a process that is to go on."""
+    """A stream's position and trust, from which the next process goes on."""
 
     next: int
     digests: dict[int, int]
@@ -87,7 +88,7 @@ class Stream:
     """Orders one rank's batches and owns its trust.
 
     `pending_bytes` bounds the live batches that are held while a replay runs; past it they are let
-    go and asked for again. With `is_queue` the publisher keeps batches until they are fetched, so that a
+    go and asked for again. With `is_queue` the engine keeps batches until they are fetched, so that a
     lost connection loses none. Times are seconds of one clock, given by the caller.
     """
 
@@ -127,7 +128,7 @@ class Stream:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the trust is degraded, and not only until the stream shows that nothing is missing."""
+        """Whether the trust is degraded, but not only until the stream shows that nothing is missing."""
         return self._trust.is_damaged
 
     @property
@@ -146,14 +147,14 @@ class Stream:
         return self._state
 
     def connected(self, now: float) -> list[Action]:
-        """Take note that the live socket is connected, for the first time or again."""
+        """Handle a connection of the live socket, the first one or a later one."""
         again = self._next > 0 or self._trust.level is not Level.COLD
         self._disconnected_at = None
         self._live = -1 if self._has_replay else NONE_YET
         self._trust.connected()
         if self._has_replay:
             if self._trust.level is Level.EXACT:
-                self._trust.set(Level.DEGRADED, "reconnected, replay asked", now, passing=True)
+                self._trust.set(Level.DEGRADED, "reconnected, replay requested", now, passing=True)
             return self._ask(now)
         self._state = State.FOLLOWING
         if again and not self._is_queue:
@@ -162,7 +163,7 @@ class Stream:
         return []
 
     def disconnected(self, now: float) -> None:
-        """Take note that the live socket is gone."""
+        """Handle the loss of the live socket."""
         if self._disconnected_at is None:
             self._disconnected_at = now
         self._replay.drop()
@@ -195,7 +196,8 @@ class Stream:
     def _is_known(self, sequence: int, payload: bytes, before: int) -> bool:
         if sequence in self._digests:
             return self._digests.has(sequence, payload)
-        # Its digest is forgotten. In order on its connection, it waited while a replay overtook it.
+        # Its digest is forgotten. If it is in order on its connection, a replay brought it while it
+        # waited in the socket.
         return sequence > before
 
     @property
@@ -223,7 +225,7 @@ class Stream:
     def _gap(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         missing = f"batches {self._next} to {sequence - 1}"
         if self._next == 0 and self._trust.level is Level.COLD and not self._has_replay:
-            late = self._degrade(f"joined late: {missing} were before", sequence, now)
+            late = self._degrade(f"joined late: {missing} came before", sequence, now)
             return late + self._accept(sequence, payload, now)
         self.counts.gaps += 1
         if not self._has_replay or self._replay.unfillable == self._next:
@@ -231,7 +233,7 @@ class Stream:
             return lost + self._accept(sequence, payload, now)
         if self._trust.level is not Level.DEGRADED:
             self._trust.set(
-                Level.DEGRADED, f"{missing} are missing, replay asked", now, passing=True
+                Level.DEGRADED, f"{missing} are missing, replay requested", now, passing=True
             )
         self._replay.unfillable = self._next
         actions = self._ask(now)
@@ -241,8 +243,8 @@ class Stream:
     def _restart(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         reset = self._new_life(_back(self._next, sequence), now)
         if self._has_replay and sequence > 0:
-            # The replay brings this batch too. It is not held: a straggler of the old life would
-            # contradict the replay again and again.
+            # The replay brings this batch too. It is not held: if it were a late batch of the old life,
+            # it would contradict the replay again and again.
             return [reset, *self._ask(now)]
         if sequence == 0:
             return [reset, *self._accept(sequence, payload, now)]
@@ -258,7 +260,7 @@ class Stream:
 
     def _ask(self, now: float) -> list[Action]:
         if self._next == 0 and self._trust.level is not Level.COLD:
-            self._trust.set(Level.COLD, "nothing applied yet, replay asked", now)
+            self._trust.set(Level.COLD, "nothing applied yet, replay requested", now)
         self._state = State.REPLAYING
         self._held.drop()
         return [self._request(0.0)]
@@ -296,12 +298,12 @@ class Stream:
     def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Compare the replay's first batch with the fence."""
         if sequence != self._replay.fence:
-            # The publisher ignores the requested start. Skip the batches up to the fence.
+            # The engine ignores the requested start. Skip the batches up to the fence.
             self._replay.begun = False
             return []
         if self._digests.has(sequence, payload):
             return []
-        reset = self._new_life(f"batch {sequence} is not the one that was seen", now)
+        reset = self._new_life(f"batch {sequence} is not the one that was seen before", now)
         return [reset, *self._ask(now)]
 
     def _lose(self, sequence: int, now: float) -> list[Action]:
@@ -325,7 +327,7 @@ class Stream:
         return self._follow(now)
 
     def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
-        """Take note that a replay's answer did not come, or not to its end: it is resumed."""
+        """Resume a replay whose answer did not come or broke off, unless it has failed too often."""
         if not self._is_running(ticket):
             return []
         reason = f"replay failed: {reason}"
@@ -337,9 +339,9 @@ class Stream:
             self._replay.unfillable = self._next
             return doubt + self._follow(now)
         if self._next == 0:
-            self._trust.set(Level.COLD, f"{reason}; it is asked again", now)
+            self._trust.set(Level.COLD, f"{reason}; it is requested again", now)
         elif not self.is_damaged:
-            said = f"{reason}; it is asked again from where it stopped"
+            said = f"{reason}; it is requested again from where it stopped"
             self._trust.set(Level.DEGRADED, said, now, passing=True)
         return [self._request(self._replay.back_off)]
 
@@ -363,55 +365,55 @@ class Stream:
             else:
                 self.counts.duplicates += 1
             if self._state is State.REPLAYING:
-                # Still a gap: hold what is left behind it.
+                # There is another gap: hold the batches after it.
                 for later in held:
                     self._hold(*later)
                 break
         return actions
 
     def malformed(self, reason: str, now: float) -> list[Action]:
-        """Take note that the last applied batch could not be read, so its changes are not known."""
+        """Degrade the trust: the last applied batch could not be read, so its changes are not known."""
         return self.missed(f"batch {self._next - 1} is malformed: {reason}", now)
 
     def missed(self, reason: str, now: float) -> list[Action]:
-        """Take note that the batches themselves show that something was missed before."""
+        """Degrade the trust: the batches themselves show that something was missed before."""
         return self._degrade(reason, self._next, now)
 
     def lacks(self, reason: str, now: float) -> None:
-        """Take note that the view lacks some blocks; the blocks in it are not in doubt."""
+        """Degrade the trust: the view lacks some blocks; the blocks in it are not in doubt."""
         self._trust.heals_at = max(self._trust.heals_at, self._next)
         if not self.is_damaged:
             self._trust.set(Level.DEGRADED, reason, now)
 
     def stray(self, reason: str, now: float) -> None:
-        """Take note of a message that could not be read as a batch."""
+        """Handle a message that could not be read as a batch."""
         self._trust.strayed(reason, max(self._next, self._held.last + 1))
         if self._state is not State.REPLAYING and not self.is_damaged:
             self._trust.set(Level.DEGRADED, reason, now, passing=True)
 
     def suspect(self, reason: str, now: float) -> list[Action]:
-        """Take note that the engine may have restarted: ask for a replay to see, or else doubt."""
+        """Handle a possible restart: ask for a replay that shows it, or else degrade the trust."""
         if self._state is State.WAITING or self._next == 0:
             return []
         if not self._has_replay:
             return self.missed(reason, now)
         if not self.is_damaged:
-            self._trust.set(Level.DEGRADED, f"{reason}, replay asked", now, passing=True)
-        # A replay that runs may have begun before: the new one takes its place.
+            self._trust.set(Level.DEGRADED, f"{reason}, replay requested", now, passing=True)
+        # A running replay may have begun before the restart: the new one takes its place.
         return self._ask(now)
 
     def turned_over(self, now: float) -> None:
-        """Take note that no block is left that was cached when something was missed."""
+        """Restore the trust: no block is left that was cached when something was missed."""
         if self.can_heal:
-            reason = "as much was stored since something was missed as the cache holds"
+            reason = "since something was missed, as many blocks were stored as the cache holds"
             self._trust.set(Level.EXACT, reason, now)
 
     def cleared(self, sequence: int, now: float) -> None:
-        """Take note that an applied batch cleared the cache: events missed before no longer matter."""
+        """Handle a clear in an applied batch: events missed before it no longer matter."""
         if self._trust.level is not Level.DEGRADED or sequence < self._trust.heals_at:
             return
         if self._state is State.REPLAYING:
-            reason = "cleared by the engine, replay not over"
+            reason = "cleared by the engine, but the replay is not over"
             self._trust.set(Level.DEGRADED, reason, now, passing=True)
         else:
             self._trust.set(Level.EXACT, "cleared by the engine", now)
@@ -432,7 +434,7 @@ class Stream:
         )
 
     def restore(self, saved: "SavedStream", now: float) -> None:
-        """Go on from what another process saved; nothing may have been taken before."""
+        """Go on from what another process saved; this stream may not have taken a message before."""
         self._next = saved.next
         self._digests.restore(saved.digests)
         self._trust.restore(

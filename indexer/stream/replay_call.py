@@ -1,12 +1,12 @@
-"""The replays that a stream asks for: which one runs, where it must begin, how often one failed."""
+"""The replays that a stream asks for: which one runs, where it must begin, and how many failed."""
 
 from indexer.stream.action import AskReplay
 
 PATIENCE = 10
-"""Failures in a row of a replay endpoint that has answered before, after which its batches are lost."""
+"""Failures in a row after which a replay's batches count as lost, if the endpoint has ever answered."""
 
 FIRST_PATIENCE = 3
-"""The same where it has never answered: perhaps there is none."""
+"""The same if the endpoint has never answered: perhaps there is none."""
 
 BACK_OFF = 0.1
 LONGEST_BACK_OFF = 5.0
@@ -45,15 +45,15 @@ class ReplayCall:
         return ticket == self._ticket
 
     def answered(self) -> None:
-        """Take note of an answer."""
+        """Record that the endpoint answered."""
         self._answered = True
 
     def succeeded(self) -> None:
-        """Take note that the replay brought a batch, or ended properly."""
+        """Record that the replay brought a batch, or ended properly."""
         self.failures = 0
 
     def failed(self) -> None:
-        """Take note that the answer did not come, or not to its end."""
+        """Record that the answer did not come, or broke off."""
         self.failures += 1
 
     @property

@@ -1,4 +1,4 @@
-"""The trust of a stream: the reason why it is degraded, and the batch that heals it."""
+"""The trust of a stream: its level and reason, and the batch that heals a degraded one."""
 
 from indexer.invariant import BrokenInvariantError
 from indexer.trust import Level, Trust
@@ -19,7 +19,7 @@ class StreamTrust:
         self.stray = ""
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """The sequence whose batch, arriving in order, shows that the message was none."""
+        """The sequence whose batch, if it arrives in order, shows that the message was no batch."""
 
     @property
     def level(self) -> Level:
@@ -33,7 +33,7 @@ class StreamTrust:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is degraded, and not only until the stream shows that nothing is missing."""
+        """Whether it is degraded, but not only until the stream shows that nothing is missing."""
         return self.level is Level.DEGRADED and not self.passing
 
     @property
@@ -52,20 +52,20 @@ class StreamTrust:
         self.now = stale or trust
 
     def be_exact(self, reason: str, now: float) -> None:
-        """Be exact, or degraded where a message may have been a batch."""
+        """Make the trust exact, or degraded where an unread message may have been a batch."""
         if self.stray:
             self.set(Level.DEGRADED, self.stray, now, passing=True)
         else:
             self.set(Level.EXACT, reason, now)
 
     def degrade(self, reason: str, heals_at: int, now: float) -> None:
-        """Take note that something was missed; a clear in batch `heals_at` or later heals that."""
+        """Degrade the trust, as something was missed; a clear in batch `heals_at` or later heals it."""
         self.heals_at = max(self.heals_at, heals_at)
         if not self.is_damaged:
             self.set(Level.DEGRADED, reason, now)
 
     def in_order(self, sequence: int, now: float, *, is_following: bool) -> None:
-        """Take note that the next batch arrived in order."""
+        """Record that the next batch arrived in order."""
         if self.stray and sequence >= self._proof:
             self.stray = ""
         if is_following and not self.stray:
@@ -75,21 +75,21 @@ class StreamTrust:
                 self.set(Level.EXACT, "the next batch is in order: none was missed", now)
 
     def strayed(self, reason: str, proof: int) -> None:
-        """Take note of a message that could not be read; `proof` is the sequence to come next."""
+        """Record a message that could not be read; `proof` is the sequence to come next."""
         self.stray, self._proof = reason, proof
 
     def disconnected(self, now: float) -> None:
-        """Take note that the connection has been gone for too long."""
+        """Make the trust stale, unless it is cold: the connection has been gone for too long."""
         if self.level is not Level.COLD:
             gone = Trust(Level.STALE, "the event stream is disconnected", now)
             self._stand(self._trust, gone)
 
     def connected(self) -> None:
-        """Take note that there is a connection."""
+        """End staleness: there is a connection."""
         self._stand(self._trust, None)
 
     def new_life(self, reason: str, now: float) -> None:
-        """Know nothing: the engine restarted."""
+        """Make the trust cold: the engine restarted."""
         self.heals_at = 0
         self.stray = ""
         self.set(Level.COLD, reason, now)
@@ -107,5 +107,5 @@ class StreamTrust:
         """Raise BrokenInvariantError where it contradicts itself."""
         if self.stray and self.level is Level.EXACT:
             raise BrokenInvariantError(
-                "exact while a batch may have come as a message that is none"
+                "exact although a message that could not be read may have been a batch"
             )

@@ -580,7 +580,7 @@ def test_a_store_that_cannot_be_read_is_missing_and_nothing_beside_it(
     assert rank.applier.malformed == 1
     assert rank.trust.level is Level.DEGRADED
     assert "BlockStored of batch 1 cannot be read" in rank.trust.reason
-    assert rank.trust.reason.endswith("what it stored is missing")
+    assert rank.trust.reason.endswith("the blocks that it stored are missing")
     for tokens in ((4, number) for number in range(8)):
         assert held(rank) == engine.held(), "nothing that is known was ever in doubt"
         rank.live("", *engine.store(tokens))

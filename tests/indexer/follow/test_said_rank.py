@@ -37,7 +37,7 @@ def test_batches_of_another_rank_degrade_the_one_that_they_are_followed_as_and_n
     take(second, 0, batch(4))
     assert first.trust.level is Level.EXACT
     assert second.trust.level is Level.DEGRADED
-    assert "of the engine's rank 4 and are followed as rank 5" in second.trust.reason
+    assert "those of the engine's rank 4 and are followed as rank 5" in second.trust.reason
 
 
 def test_a_connection_to_the_right_rank_ends_the_doubt() -> None:

@@ -247,7 +247,7 @@ def test_a_buffer_that_begins_after_the_fence_degrades() -> None:
 def test_a_replay_that_breaks_off_is_resumed_from_where_it_stopped() -> None:
     driven = broken_off("no answer within 10 s")
     assert driven.level() is Level.DEGRADED
-    assert "no answer within 10 s; it is asked again" in driven.stream.trust.reason
+    assert "no answer within 10 s; it is requested again" in driven.stream.trust.reason
     assert driven.asked
     assert driven.asked.start == 3, "the last batch of it is the fence"
     driven.live(8)
