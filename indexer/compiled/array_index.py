@@ -2,9 +2,9 @@
 
 Concurrency. One thread writes; any number may read (`match`, `stretches`, `count`, `stats`). One lock
 makes each step of at most `STEP` blocks and each look-up atomic, so a reader sees the index as it was
-between two steps: of a long `add` a beginning, of a long `remove` an end, never half a block. The
-writer gives way between steps while a reader waits, because Python's locks are not fair. The arrays
-themselves, and their bound of bytes, are in `indexer.compiled.arrays`.
+between two steps: during a long `add` it sees the first of the blocks, during a long `remove` the last
+ones, never half a block. The writer gives way between steps while a reader waits, because Python's locks
+are not fair. The arrays themselves, and their bound of bytes, are in `indexer.compiled.arrays`.
 """
 
 import time
@@ -37,7 +37,7 @@ _stretch = partial(tuple.__new__, Stretch)
 
 
 class ArrayIndex:
-    """Answers from blocks in arrays. `clock` returns seconds, the resolution of a block's last match."""
+    """Answers from blocks in arrays. `clock` returns seconds; last matches are kept in whole seconds."""
 
     def __init__(
         self, max_bytes: int = DEFAULT_BYTES, clock: Callable[[], float] = time.monotonic
@@ -129,7 +129,7 @@ class ArrayIndex:
         for start in range(0, len(array), STEP):
             stop = min(start + STEP, len(array))
             if not self.arrays.reserve(stop - start, slot) and start:
-                # The block before may have been given up for the room.
+                # The block before may have been given up to make room.
                 blocks = self.arrays.blocks
                 previous = int(table.find(blocks.by_key, blocks.records, array[start - 1])) or -1
             with self.arrays.turn():
@@ -186,7 +186,7 @@ class ArrayIndex:
         if not self._sweeping:
             if not self._dropped:
                 return ()
-            # Slots dropped from here on wait for the next round: part of the blocks is behind it.
+            # Slots dropped from here on wait for the next round: this one may have passed their blocks.
             self._sweeping, self._dropped = self._dropped, set()
             self._cursor = 1
         gone = np.zeros_like(self.arrays.sets.live)

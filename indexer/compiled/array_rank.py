@@ -33,7 +33,7 @@ from indexer.resolve.saved import SavedResolver
 
 
 class ArrayState:
-    """What one rank holds. `dialect` names how its engine writes, `decode` is its pure codec."""
+    """What one rank holds. `dialect` names the form of its engine's batches; `decode` decodes them."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ArrayState:
         while True:
             self._plain.reserve()
             if self._index.arrays.evicted != evicted:
-                # The blocks that the last step came to may be among those that were given up.
+                # The block before the next one may be among those that were given up.
                 evicted = self._index.arrays.evicted
                 position[2] = self._odd.number_under(int(carried[0])) or -1 if position[1] else 0
             why = self._plain.follow(self._ends, position, carried, bounds)
@@ -111,7 +111,7 @@ class ArrayState:
         events = self._decode(self._payloads[number]).events[event - first :]
         self.apply([_rest(events[0], done), *events[1:]])
         if isinstance(events[0], Stored) and events[0].once:
-            # A name twice in one event is not stored again (`Resolver`).
+            # A name that comes twice in one event does not count as stored again (`Resolver`).
             just_held = set(events[0].hashes[:done])
             self.counts.again -= sum(name in just_held for name in events[0].hashes[done:])
         position[:] = self._ends[number], 0, 0, -1, number + 1
@@ -146,7 +146,7 @@ class ArrayState:
     # Doubt, and the end of it
 
     def doubt(self) -> None:
-        """Take note that something was missed: no name known now is certain any more."""
+        """Put every block that is held now in doubt, as something was missed."""
         self._odd.let_go()
         with self._odd.following():
             self.resolver.doubt()
@@ -180,7 +180,7 @@ class ArrayState:
             self._odd.mark_odd()
 
     def lost_room(self) -> None:
-        """Take note that keys were given up for want of room."""
+        """Handle the loss of keys that the index gave up for want of room."""
         self.resolver.stored_since_doubt = 0
         self._odd.let_go()
 
@@ -201,7 +201,7 @@ class ArrayState:
         return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
-        """Let the fastest tier hold only what must be there although hits were announced too."""
+        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
         with self._odd.following():
             for holding in self.resolver.names.holdings.values():
                 self._odd.touch(*holding.copies)
@@ -214,7 +214,7 @@ class ArrayState:
             self._odd.settle_touched()
 
     def _give_up_plain(self, spot: Spot) -> None:
-        """Let a place hold nothing that is certain by a plain name."""
+        """Let a place no longer hold the blocks that it certainly held by plain names."""
         odd = self._odd.keys_in(spot)
         self.resolver.stored_since_doubt -= self._index.count(self._slots.slot(spot)) - len(odd)
         self._slots.drop(spot)

@@ -4,7 +4,7 @@ One lock makes each step of writing and each look-up atomic. Larger tables are b
 without the lock, and put in their place under it.
 
 `max_bytes` bounds all arrays together with the memory that ranks have outside of them (`outside`). At
-the bound blocks are given up (`give_up`), so that nothing is ever refused.
+the bound blocks are given up (`give_up`), so that no new block is refused.
 """
 
 import threading
@@ -24,11 +24,11 @@ from indexer.compiled.memory import zeros
 from indexer.index.orphans import Waiting
 
 STEP = 256
-"""Blocks changed, at most, before the writer lets readers in."""
+"""Most blocks that the writer changes before it lets readers in."""
 LOOKS = 16 * STEP
-"""Records looked at, at most, the same way."""
+"""Most records that the writer looks at before it lets readers in."""
 FEW = STEP // 16
-"""Blocks to give up at a time where memory outside the arrays goes with them, so that few are enough."""
+"""Blocks to give up at a time where that also frees memory outside the arrays: few are enough then."""
 MOST_LOAD = 0.75
 GROWTH = 1.5
 LEAST_PLACES = 1 << 10
@@ -74,7 +74,7 @@ class Arrays:
         """How many readers wait for the lock. A hint to the writer: it need not be exact."""
         self._has_given_up = False
         self._left = 0
-        """How many blocks surely have room; `reserve` computes it anew where it does not suffice."""
+        """How many more blocks surely have room; `reserve` computes it anew where that is too few."""
 
     def turn(self) -> threading.Lock:
         """Let waiting readers go first; return the lock, for a step of writing."""
@@ -105,7 +105,7 @@ class Arrays:
         if wanted:
             self.make_room(wanted, more)
         while int(self.sets.state[sets_of.TOP]) + self._set_rows(more) > len(self.sets.uses):
-            self._give_up(more)  # and with the blocks go sets that nobody has any more
+            self._give_up(more)  # this also frees sets that no block has any more
         if places := _places(self.blocks.by_key, int(state[LIVE]) + more):
             by_key = self._larger(self.blocks.by_key, self.blocks.records, places)
             with self.turn():
@@ -242,7 +242,7 @@ class Arrays:
             wanted = int(state[sets_of.USED]) + 2 * STEP
             if self._fits(wanted * sets_of.row_bytes(words) + 4 * _roomy(wanted, SETS_LOAD)):
                 break
-            self._give_up(STEP)  # and with the blocks go sets that nobody has any more
+            self._give_up(STEP)  # this also frees sets that no block has any more
         fresh = self._new_sets(int(state[sets_of.USED]), words)
         numbers = np.zeros(int(state[sets_of.TOP]), np.uint32)
         counts = np.zeros(words * 64, np.int64)

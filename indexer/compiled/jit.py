@@ -1,7 +1,7 @@
-"""How functions are compiled, and where what was compiled is kept.
+"""Compiles functions with Numba, and chooses where compiled code is kept.
 
 Numba keeps compiled code beside each source file and looks at that file alone, so a change in one
-module would leave its callers stale. Here the folder is named after the content of all of them.
+module would leave its callers' code stale. Here the folder's name is a hash of all source files.
 """
 
 import atexit
@@ -24,8 +24,9 @@ HERE = Path(__file__).parent
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _BORROWED: dict[str, Any] = {"_nrt": False}
-"""No counting of references: with it, each array taken out of a tuple costs two atomic operations, and
-following events takes three times as long. Such a function cannot allocate."""
+"""References to arrays are not counted: if they were, each array taken out of a tuple would cost two
+atomic operations, and following events would take three times as long. Such a function cannot make
+arrays."""
 
 
 def compiled(function: Function) -> Function:
@@ -34,7 +35,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """Compile a function into its callers: passing on a tuple of arrays costs more than most do."""
+    """Compile a function into its callers: passing a tuple of arrays costs more than most of them."""
     options = {**_OPTIONS, **_BORROWED, "forceinline": True}
     return cast("Function", numba.njit(cache=_IS_KEPT, **options)(function))
 
@@ -65,8 +66,8 @@ def _is_writable(folder: Path) -> bool:
 def _keep() -> bool:
     """Choose a folder for compiled code; False where nothing can be written.
 
-    On a read-only file system what an image was built with is copied to a private temporary folder,
-    since Numba uses only folders that it can write to.
+    On a read-only file system, compiled code that was built into an image is copied to a private
+    temporary folder, since Numba uses only folders that it can write to.
     """
     if _settings.CACHE_DIR:
         _settings.CACHE_DIR = str(Path(_settings.CACHE_DIR) / _digest())

@@ -19,7 +19,7 @@ def make_keys(
 
 
 def packed(tokens: bytes, size: int, blocks: int, root: int) -> bytes:
-    """Return the same, packed. Raises ValueError where there are too few tokens."""
+    """Return the keys of `make_keys`, packed. Raises ValueError where there are too few tokens."""
     keys = np.empty(blocks, np.uint64)
     if blocks:
         ids = np.frombuffer(tokens, np.uint32, blocks * size)

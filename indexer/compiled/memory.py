@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 HUGE = 8 << 20
-"""From so many bytes on the kernel is asked for huge pages: random look-ups then miss one cache less."""
+"""From this size on the kernel is asked for huge pages: random look-ups then miss one cache less."""
 
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike, *, sparse: bool = False) -> NDArray[Any]:
-    """Return an array of zeros. Of a `sparse` one, mostly only a beginning will ever be written."""
+    """Return an array of zeros. In a `sparse` one, usually only the beginning will ever be written."""
     count = shape if isinstance(shape, int) else math.prod(shape)
     size = max(1, count * np.dtype(dtype).itemsize)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,4 +1,4 @@
-"""Who holds a prompt's blocks, from the values of the shared index's segments (`keys.segment_value`).
+"""Finds who holds a prompt's blocks in the values of the shared index's segments (`keys.segment_value`).
 
 The values came from a server: each read is tested against the end of its value.
 """
@@ -65,11 +65,11 @@ def of_segments(
     found: NDArray[np.uint64],
     bad: NDArray[np.uint8],
 ) -> int:
-    """Write the stretches of `keys` as rows of slot, first block, past the last; return their number.
+    """Write the stretches of `keys` as rows: slot, first block, and the position after the last block.
 
-    Value n, of bytes up to `ends[n]`, is of the blocks from `starts[n]` up to `starts[n + 1]`; it may be
-    empty: nobody holds them. One that cannot be read is marked in `bad`. There may be more stretches
-    than there was room for.
+    Return their number, which may be greater than there was room for. Value n ends before byte `ends[n]`
+    and is that of the blocks from `starts[n]` up to `starts[n + 1]`; if it is empty, nobody holds them.
+    A value that cannot be read is marked in `bad`.
     """
     columns_in_all = 0
     begin = 0
@@ -129,7 +129,7 @@ def of_segments(
             if row == before or (row >= 0 and before >= 0 and _same(values, row, before, width)):
                 continue
             before = row
-            # Other holders than those of the block before.
+            # The holders differ from those of the block before.
             turn += 1
             if row >= 0:
                 if columns & 7 and values[row + width - 1] >> (columns & 7):
@@ -165,13 +165,14 @@ def stretches_of(
 ) -> tuple[list[list[int]], list[int]]:
     """Return the stretches as rows, and the numbers of parts that cannot be read.
 
-    Parts are blocks from and up to, one part after the other, and their packed values.
+    A part has the first position of its blocks, the position after them, and their packed value. Parts
+    follow each other without a gap.
     """
     packed = [value or b"" for _, _, value in parts]
     values = np.frombuffer(b"".join(packed), np.uint8)
     ends = np.fromiter(accumulate(map(len, packed)), np.int64, len(packed))
     starts = np.array([*(start for start, _, _ in parts), len(keys)], np.int64)
-    # A value of no bytes is none; one that is missing has none either, and says that nobody holds.
+    # An empty value cannot be read. A missing one (None) also has no bytes: nobody holds its blocks.
     bad = np.fromiter((value == b"" for _, _, value in parts), np.uint8, len(packed))
     room, count = 0, ROOM
     while count > room:

@@ -1,4 +1,4 @@
-"""Using everything once, so that all of it is compiled before the first request."""
+"""Calls every compiled function once, so that all of them are compiled before the first request."""
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from indexer.resolve.rank_slots import RankSlots
 
 
 def warm_up(index: ArrayIndex) -> None:
-    """Use everything once."""
+    """Call every compiled function once."""
     chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
     keys = chain.keys()
     made = packed(chain.tokens, chain.block_size, chain.blocks, chain.root)
@@ -32,10 +32,10 @@ def warm_up(index: ArrayIndex) -> None:
     index.remove(0, keys)
     index.drop(100)
     index.sweep(1 << 20)
-    for slot in range(10):  # as many sets as their table has no room for
+    for slot in range(10):  # more sets than their table has room for
         index.add(slot, [key for key in range(1 << 10) if key >> slot & 1])
     index.add(300, keys)
-    # What cannot be written to is another kind of array.
+    # To Numba, a read-only array is of another type, for which it compiles a function anew.
     unpack(np.frombuffer(bytes(1), np.uint8), np.empty(1, np.uint32))
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))
@@ -45,7 +45,7 @@ def warm_up(index: ArrayIndex) -> None:
 
 
 def _follow(index: ArrayIndex) -> None:
-    """Follow two ranks that give blocks other names."""
+    """Follow two ranks that give the same blocks different names."""
     table = SlotTable()
     states = []
     for life in range(2):

@@ -1,4 +1,4 @@
-"""Whether blocks, sets and their tables contradict each other."""
+"""Checks that blocks, sets and their tables do not contradict each other."""
 
 from typing import Any
 
@@ -15,21 +15,26 @@ def check(blocks: Blocks, sets: Sets) -> None:
     top = int(blocks.state[TOP])
     numbers = np.flatnonzero(blocks.quarters[1:top, DEPTH] != FREED) + 1
     keys = blocks.records[numbers, 0]
-    _require(len(numbers) == int(blocks.state[LIVE]), "the blocks do not add up")
+    _require(len(numbers) == int(blocks.state[LIVE]), "the number of blocks is wrong")
     _require(len(np.unique(keys)) == len(keys), "two blocks have one key")
     for field, words, entries in (
         ("by_key", blocks.records, numbers),
         ("by_name", blocks.names, numbers[blocks.names[numbers, 0] != 0]),
     ):
         places = getattr(blocks, field)
-        _require(np.count_nonzero(places) == len(entries), f"{field} has other entries")
+        _require(
+            np.count_nonzero(places) == len(entries), f"{field} has too many entries, or too few"
+        )
         for number in entries.tolist():
             word = words[number, 0]
             at = table.seek(places, words, word, table.home(word, len(places)))
             while at >= 0 and table.number_at(places, at) != number:
                 at = table.seek(places, words, word, table.after(at, len(places)))
             _require(at >= 0, f"{field} does not find block {number}")
-    _require(int(blocks.state[NAMED]) == np.count_nonzero(blocks.names[numbers, 0]), "names")
+    _require(
+        int(blocks.state[NAMED]) == np.count_nonzero(blocks.names[numbers, 0]),
+        "the number of names is wrong",
+    )
     held = blocks.halves[numbers, SET]
     _require(bool((held != 0).all()), "a block that nobody holds is kept")
     uses: Any = np.bincount(held, minlength=1)

@@ -1,4 +1,4 @@
-"""Giving blocks up where there is no more room: the least recently matched first, deepest first."""
+"""Gives blocks up where there is no more room: the least recently matched first, deepest first."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,8 +1,8 @@
-"""The slots that hold a prompt's blocks, as stretches of each slot.
+"""Looks up which slots hold a prompt's blocks, as stretches of each slot.
 
 A look-up makes a chunk of keys, then reads the table where their searches begin, and only then searches:
-the processor has many cache misses in flight at once. The arrays come one by one because a call with a
-tuple of them takes 4 microseconds longer.
+so the processor waits for many cache misses at once. The arrays are passed one by one because a call
+with a tuple of them takes 4 microseconds longer.
 """
 
 import numpy as np
@@ -126,7 +126,7 @@ def of_keys(
     now: int,
     found: NDArray[np.int64],
 ) -> int:
-    """Write the stretches of `keys` as rows of slot, first block, past the last.
+    """Write the stretches of `keys` as rows: slot, first block, and the position after the last block.
 
     Return how many there are, which may be more than there was room for. With `leading`, the look-up
     stops after the first chunk whose last block no slot holds.
@@ -191,7 +191,7 @@ def of_tokens(
             keys[at] = key
         for at in range(chunk):
             seen |= first_number(by_key, keys[at])
-        keys[CHUNK] = seen  # lest the compiler finds that nothing comes of it
+        keys[CHUNK] = seen  # else the compiler would drop the reads, whose result nobody needs
         stretches, before = _walk(
             by_key,
             records,

@@ -24,7 +24,7 @@ class Sets(NamedTuple):
     words: NDArray[np.uint64]
     """(n, w): a bit a slot."""
     uses: NDArray[np.uint32]
-    """(n): how many blocks have a set; the number of the next free one where none has."""
+    """(n): how many blocks have a set; for a free one, the number of the next free one."""
     hashes: NDArray[np.uint32]
     """(n): hashes of the words."""
     table: NDArray[np.uint32]
@@ -97,7 +97,7 @@ def is_live(sets: Sets, number: int) -> bool:
 
 @inlined
 def intern(sets: Sets) -> int:
-    """Return the number of the set in `scratch`, a new one (of no block yet) where it has none."""
+    """Return the number of the set in `scratch`; store a set that is new, which no block has yet."""
     empty = True
     for word in sets.scratch:
         if word:

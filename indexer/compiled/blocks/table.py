@@ -47,9 +47,10 @@ def after(at: int, places: int) -> int:
 
 @inlined
 def stays(hole: int, begin: int, at: int) -> bool:
-    """Whether what lies in a place must not fill a hole before it.
+    """Whether the entry in place `at` must not fill a hole before it.
 
-    It would not be found there if its search begins behind the hole (and no further than itself).
+    The search for its word begins at `begin`. If that is behind the hole (and not behind `at`), the
+    search would not find the entry in the hole.
     """
     return hole < begin <= at if hole <= at else begin > hole or begin <= at
 
@@ -78,7 +79,10 @@ def number_at(table: Places, at: int) -> int:
 
 @inlined
 def first_number(table: Places, word: np.uint64) -> int:
-    """Return the number where the search for a word begins, whoever's it is; 0 for an empty place."""
+    """Return the number in the place where the search for a word begins; 0 for an empty place.
+
+    The record may have another word.
+    """
     return number_at(table, home(word, table.size))
 
 
@@ -125,7 +129,7 @@ def delete(table: Places, words: Words, number: int) -> None:
 
 @compiled
 def refill(table: Places, words: Words, old: Places, ahead: NDArray[np.uint64]) -> None:
-    """Add to an empty table all that is in another one.
+    """Add all entries of a table to an empty one.
 
     Words have the same order in every table, so the new one is filled from its beginning to its end;
     only the records are read at random, so many of them are read ahead (into `ahead`) at once.

@@ -1,4 +1,4 @@
 """The names that one rank's engine gives to blocks, over the compiled index.
 
-Their bytes are read in `scan`.
+`indexer.compiled.scan` reads their bytes.
 """

@@ -1,4 +1,4 @@
-"""Scanned batches applied to the index, as far as everything in them is plain.
+"""Applies scanned batches to the index, as far as everything in them is plain.
 
 `follow` does the work of `indexer.resolve.resolver` without Python objects. At the first name that is
 not plain (`indexer.compiled.names.names`) it stops and returns the position, and the resolver takes
@@ -61,7 +61,7 @@ from indexer.compiled.xxh64 import block_key, lookahead_key
 
 DONE, PAUSED, TELLING = 0, 3, 4
 """Why `follow` returned, beside `STRANGE` and `OTHER_NAMES`: everything is applied; as many blocks are
-applied as were allowed; or the last batch tells how far the rank may be believed."""
+applied as were allowed; or the rank's trust may change after the last batch."""
 
 
 @compiled

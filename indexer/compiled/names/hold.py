@@ -1,4 +1,4 @@
-"""One block held, released or proven in one of a rank's places, by a plain name.
+"""Holds, releases or proves one block in one of a rank's places, by a plain name.
 
 A name that is not plain (`indexer.compiled.names.names`) stays as it is, and the function returns
 `STRANGE`.

@@ -273,7 +273,7 @@ def put(
 
 @inlined
 def is_named(blocks: Blocks, sets: Sets, mine: Own, number: int, word: np.uint64) -> bool:
-    """Note a rank's plain name of a block; False where the block keeps the name of another engine."""
+    """Record a rank's plain name of a block; False where the block keeps another engine's name."""
     if mine.state[OWNS]:
         own(mine, word, number)
         return True

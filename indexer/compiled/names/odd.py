@@ -1,4 +1,4 @@
-"""One rank's odd names over the compiled index, and the way of names between arrays and resolver.
+"""Keeps one rank's odd names over the compiled index, and moves names between arrays and resolver.
 
 Before the resolver follows an event, every name of the event is taken out of the arrays; names that are
 plain afterwards (`indexer.compiled.names.names`) are put back. So each name is kept on one side only,
@@ -27,7 +27,7 @@ ODD_BYTES = 600
 
 
 class OddNames:
-    """The resolver of one rank's odd names, with the rank's plain names as its `Elsewhere`."""
+    """The resolver of one rank's odd names; to it, plain names are `indexer.resolve.elsewhere`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class OddNames:
         self._is_busy = False
         """Whether the resolver is at work, so that no name may be forgotten now."""
         self._lost = 0
-        """About how many odd names are to be forgotten, as the index has given up their blocks."""
+        """About how many odd names are to be forgotten because the index has given up their blocks."""
         self.left: dict[Spot, list[int]] = {}
         """Keys still held in the index whose names were forgotten; `let_go` removes them."""
         index.arrays.keep_names()
@@ -137,7 +137,7 @@ class OddNames:
         self._pull_keys(keys)
 
     def learned(self, names: Iterable[EngineHash]) -> None:
-        """Note the keys of odd names, and look at all of them in `settle_touched`."""
+        """Record the keys of odd names, and look at all of these names in `settle_touched`."""
         for name in names:
             self.touch(name)
             if name in self.names.keys:
@@ -178,7 +178,7 @@ class OddNames:
             ],
             np.uint64,
         )
-        # Another engine's name of a block that this rank holds by an odd one is not the rank's.
+        # If the rank holds a block by an odd name, the block's shared name is another engine's.
         self.mark_odd()
         for name in wanted[self.plain.find_all(wanted) != 0].tolist():
             self._take_out(name)
@@ -329,7 +329,7 @@ class OddNames:
         self.touch(name)
         if above in self.standing:
             return above
-        # A plain name is a key's only one.
+        # A plain name is the only name of its key.
         number = self.plain.prove(spot, self.number_under(above))
         return int(self._index.arrays.blocks.records[number, 0])
 

@@ -148,7 +148,7 @@ class PlainNames:
         return int(names_of.find(self._arrays.blocks, self._arrays.sets, self.own, np.uint64(name)))
 
     def find_all(self, names: Words) -> Numbers:
-        """Return such a number for each of some names."""
+        """Return for each name the number that `find` returns."""
         numbers = np.zeros(len(names), np.uint32)
         names_of.find_all(self._arrays.blocks, self._arrays.sets, self.own, names, numbers)
         return numbers

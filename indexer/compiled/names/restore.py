@@ -1,4 +1,4 @@
-"""A rank's plain names to arrays that another process can read, and back (`indexer.resolve.saved`)."""
+"""Packs a rank's plain names for another process, and restores them there (`indexer.resolve.saved`)."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,8 @@
-"""The keys before a prompt's first block, by adapter and salt: those that events used lately.
+"""Roots by adapter and salt, of those that events used lately. A root is the key before a first block.
 
-Texts are compared whole: if only hashes were, a tenant could choose a salt that leads into another
-tenant's chain. Each text has a few possible places, where another text may replace it; the resolver then
-computes its key anew.
+Adapters and salts are compared whole, not only their hashes: else a tenant could choose a salt that
+leads into another tenant's chain. Each pair has a few possible places, where another pair may replace
+it; the resolver then computes its root anew.
 """
 
 from typing import NamedTuple
@@ -18,16 +18,16 @@ from indexer.compiled.xxh64 import bytes_key
 TEXT = 128
 """The most bytes of an adapter and a salt together."""
 LEAST, MOST = 1, 1 << 10
-"""Places."""
+"""The fewest and the most places."""
 TRIES = 4
-"""How many places, one behind the other, a text may have."""
+"""How many places, one behind the other, an adapter and salt may lie in."""
 
 
 class Roots(NamedTuple):
     """Roots. Shapes: n places."""
 
     words: NDArray[np.uint64]
-    """(n): a hash of each text."""
+    """(n): a hash of each adapter and salt."""
     texts: NDArray[np.uint8]
     """(n, 128): the adapter, followed by the salt."""
     lengths: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""A rank's plain names from one process to the next (`indexer.resolve.saved`)."""
+"""Saves a rank's plain names for the next process, and restores them (`indexer.resolve.saved`)."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def save(index: ArrayIndex, slots: RankSlots, plain: PlainNames) -> SavedPlain:
 
 
 def claim_slots(slots: RankSlots, saved: SavedPlain) -> None:
-    """Have a slot for each place that was in use."""
+    """Claim a slot for each place that was in use."""
     for group, held in zip(saved.groups, _rows(saved), strict=True):
         used = int(np.bitwise_or.reduce(held, initial=0))
         for bit, tier in enumerate(TIERS):

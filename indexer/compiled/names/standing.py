@@ -10,7 +10,7 @@ Marks = tuple[list[int], list[int]]
 
 
 class Standing:
-    """Which odd names stand for each key that has any."""
+    """The odd names of each key that has any."""
 
     def __init__(self) -> None:
         self._names: dict[int, list[EngineHash]] = {}
@@ -67,7 +67,7 @@ class Standing:
         return marks
 
     def check(self, keys: Mapping[EngineHash, Iterable[int]]) -> None:
-        """Raise BrokenInvariantError where keys have other names than `keys`, each name's keys, says."""
+        """Raise BrokenInvariantError where the keys' names disagree with `keys`, the names' keys."""
         standing: dict[int, set[EngineHash]] = {}
         for name, of_name in keys.items():
             for key in of_name:

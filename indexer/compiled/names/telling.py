@@ -1,6 +1,7 @@
-"""Batches after which a rank's trust may change, so that it is judged before the next batch is applied.
+"""Finds batches after which a rank's trust may change.
 
-Batches that arrive together are applied in one call up to the first of these.
+Batches that arrive together are applied in one call up to the first of these; the trust is judged before
+the next batch is applied.
 """
 
 from typing import NamedTuple

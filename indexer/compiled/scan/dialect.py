@@ -27,8 +27,8 @@ STORED, REMOVED = 1, 2
     IS_TEXT,
     IS_ANY,
 ) = range(14)
-"""Kinds of values of a plain event's field. The last three have no effect: nil or a number, nil or a
-text, any plain value."""
+"""Kinds of values of a plain event's field. Values of the last three are ignored: nil or a number, nil
+or a text, any plain value."""
 
 
 TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS = range(4)

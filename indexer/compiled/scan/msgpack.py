@@ -1,4 +1,4 @@
-"""The parts of msgpack, read from bytes that are not trusted: no read goes past `end`.
+"""Reads the parts of msgpack from bytes that are not trusted: no read goes past `end`.
 
 Each function takes where to begin and returns where it ended. Source: github.com/msgpack/msgpack,
 spec.md.
@@ -142,7 +142,7 @@ def _skip_one(data: NDArray[np.uint8], at: int, end: int) -> int:
 def skip(data: NDArray[np.uint8], at: int, end: int) -> int:
     """Return the position after a plain value or a list of plain values; -1 where there is none.
 
-    No list in a list: Numba cannot load recursive functions that it has kept.
+    A list in a list is not plain: Numba cannot load recursive functions that it has kept.
     """
     count, after = list_at(data, at, end)
     if count < 0:

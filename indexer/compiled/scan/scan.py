@@ -2,9 +2,9 @@
 
 Scanning says of each batch whether it is *plain*: nothing but stores and removals, of blocks whose only
 extra keys are adapters and salts, written as engines write them. A plain batch becomes rows and arrays;
-any other batch is left to the pure codec (`indexer.engines`). Scanning must find what the codec would
-decode, and a doubtful batch is not plain: the fuzzer and `tests/indexer/compiled/test_scan.py` hold it
-to that.
+any other batch is left to the pure codec (`indexer.engines`). Scanning must find exactly what the codec
+would decode, so a doubtful batch is not plain; the fuzzer and `tests/indexer/compiled/test_scan.py`
+check that.
 
 Nothing here trusts the bytes. Every read is tested against the batch's end, and the arrays that are
 written have as many elements as the batch has bytes, since each name and each token takes one at least,
@@ -263,7 +263,7 @@ def _batch(
     fields, at = list_at(data, at, end)
     if fields < 2 or at >= end:
         return -1, name, token
-    # The time of the step: a float, which decides nothing.
+    # The engine's time of the step: a float, which has no effect here.
     if data[at] != 0xCB or at + 9 > end:
         return -1, name, token
     count, at = list_at(data, at + 9, end)

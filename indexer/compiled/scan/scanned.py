@@ -28,7 +28,7 @@ COLUMNS = 15
 """Columns of `Scanned.events`."""
 
 ANOTHER = -1
-"""In column `LORA`: an adapter that has a number only."""
+"""In column `LORA`: an adapter that only has a number."""
 LEAST_EVENT = 8
 """The fewest bytes of an event."""
 
