@@ -25,11 +25,11 @@ from publisher.assemble import Settings, publishing
 MOST_RANKS = 1024
 
 PARENT_SECONDS = 0.5
-"""Pause between two looks whether the parent still runs."""
+"""Pause between two checks whether the parent still runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Follow the engine beside it and send routers the keys of its blocks, until SIGTERM or Ctrl-C."""
+    """Follow an engine and send routers the keys of its blocks, until SIGTERM or Ctrl-C."""
     parser = _parser()
     args = parser.parse_args(argv)
     logging.basicConfig(
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
     for option in ("listen", "metrics_listen", "advertise"):
         value = getattr(args, option)
-        # Where others reach it, and what they are told, has a host.
+        # Others connect to these addresses, so each needs a host.
         if (value or option == "listen") and (value[:1] == ":" or not is_host_port(value)):
             parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
     if not args.pod or not args.model:
@@ -109,30 +109,35 @@ def _parser() -> argparse.ArgumentParser:
     add("--ranks", type=int, default=1, help="data-parallel ranks; ports count up from rank 0's")
     add(
         "--first-rank", type=int, default=0,
-        help="the engine's own number of the first rank, where this server has only some of the ranks",
+        help="the engine's own number of the first rank, if this engine has only some of the ranks",
     )  # fmt: skip
     add(
         "--blocks",
         type=int,
         default=0,
-        help="blocks of a rank's cache, for healing and drift; 0: unknown",
+        help="blocks of a rank's cache, to heal degraded trust and to notice drift; 0: unknown",
     )
     add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
     add("--hash-seed", default="", help="the routers' index.hash-seed")
-    add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0 takes a free one")
+    add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0: a free port")
     add(
         "--advertise", default="",
-        help="host:port at which others, `warmpath index check` for one, reach this publisher;"
+        help="host:port at which others (such as `warmpath index check`) reach this publisher;"
         " by default that of --listen, if it names a host",
     )  # fmt: skip
     add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")
-    add("--journal-bytes", type=int, default=16 << 20, help="deltas for routers that were away")
+    add(
+        "--journal-bytes",
+        type=int,
+        default=16 << 20,
+        help="bytes of deltas for routers that were away",
+    )
     add("--max-watchers", type=int, default=64, help="routers served at once")
     add("--exit-with-parent", action="store_true", help="end when the parent process ends")
     add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
     add("--tls-key", type=Path, help="the certificate's private key, PEM")
     add("--tls-client-ca", type=Path, help="routers must show a certificate of this authority, PEM")
-    add("--redis", default="", help="the shared index: redis://host:port, redis-cluster://…")
+    add("--redis", default="", help="URL of the shared index: redis://host:port, redis-cluster://…")
     add("--redis-prefix", default="warmpath", help="the beginning of every key in Redis")
     add("--redis-user", default="", help="ACL user; Redis' default user if not given")
     add("--redis-password-file", default="", help="file that holds the password")

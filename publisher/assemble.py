@@ -47,7 +47,7 @@ PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
 MOST_REQUEST_BYTES = 16 << 10
-"""Of a message from a router: a keyspace, an epoch and a number, or a service's name."""
+"""Most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _engine(settings: Settings) -> Engine:
 
 async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
     try:
-        # redis-py is an extra: a publisher that serves gRPC only does without.
+        # redis-py is an extra: a publisher that only serves gRPC does not need it.
         from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
         raise OSError(f"--redis: needs warmpath[redis]: {error}") from error

@@ -1,4 +1,4 @@
-"""gRPC's standard health service beside CacheWatch, over gRPC's library."""
+"""Serves gRPC's standard health service beside CacheWatch, with gRPC's library."""
 
 from contextlib import aclosing
 from typing import Any

@@ -106,14 +106,16 @@ class PublisherCollector(Collector):
 
     def _ranks(self) -> Iterator[Metric]:
         trust = GaugeMetricFamily(
-            "warmpath_publisher_rank_trust", "1 for the level in force.", labels=["rank", "level"]
+            "warmpath_publisher_rank_trust",
+            "1 for the present level of trust.",
+            labels=["rank", "level"],
         )
         blocks = GaugeMetricFamily(
             "warmpath_publisher_rank_blocks", "Distinct blocks held.", labels=["rank", "tier"]
         )
         events = CounterMetricFamily(
             "warmpath_publisher_events",
-            "Events, and troubles of the event stream, by kind.",
+            "Events, and problems of the event stream, by kind.",
             labels=["rank", "kind"],
         )
         waiting = GaugeMetricFamily(

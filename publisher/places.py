@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """One watcher's place; `end` asks it to leave, with a reason."""
+    """One watcher's place; `end` asks the watcher to leave, with a reason."""
 
     client: str
     end: Callable[[str], None] = field(repr=False)
@@ -55,16 +55,16 @@ class Places:
             self._places.remove(place)
 
     def sending(self, place: Place) -> None:
-        """Note that a message waits for a watcher."""
+        """Record that a message waits for a watcher."""
         place.waits_since = self._clock()
 
     @staticmethod
     def sent(place: Place) -> None:
-        """Note that the watcher took the message."""
+        """Record that the watcher took the message."""
         place.waits_since = None
 
     def end_slow(self) -> Iterator[tuple[str, float]]:
-        """Ask watchers to leave that took nothing for too long; yield their clients and the seconds."""
+        """Ask watchers that took nothing for too long to leave; yield their clients and the seconds."""
         now = self._clock()
         for place in [*self._places]:
             if place.waits_since is None or place.is_ending:
@@ -76,7 +76,10 @@ class Places:
                 yield place.client, waited
 
     def _spare(self, client: str) -> Place | None:
-        """Return a place of the client with most: the one that waited longest, else the newest."""
+        """Return a place of the client with most places; None where that would not be fair.
+
+        It is the place whose message waits longest, else the newest.
+        """
         held = Counter(place.client for place in self._places)
         most = max(held.values())
         if most <= held[client] + 1:

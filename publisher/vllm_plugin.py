@@ -33,12 +33,12 @@ FIRST_CORES = frozenset({"EngineCore", "EngineCore_0", "EngineCore_DP0"})
 LEAST_PAUSE, MOST_PAUSE = 1.0, 60.0
 """Seconds before a publisher that died is started again; twice as many each time."""
 LONG_LIFE = 60.0
-"""Seconds after which a publisher counts as one that ran well: the pause is then the least again."""
+"""Seconds after which a publisher counts as one that ran well: the next pause is the shortest again."""
 
 WANTED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
 """Exit statuses of a publisher that was asked to end."""
 BAD_OPTIONS = 2
-"""Exit status of a publisher with wrong options, which a second start would not mend."""
+"""Exit status of a publisher with wrong options, which would fail again at a second start."""
 
 
 class Started(Protocol):
@@ -76,7 +76,7 @@ def keep(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Start a publisher, and again whenever it dies; return when it ended as it was asked to."""
+    """Start a publisher, and start it again whenever it dies; return once it ends as it was asked to."""
     pause = LEAST_PAUSE
     while True:
         begun = clock()

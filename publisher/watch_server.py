@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["CacheWatch"]
 
 TAKEN_AT_ONCE = 64
-"""Deltas sent before the next look into the journal; until then they stay in memory beyond its bound."""
+"""Deltas taken from the journal at once; until they are sent they stay in memory beyond its bound."""
 LOOK_SECONDS = 0.5
 """Pause between two looks for watchers that do not read."""
 FAREWELL_SECONDS = 1.0
@@ -60,11 +60,11 @@ class WatchServer:
                 log.warning("%s: ended a watcher that read nothing for %.0f s", client, waited)
             await asyncio.sleep(LOOK_SECONDS)
 
-    # It writes and does not yield: a generator cannot know whether the client took a message.
+    # `Watch` writes and does not yield: a generator cannot know whether the client took a message.
     async def Watch(  # noqa: N802  the contract's name
         self, raw: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        """Serve one watcher until it leaves, falls behind, or has to go."""
+        """Serve one watcher until it leaves, falls behind, or has to give up its place."""
         client = _client(context)
         try:
             request = read_message(pb.WatchRequest, raw)
@@ -132,7 +132,7 @@ class WatchServer:
             deltas = journal.after(position, TAKEN_AT_ONCE)
             if deltas is None:
                 self.cut_off += 1
-                problem = "the watcher fell behind the journal; come back for a snapshot"
+                problem = "the watcher fell behind the journal; watch again for a snapshot"
                 await context.abort(grpc.StatusCode.OUT_OF_RANGE, problem)
             for delta in deltas:
                 yield pb.WatchResponse(delta=delta)
