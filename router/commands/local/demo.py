@@ -75,15 +75,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--trace", type=Path, default=TRACE, help="a trace in Mooncake's format")
-    add("--requests", type=int, default=0, help="only the first so many; 0: all")
+    add("--requests", type=int, default=0, help="number of requests, from the first; 0: all")
     add("--pods", type=int, default=4, help="workers")
-    add("--blocks", type=int, default=24000, help="KV cache blocks a worker, of 32 tokens")
-    add("--span", type=float, default=240.0, help="modelled seconds that the arrivals take")
-    add("--speed", type=float, default=12.0, help="modelled seconds a real second")
-    add("--most-output", type=int, default=400, help="answers are cut to so many tokens")
-    add("--policies", default=",".join(POLICIES), help="which to compare")
+    add("--blocks", type=int, default=24000, help="KV cache blocks of each worker, 32 tokens each")
+    add(
+        "--span",
+        type=float,
+        default=240.0,
+        help="modelled seconds from the first arrival to the last",
+    )
+    add("--speed", type=float, default=12.0, help="modelled seconds in each real second")
+    add(
+        "--most-output", type=int, default=400, help="most tokens of an answer; longer ones are cut"
+    )
+    add("--policies", default=",".join(POLICIES), help="policies to compare, with commas")
     add("--kill-pod", action="store_true", help="kill a worker half-way and start it anew")
-    add("--out", type=Path, default=Path("out/demo"), help="folder of report and logs")
+    add("--out", type=Path, default=Path("out/demo"), help="folder for the report and logs")
     add("--json", action="store_true", help="print the results as one JSON object")
     return parser
 
@@ -94,9 +101,9 @@ def _setting(args: argparse.Namespace) -> Setting:
         raise ValueError(f"--policies: {', '.join(unknown)}; known: {', '.join(POLICIES)}")
     for name in ("pods", "span", "speed", "most_output"):
         if getattr(args, name) <= 0:
-            raise ValueError(f"--{name.replace('_', '-')}: above 0")
+            raise ValueError(f"--{name.replace('_', '-')}: must be above 0")
     if args.requests < 0:
-        raise ValueError("--requests: 0 or more")
+        raise ValueError("--requests: must be 0 or more")
     trace = read_trace(args.trace)[: args.requests or None]
     if not trace:
         raise ValueError(f"{args.trace}: no requests")
@@ -218,13 +225,13 @@ def _present(setting: Setting, results: dict[str, Replayed], console: Console) -
         if one.late_p99 > LATE_SECONDS:
             console.print(
                 f"{name}: this machine was too busy: requests went out up to {one.late_p99:.2f} "
-                "modelled seconds late, so take the times with care (or lower --speed)"
+                "modelled seconds late, so the times are not exact (a lower --speed helps)"
             )
     if "warmpath" in summed:
         one = summed["warmpath"]
         console.print(
             f"a choice took {one.choice_p50_ms:.1f} ms (p99 {one.choice_p99_ms:.1f} ms), "
-            "client and busy machine included"
+            "the client's own time on a busy machine included"
         )
     console.print(f"report: {report}")
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     for name in ("masters", "pods", "routers", "requests"):
         if getattr(args, name) < 1:
-            print(f"warmpath fleet: --{name}: 1 or more", file=sys.stderr)
+            print(f"warmpath fleet: --{name}: must be 1 or more", file=sys.stderr)
             return 2
     once, as_json = args.once, args.json
     settings = FleetSettings(
@@ -73,10 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--masters", type=int, default=3, help="masters of the Redis Cluster")
     add("--pods", type=int, default=2, help="simulated workers, each with a publisher")
     add("--routers", type=int, default=3)
-    add("--mode", choices=("replica", "shared"), default="replica", help="how routers read it")
+    add(
+        "--mode",
+        choices=("replica", "shared"),
+        default="replica",
+        help="how routers read the shared index",
+    )
     add("--server", choices=("valkey", "redis"), default="valkey", help="which server is started")
     add("--requests", type=int, default=60, help="requests of the traffic")
-    add("--out", type=Path, default=Path("out/fleet"), help="folder of configurations and logs")
+    add("--out", type=Path, default=Path("out/fleet"), help="folder for configurations and logs")
     add("--once", action="store_true", help="end after the traffic")
     add("--json", action="store_true", help="print the result as one JSON object")
     return parser
@@ -213,6 +218,6 @@ def _tell_what_to_try(fleet: FleetProcesses, console: Console) -> None:
         f"look into the index: warmpath index stats {url}",
         f"compare it with the pods: warmpath index check {url}",
         f"logs and configurations: {fleet.folder}",
-        "Ctrl-C ends all of it.",
+        "Ctrl-C ends all processes.",
     ):
         console.print(line, soft_wrap=True)

@@ -98,7 +98,7 @@ class FleetProcesses:
             await asyncio.gather(*(worker.start(workers) for worker in self.workers))
             pairs = zip(self.workers, self.publishers, strict=True)
             self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
-            # Held ports are in the configurations, so that a router can be restarted by hand.
+            # The configurations name held ports, so that a router can be restarted by hand.
             ports = stack.enter_context(HeldPorts())
             self._tell(f"starting the routers ({len(self.routers)})")
             self.addresses = [f"{HOST}:{ports.take()}" for _ in self.routers]

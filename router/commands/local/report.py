@@ -1,4 +1,4 @@
-"""Reports: one HTML page, its plots inline. `write_report` makes the demo's."""
+"""Writes reports: one HTML page with its plots inline. `write_report` writes the demo's."""
 
 import html
 import io
@@ -52,7 +52,7 @@ def write_report(
 
 
 def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
-    """Write a page of parts that are HTML."""
+    """Write a page; its parts are HTML."""
     path.parent.mkdir(parents=True, exist_ok=True)
     page = PAGE.format(title=html.escape(title), body="\n".join(parts))
     path.write_text(page, encoding="utf-8")
@@ -64,7 +64,7 @@ def heading(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a text as HTML."""
+    """Return a paragraph as HTML."""
     return f"<p>{html.escape(text)}</p>"
 
 
@@ -106,7 +106,7 @@ def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
 
 
 def pod_bars(axes: Axes, pods: Mapping[str, Sequence[float]]) -> None:
-    """Draw a number of each pod, for each policy, beside each other above the pod's tick."""
+    """Draw a bar for each policy's number of each pod; a pod's bars stand side by side."""
     width = 0.8 / max(len(pods), 1)
     for position, (name, numbers) in enumerate(pods.items()):
         offset = (position - (len(pods) - 1) / 2) * width

@@ -33,7 +33,7 @@ class TraceRequest:
 
     @property
     def conversation(self) -> int:
-        """The first block that is not common to all prompts: what names a conversation."""
+        """The first block that is not common to all prompts; it identifies the conversation."""
         return self.hash_ids[min(1, len(self.hash_ids) - 1)]
 
 
@@ -48,7 +48,7 @@ class Arrival:
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """Read a trace, gzipped or not. Raises OSError and ValueError, the line in the message."""
+    """Read a trace, gzipped or not. Raises OSError, and ValueError with the line's number."""
     requests = []
     with open_gzipped(path) as lines:
         for number, line in enumerate(lines, 1):
@@ -68,7 +68,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[TraceRequest]:
-    """Keep whole conversations, one in so many, chosen by a hash of their name.
+    """Keep whole conversations, one in `one_in`, chosen by a hash of their name.
 
     A contiguous stretch of minutes would cut conversations that last an hour, and with them most of
     the reuse.

@@ -124,7 +124,7 @@ class Traffic:
     block_size: int
     """Tokens."""
     is_approximate: bool = False
-    """Whether blocks are pieces of texts by characters, since the tokens are not known."""
+    """Whether texts were cut into blocks by characters, since the tokens are not known."""
 
 
 def read_traffic(path: Path, most: int = 0) -> Traffic:
@@ -199,11 +199,11 @@ def _log(path: Path, most: int) -> Traffic:
     for where, line in _decoded(path, most, LogLine):
         named = line.names is not None
         if named and line.block_size is None:
-            raise ValueError(f"{where}: block_size is missing, the tokens that a hash stands for")
+            raise ValueError(f"{where}: block_size is missing: the tokens that a hash stands for")
         block_size = line.block_size or LOG_BLOCK
         size = size or block_size
         if block_size != size:
-            raise ValueError(f"{where}: block_size is {block_size}, {size} before")
+            raise ValueError(f"{where}: block_size is {block_size}, but {size} in earlier lines")
         if line.words is not None and not ratio:
             ratio = _characters_per_token(path, most)
         tokens, keys = _content(where, line, size, ratio)
@@ -246,7 +246,7 @@ def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, t
         tokens = (len(pieces) - 1) * size + max(1, round(len(pieces[-1]) / cut * size))
         return tokens, _chained(root, pieces)
     wanted = f"{', '.join(PROMPT_FIELDS[:-1])} or {PROMPT_FIELDS[-1]}"
-    raise ValueError(f"{where}: one of {wanted} is needed, and not empty")
+    raise ValueError(f"{where}: one of {wanted} is needed, and must not be empty")
 
 
 def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
@@ -273,8 +273,8 @@ def _check_count(where: str, field: str, count: int, tokens: int, size: int) -> 
     full, all_of_them = tokens // size, -(-tokens // size)
     if not full <= count <= all_of_them:
         raise ValueError(
-            f"{where}: {field}: {count} for {tokens} tokens; in blocks of {size} these are "
-            f"{full} full ones, {all_of_them} in all"
+            f"{where}: {field}: {count} for {tokens} tokens; with a block size of {size} there must be "
+            f"{full} (full blocks only) or {all_of_them} (all blocks)"
         )
 
 

@@ -1,4 +1,4 @@
-"""What one run of `warmpath simulate` is of: one policy, one fleet, one load."""
+"""The settings of one run of `warmpath simulate`: one policy, one fleet, one load."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ MOST_PODS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is run. Seconds."""
+    """The settings of one run; times are in seconds."""
 
     trace: Path | Generated
     policy: str
@@ -23,7 +23,7 @@ class Cell:
     blocks_per_pod: int
     load: float
     requests: int = 0
-    """The first so many; 0: all of a file, 6,000 of generated ones."""
+    """How many requests, from the first; 0: all of a file, or 6,000 generated ones."""
     seed: int = 1
     engine: EngineKind = "serial"
     preset: str = DEFAULT_PRESET
@@ -36,7 +36,7 @@ class Cell:
     raw_bursts: bool = False
 
     def check(self) -> None:
-        """Raise ValueError, naming the option and its limit, for what makes no sense."""
+        """Raise ValueError, naming the option and its limit, for a value that makes no sense."""
         for name, value, lowest in (
             ("--pods", self.pods, 1),
             ("--blocks-per-pod", self.blocks_per_pod, 1),

@@ -91,61 +91,78 @@ def _parser() -> argparse.ArgumentParser:
         prog="warmpath simulate",
         description=main.__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog=f"Policies: {', '.join(policy_names())}. docs/simulate.md tells more.",
+        epilog=f"Policies: {', '.join(policy_names())}. docs/simulate.md describes all options.",
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", type=Path, help="a Mooncake trace or an access log, .gz or not")
-    source.add_argument("--traffic", choices=sorted(KINDS), help="generated instead of recorded")
+    source.add_argument("--traffic", choices=sorted(KINDS), help="a kind of generated traffic")
     add(
         "--traffic-seed",
         type=int,
         default=1,
-        help="of generated traffic: another one, other requests",
+        help="seed of generated traffic; each seed gives other requests",
     )
     add(
         "--policy",
         default=DEFAULT,
-        help="NAME[@option=value...], several with commas; `published`: those of the study; `all`",
+        help="NAME[@option=value...], several with commas; `published`: all of the policy study; `all`",
     )
     # No defaults here, so that --matrix can tell which options were given.
     grid = parser.add_argument_group(
-        "fleet and load", argument_default=argparse.SUPPRESS, description="A list runs each."
+        "fleet and load",
+        argument_default=argparse.SUPPRESS,
+        description="Each takes a list; every combination is run.",
     )
-    grid.add_argument("--pods", type=_list(int), help="how many, at most 1,024 (default: 8)")
+    grid.add_argument("--pods", type=_list(int), help="number of pods, at most 1,024 (default: 8)")
     grid.add_argument(
         "--blocks-per-pod",
         type=_list(int),
-        help="KV cache, in blocks of the trace, 512 tokens in Mooncake's (default: 1500)",
+        help="a pod's KV cache, in blocks of the trace; Mooncake's have 512 tokens (default: 1500)",
     )
     grid.add_argument(
-        "--load", type=_list(float), help="prefill work over pods x time (default: 0.5)"
+        "--load", type=_list(float), help="seconds of prefill over pods x time (default: 0.5)"
     )
     grid.add_argument(
         "--matrix",
         action="store_true",
         default=False,
-        help="instead of these the study's 12 cells",
+        help="run the policy study's 12 combinations instead of the lists above",
     )
-    add("--requests", type=int, default=0, help="the first so many; 0: all (6,000 of --traffic)")
-    add("--seed", type=_list(int), default="1", help="of ties; of a list tables show medians")
+    add(
+        "--requests",
+        type=int,
+        default=0,
+        help="number of requests, from the first; 0: all (6,000 of --traffic)",
+    )
+    add("--seed", type=_list(int), default="1", help="breaks ties; tables show medians of a list")
     add("--engine", choices=ENGINE_KINDS, default="serial", help="the study's, or vLLM's scheduler")
     add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET, help="GPU and model")
     add("--event-delay", type=float, default=0.05, help="seconds that events take to the router")
-    add("--scrape", type=float, default=0.05, help="seconds between looks at metrics")
-    add("--no-events-share", type=float, default=0.0, help="of the pods, whose events never come")
-    add("--estimate-factor", type=float, default=1.0, help="by which the router's costs are off")
+    add("--scrape", type=float, default=0.05, help="seconds between looks at engines' metrics")
+    add("--no-events-share", type=float, default=0.0, help="share of pods whose events never come")
+    add(
+        "--estimate-factor",
+        type=float,
+        default=1.0,
+        help="router's prefill times over the real ones",
+    )
     add(
         "--slow-factor",
         type=float,
         default=1.0,
-        help="how many times as long every second pod takes",
+        help="how many times as long every second pod takes for everything",
     )
-    add("--reports", choices=REPORTS, default="all", help="what reaches the router of them")
+    add(
+        "--reports",
+        choices=REPORTS,
+        default="all",
+        help="what gateways report: all, ends only, or none",
+    )
     add("--raw-bursts", action="store_true", help="do not spread requests of one time stamp")
-    add("--processes", type=int, default=2, help="runs at once")
+    add("--processes", type=int, default=2, help="how many runs at once")
     add("--report", type=Path, help="a folder for a page of plots, and the results as JSON lines")
-    add("--json", action="store_true", help="print one object, or a list where there are several")
+    add("--json", action="store_true", help="print a JSON object, or a list for several runs")
     return parser
 
 

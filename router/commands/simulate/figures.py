@@ -1,4 +1,4 @@
-"""What a run came to, in figures: hit ratio, times, balance."""
+"""The figures of a run: hit ratio, times, balance."""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ CURVE = 200
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What came out. Times are modelled ones but for `seconds`."""
+    """The figures of one run. All times except `seconds` are modelled ones."""
 
     trace: str
     policy: str
@@ -24,37 +24,37 @@ class Figures:
     engine: str
     seed: int
     requests: int
-    """Served."""
+    """How many requests were served."""
     refused: int
-    """That fit into no empty pod; they are in no other figure."""
+    """How many requests fit into no empty pod; they are in no other figure."""
     token_hit_ratio: float
-    """Prompt tokens that engines found cached, of all."""
+    """The share of prompt tokens that engines found cached."""
     ceiling: float
-    """The same of one LRU cache as large as all together."""
+    """The token hit ratio of one LRU cache as large as all pods' together."""
     hit_share: float
-    """The first as a share of the second; 1 where that is 0."""
+    """`token_hit_ratio` divided by `ceiling`; 1 where the ceiling is 0."""
     ttft_mean_s: float
     ttft_p50_s: float
     ttft_p90_s: float
     ttft_p99_s: float
     tpot_p90_ms: float
-    """Of a further token of an answer."""
+    """The time of each further token of an answer."""
     e2e_p90_s: float
     output_tokens_per_s: float
     imbalance: float
-    """Seconds of prefill of the busiest pod over the mean."""
+    """The busiest pod's seconds of prefill, divided by the mean over all pods."""
     utilisation: float
-    """The share of time in which pods compute prompts, the mean of all."""
+    """The share of time in which a pod computes prompts, the mean over all pods."""
     makespan_s: float
     speed: float
-    """How many times faster than in the file requests came."""
+    """How many times faster than in the file the requests came."""
     seconds: float
-    """That the run took, of real time."""
+    """How long the run took, in real time."""
     pod_prefill_s: list[float] = field(default_factory=list)
     ttft_curve_s: list[float] = field(default_factory=list)
     """Quantiles of the time to first token, evenly apart, from least to greatest."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What else was set."""
+    """The run's other settings."""
 
 
 def figures(
@@ -125,7 +125,7 @@ def figures(
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a value, as `shared/bench/sim.py` counts; 0 where there is none."""
+    """Return a quantile, as `shared/bench/sim.py` counts it; 0 for no values."""
     if not ordered:
         return 0.0
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 5)

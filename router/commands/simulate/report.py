@@ -70,10 +70,10 @@ def _setting(rows: Sequence[Figures]) -> str:
         f"{events}, and it looks at the engines' metrics every {settings['scrape']:g} s.",
     ]
     if settings["no_events_share"]:
-        sentences.append(f"Of {settings['no_events_share']:.0%} of the pods no event ever comes.")
+        sentences.append(f"The events of {settings['no_events_share']:.0%} of the pods never come.")
     if settings["estimate_factor"] != 1:
         sentences.append(
-            f"The router takes prefill to last {settings['estimate_factor']:g} times as long as "
+            f"The router expects prefill to last {settings['estimate_factor']:g} times as long as "
             "it does."
         )
     if settings["slow_factor"] != 1:

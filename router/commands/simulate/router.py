@@ -1,4 +1,4 @@
-"""The router in a simulation: the code of the service, on a virtual clock.
+"""The simulated router: the code of `warmpath serve`, on a virtual clock.
 
     events of engines ──► WatchedRank ──► index ─┐
     metrics, once a scrape ──► LoadTable ────────┼──► Picker ──► a pod's number
@@ -221,7 +221,7 @@ class SimulatedRouter:
                 self._ingest,
                 "",
                 believed=self._picking.believed,
-                # In the bound all pods share one cache, and the first pod sends its events.
+                # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
                 shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
                 assumed_block_size=block_size,
             )

@@ -1,8 +1,8 @@
-"""A run: the same cell of the same traffic has the same figures.
+"""Runs a cell: the same cell and traffic always give the same figures, except `seconds`.
 
-Arrivals are sped up to the load asked for: the seconds of prefill that the traffic takes with one LRU
-cache as large as all pods' together, divided by pods x time, as in `shared/bench/sim.py`. Decoding comes
-on top of it, so a load of 1 is more than there is.
+Arrivals are sped up to the cell's load: the seconds of prefill that the traffic takes with one LRU cache
+as large as all pods' together, divided by pods x time, as in `shared/bench/sim.py`. Decoding comes on
+top of it, so at a load of 1 the traffic takes more time than the pods have.
 """
 
 import gc
@@ -104,12 +104,12 @@ def _new_index() -> Index:
 
 
 def _estimate(latency: LatencyModel, factor: float) -> PrefillModel:
-    """Return what the router takes a prefill to take: the truth, off by a factor."""
+    """Return the router's model of prefill times: the engines' own, multiplied by `factor`."""
     return PrefillModel(latency.base * factor, latency.prefill * factor, latency.context * factor)
 
 
 def _spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
-    """Return requests with those of one stamp spread up to the next, as `virtual.trace` does."""
+    """Spread requests of one time stamp up to the next stamp, as `virtual.trace` does."""
     lines = spread([TraceLine(one.at, 1, 1, ()) for one in requests])
     return [replace(one, at=line.arrival) for one, line in zip(requests, lines, strict=True)]
 
@@ -117,16 +117,16 @@ def _spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
 def _speed(
     cell: Cell, block_size: int, requests: Sequence[LoggedRequest], latency: LatencyModel
 ) -> tuple[float, float]:
-    """Return the ceiling of the hit ratio, and how fast the requests are to come."""
+    """Return the ceiling of the hit ratio, and how many times faster the requests must come."""
     ceiling, work = pooled(requests, cell.pods * cell.blocks_per_pod, block_size, latency)
     span = requests[-1].at - requests[0].at
     if not span > 0:
         source = cell.trace.name if isinstance(cell.trace, Generated) else cell.trace
         raise ValueError(
-            f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), which "
-            "has no speed; two that differ are needed"
+            f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), so "
+            "they have no speed; two that differ are needed"
         )
-    # A pod that takes twice as long is half a pod.
+    # A pod that takes twice as long counts as half a pod.
     slow = cell.pods // 2
     return ceiling, cell.load * (cell.pods - slow + slow / cell.slow_factor) * span / work
 
@@ -136,7 +136,8 @@ def pooled(
 ) -> tuple[float, float]:
     """Return the token hit ratio and the seconds of prefill of all requests with one LRU cache.
 
-    It is fed in the order of arrival, `capacity` blocks large. No router can find much more cached.
+    The cache holds `capacity` blocks and is fed in the order of arrival. No router can find much more
+    cached.
     """
     found, work = trace.pooled(
         ((one.keys, one.prompt_tokens) for one in requests),
@@ -148,7 +149,7 @@ def pooled(
 
 
 class _Placing:
-    """Brings requests to the router, and tells it what becomes of them, as a gateway does."""
+    """Sends requests to the router and reports their first tokens and ends, as a gateway does."""
 
     def __init__(self, router: SimulatedRouter, requests: Sequence[LoggedRequest]) -> None:
         self._router = router
@@ -180,7 +181,7 @@ class _Placing:
                 self._router.finished(
                     request_id, generation.num_cached_tokens, one.prompt_tokens, self.clock()
                 )
-                # No cycle is left, so that nobody need collect any.
+                # This breaks a reference cycle, which nothing would collect (`_uncollected`).
                 generation.on_tokens = _ignore
 
         generation = Generation(
@@ -199,7 +200,7 @@ def _ignore(_tokens: list[int], _last: bool) -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no cycles of objects meanwhile: there are none, and looking takes a sixth of the time."""
+    """Switch off garbage collection: a run leaves no cycles, and looking takes a sixth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -42,7 +42,7 @@ def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> 
 def ratios_to(rows: Iterable[Figures]) -> str:
     """Return a sentence that names the policy to which ratios refer."""
     if any(row.policy == BEST_PUBLISHED for row in rows):
-        return f"Ratios are to {BEST_PUBLISHED}, over cells their geometric mean."
+        return f"Ratios are to {BEST_PUBLISHED}; over several cells they are geometric means."
     return f"Ratios would be to {BEST_PUBLISHED}, which did not run."
 
 
@@ -143,8 +143,8 @@ def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]
 
 
 STANDING_HEAD = (
-    "policy", "cells", "p90 ratio", "p99 ratio", "p90 to each cell's best", "the worst of these",
-    "hit of ceiling", "the least of these",
+    "policy", "cells", "p90 ratio", "p99 ratio", "p90 to each cell's best", "worst of these",
+    "hit of ceiling", "least of these",
 )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Generates traffic, for users without a log, and to try policies on traffic that none was tuned on.
+"""Generates traffic for users without a log, and to try policies on traffic that none was tuned for.
 
     docs      questions about long documents, a few close in time
     agent     tool agents: many turns, contexts that grow by tool results of any size
     bursts    one prompt sampled up to 64 times within 100 ms, among chats
-    tenants   chats of hundreds of tenants, each with a system prompt of its own
+    tenants   chats of hundreds of tenants, each tenant with its own system prompt
 
 A kind is an endless stream of sessions that begin as a Poisson process; traffic is the first requests of
 all sessions merged. Equal seeds give equal requests, and a shorter traffic is the beginning of a longer
@@ -71,7 +71,7 @@ class LogNormal:
     most: int
 
     def draw(self, rng: Random) -> int:
-        """Return one."""
+        """Return a random number of this distribution."""
         drawn = self.median * math.exp(rng.gauss(0.0, self.sigma))
         return int(min(self.most, max(self.least, drawn)))
 
@@ -85,7 +85,7 @@ class Pareto:
     most: int
 
     def draw(self, rng: Random) -> int:
-        """Return one."""
+        """Return a random number of this distribution."""
         return int(min(self.most, self.least * rng.paretovariate(self.alpha)))
 
 
@@ -97,7 +97,7 @@ class Uniform:
     most: int
 
     def draw(self, rng: Random) -> int:
-        """Return one."""
+        """Return a random number of this distribution."""
         return rng.randint(self.least, self.most)
 
 
@@ -111,7 +111,7 @@ class Pause:
     long_mean: float = 0.0
 
     def draw(self, rng: Random) -> float:
-        """Return one."""
+        """Return a random number of this distribution."""
         is_long = rng.random() < self.long_share
         return self.least + rng.expovariate(1 / (self.long_mean if is_long else self.mean))
 

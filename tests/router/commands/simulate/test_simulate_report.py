@@ -53,20 +53,20 @@ def test_a_share_of_no_ceiling_is_a_dash(tmp_path: Path) -> None:
 def test_ratios_are_told_of_only_where_there_are_some() -> None:
     assert summary.ratios_to([ROW]) == f"Ratios would be to {BEST_PUBLISHED}, which did not run."
     theirs = replace(ROW, policy=BEST_PUBLISHED)
-    assert summary.ratios_to([ROW, theirs]).startswith(f"Ratios are to {BEST_PUBLISHED}, ")
+    assert summary.ratios_to([ROW, theirs]).startswith(f"Ratios are to {BEST_PUBLISHED}; ")
 
 
 def test_settings_are_sentences(tmp_path: Path) -> None:
     plain = page(tmp_path, ROW)
     assert "Cache events reach the router 0.05 s late" in plain
     assert "Ties are broken by seed 1 alone." in plain
-    assert "of the pods no event" not in plain
+    assert "of the pods never come" not in plain
     settings = {
         **ROW.settings, "no_events_share": 0.25, "estimate_factor": 3.0, "raw_bursts": True
     }  # fmt: skip
     told = page(tmp_path, *(replace(ROW, seed=seed, settings=settings) for seed in (1, 2, 3)))
-    assert "Of 25% of the pods no event ever comes." in told
-    assert "The router takes prefill to last 3 times as long as it does." in told
+    assert "The events of 25% of the pods never come." in told
+    assert "The router expects prefill to last 3 times as long as it does." in told
     assert "Requests of one time stamp come at once." in told
     assert "Figures are medians over 3 seeds." in told
     assert not any(name in told for name in settings if "_" in name)
