@@ -171,7 +171,7 @@ class ArrayState:
         )
 
     def settle(self) -> None:
-        """Drop what is still in doubt."""
+        """Drop the blocks that are still in doubt."""
         with self._odd.following():
             self._odd.pass_on(self.resolver.settle())
             self._slots.drop_doubted()
@@ -248,13 +248,13 @@ class ArrayState:
         return held
 
     def save(self) -> SavedResolver:
-        """Return what a later process needs to go on from here."""
+        """Return the state from which a later process goes on."""
         return replace(
             self.resolver.save(), plain=save_plain(self._index, self._slots, self._plain)
         )
 
     def restore(self, saved: SavedResolver) -> None:
-        """Go on from what another process saved."""
+        """Go on from the state that another process saved."""
         plain = saved.plain
         if plain is None or plain.tiers != TIERS:
             plain = None

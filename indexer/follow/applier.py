@@ -70,7 +70,7 @@ class Applier:
         self._is_rank_said = self._source.said_rank is None
 
     def carry_out(self, actions: list[Action]) -> AskReplay | None:
-        """Do what the stream asks for; return the replay to ask for, if any."""
+        """Carry out the stream's actions; return the replay to ask for, if any."""
         asked = None
         for action in actions:
             if isinstance(action, Apply):

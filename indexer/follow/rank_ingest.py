@@ -251,7 +251,7 @@ class RankIngest:
         self.state.close()
 
     def save(self) -> SavedRank:
-        """Return what a later process needs to go on from here."""
+        """Return the state from which a later process goes on."""
         source = self.source
         return SavedRank(
             pod=source.pod,
@@ -268,7 +268,7 @@ class RankIngest:
         )
 
     def restore(self, saved: SavedRank) -> None:
-        """Go on from what another process saved; this one may not have taken a frame before."""
+        """Go on from the state of another process; this one may not have taken a frame before."""
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
         self.applier.capacity = self.capacity or saved.capacity

@@ -86,7 +86,7 @@ class Segments:
         )
 
     def restore(self, saved: SavedSegments) -> None:
-        """Go on from what another process saved."""
+        """Go on from the segments that another process saved."""
         keys = unpack_words(saved.keys)
         self._segments = dict(zip(keys, unpack_words(saved.segments), strict=True))
         self._positions = dict(zip(keys, saved.positions, strict=True))

@@ -434,7 +434,7 @@ class Stream:
         )
 
     def restore(self, saved: "SavedStream", now: float) -> None:
-        """Go on from what another process saved; this stream may not have taken a message before."""
+        """Go on from the state of another process; this stream may not have taken a message before."""
         self._next = saved.next
         self._digests.restore(saved.digests)
         self._trust.restore(

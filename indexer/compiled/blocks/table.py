@@ -2,7 +2,7 @@
 
 Open addressing with linear probing in 4 bytes a place: a record's number, and in the bits above it a
 tag of the word, so that most places of other words are passed over without looking at their records.
-Deleting shifts back what follows (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm R),
+Deleting shifts later entries back (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm R),
 so no tombstones gather. A word's first place comes from multiplying, not masking, so that tables grow
 by any factor.
 

@@ -46,7 +46,7 @@ REPORTS: tuple[Reports, ...] = get_args(Reports)
 
 
 class LoggedPrompt:
-    """A logged prompt, of which only the block keys are known, in the form that the picker needs."""
+    """A logged prompt, which has only block keys, in the form that the picker needs."""
 
     __slots__ = ("_chain", "model", "tokens")
 
