@@ -121,7 +121,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             places=Places(settings.max_watchers, slow_seconds=SLOW_SECONDS, clock=time.monotonic),
             heartbeat=HEARTBEAT_SECONDS,
         )
-        # First, because it fails for wrong settings.
+        # Connects before anything listens, because Redis' settings may be wrong.
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
@@ -214,7 +214,7 @@ def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) ->
 
 
 def _is_reachable(address: str) -> bool:
-    """Whether others can connect to this address: it is no wildcard."""
+    """Return whether others can connect to this address; to a wildcard they cannot."""
     return address.rpartition(":")[0].strip("[]") not in {"0.0.0.0", "::", ""}  # noqa: S104
 
 

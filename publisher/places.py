@@ -76,9 +76,9 @@ class Places:
                 yield place.client, waited
 
     def _spare(self, client: str) -> Place | None:
-        """Return a place of the client with most places; None where that would not be fair.
+        """Return a place of the client with most places: the one that waits longest, else the newest.
 
-        It is the place whose message waits longest, else the newest.
+        Return None where no client has at least two places more than `client`.
         """
         held = Counter(place.client for place in self._places)
         most = max(held.values())

@@ -23,7 +23,7 @@ TAKEN_AT_ONCE = 64
 LOOK_SECONDS = 0.5
 """Pause between two looks for watchers that do not read."""
 FAREWELL_SECONDS = 1.0
-"""The longest wait for the end of a stream: a watcher that reads nothing does not read that either."""
+"""The longest wait for a watcher to take its stream's end; one that reads nothing never takes it."""
 
 
 class WatchServer:

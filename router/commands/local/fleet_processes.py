@@ -110,7 +110,7 @@ class FleetProcesses:
         return self
 
     async def _stop(self) -> None:
-        """Stop all other processes together, then Redis, in which publishers give up their claims."""
+        """Stop all processes except Redis, which publishers still need to give up their claims."""
         await asyncio.gather(*(process.stop(STOP_SECONDS) for process in self._processes))
 
     async def _publish(self, worker: Worker, publisher: Process) -> str:

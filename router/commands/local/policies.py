@@ -80,7 +80,7 @@ class LeastLoad:
 
 
 class Warmpath:
-    """Asks a router: Pick, then Report. Counts the calls that fail."""
+    """Asks a router: Pick, then Report."""
 
     def __init__(self, channel: grpc.aio.Channel, model: str, pods: Sequence[str]) -> None:
         self._stub = router_pb2_grpc.RouterStub(channel)

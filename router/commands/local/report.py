@@ -82,7 +82,7 @@ def plot(title: str, draw: Callable[[Axes], None], *, height: float = 3.8) -> st
     """Return a plot as SVG; `height` is in inches. The same numbers make the same plot."""
     mpl.rcParams["svg.hashsalt"] = "warmpath"
     figure = Figure(figsize=(8, height), layout="constrained")
-    # The figure's title: with long names the axes begin far to the right.
+    # A title of the figure, not of the axes: long names shift the axes far to the right.
     figure.suptitle(title)
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)

@@ -25,7 +25,7 @@ from router.commands.gzipped import DAMAGED, open_gzipped
 from router.commands.simulate import bad_line
 
 MOONCAKE_BLOCK = 512
-"""Tokens."""
+"""Tokens per block of Mooncake's traces."""
 LOG_BLOCK = 16
 """Tokens per block of a log that does not give them: vLLM's default."""
 CHARACTERS_PER_TOKEN = 4.0

@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--policy",
         default=DEFAULT,
-        help="NAME[@option=value...], several with commas; `published`: all of the policy study; `all`",
+        help="NAME[@option=value...], several with commas; `published`: the policy study's; `all`",
     )
     # No defaults here, so that --matrix can tell which options were given.
     grid = parser.add_argument_group(

@@ -38,7 +38,7 @@ class Figures:
     ttft_p90_s: float
     ttft_p99_s: float
     tpot_p90_ms: float
-    """The time of each further token of an answer."""
+    """90th percentile of the milliseconds for each token of an answer after the first."""
     e2e_p90_s: float
     output_tokens_per_s: float
     imbalance: float
@@ -47,7 +47,7 @@ class Figures:
     """The share of time in which a pod computes prompts, the mean over all pods."""
     makespan_s: float
     speed: float
-    """How many times faster than in the file the requests came."""
+    """How many times faster requests arrived than in the recorded or generated traffic."""
     seconds: float
     """How long the run took, in real time."""
     pod_prefill_s: list[float] = field(default_factory=list)

@@ -40,7 +40,7 @@ def write_report(path: Path, rows: Sequence[Figures]) -> Path:
                 lambda axes, policies=policies: _curves(axes, policies),  # type: ignore[misc]
             ),
             report.plot(
-                "what is found cached, and how long requests wait",
+                "hit ratio and time to first token of each policy",
                 lambda axes, policies=policies: _trade(axes, policies),  # type: ignore[misc]
                 height=4.6,
             ),

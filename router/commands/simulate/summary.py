@@ -43,7 +43,7 @@ def ratios_to(rows: Iterable[Figures]) -> str:
     """Return a sentence that names the policy to which ratios refer."""
     if any(row.policy == BEST_PUBLISHED for row in rows):
         return f"Ratios are to {BEST_PUBLISHED}; over several cells they are geometric means."
-    return f"Ratios would be to {BEST_PUBLISHED}, which did not run."
+    return f"There are no ratios, since {BEST_PUBLISHED}, to which they refer, did not run."
 
 
 def hit_share(rows: Sequence[Figures]) -> float | None:

@@ -51,7 +51,8 @@ def test_a_share_of_no_ceiling_is_a_dash(tmp_path: Path) -> None:
 
 
 def test_ratios_are_told_of_only_where_there_are_some() -> None:
-    assert summary.ratios_to([ROW]) == f"Ratios would be to {BEST_PUBLISHED}, which did not run."
+    told = f"There are no ratios, since {BEST_PUBLISHED}, to which they refer, did not run."
+    assert summary.ratios_to([ROW]) == told
     theirs = replace(ROW, policy=BEST_PUBLISHED)
     assert summary.ratios_to([ROW, theirs]).startswith(f"Ratios are to {BEST_PUBLISHED}; ")
 
