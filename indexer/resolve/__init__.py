@@ -1,1 +1,1 @@
-"""One rank's engine hashes to keys and slots; no order of events and no sockets."""
+"""Turns one rank's engine hashes into keys and slots; does not order events and has no sockets."""

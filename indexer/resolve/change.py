@@ -1,4 +1,4 @@
-"""Changes of what a rank's places hold: a resolver finds them, an index or a journal takes them."""
+"""Changes of the keys in a rank's places: a resolver finds them, an index or a journal takes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

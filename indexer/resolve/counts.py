@@ -1,23 +1,23 @@
-"""Counts of what a rank's events did to its names."""
+"""Counts of the changes that a rank's events made to its names."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class ResolverCounts:
-    """What happened so far; plain numbers, exported by the process."""
+    """The counts so far; the process exports them as metrics."""
 
     stored_blocks: int = 0
     removed_blocks: int = 0
     clears: int = 0
     parentless: int = 0
-    """Stored blocks whose parent is not known: they have no key yet."""
+    """Stored blocks whose parent was not known, so that they had no key yet."""
     adopted: int = 0
-    """Those of them whose parent turned up."""
+    """Blocks counted in `parentless` whose parent was announced later."""
     unplaced: int = 0
-    """Stored blocks announced without tokens whose hash is not known, or in sizes that do not fit."""
+    """Stored blocks without a key: they have no tokens and an unknown hash, or sizes that do not fit."""
     unknown_removals: int = 0
     again: int = 0
     """Blocks stored where they were held already, although the engine keeps each once."""
     other_groups: int = 0
-    """Blocks of groups that say nothing of what can be reused."""
+    """Blocks of groups that do not show which prompts can be reused."""

@@ -1,4 +1,4 @@
-"""The seam between a resolver and whoever keeps most of the rank's names (`indexer.compiled.names`)."""
+"""The contract of a resolver with the keeper of most of the rank's names (`indexer.compiled.names`)."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -14,17 +14,17 @@ class Elsewhere(Protocol):
         """Hand these names, and the names that stand for these keys, over to the resolver."""
 
     def learned(self, names: Iterable[EngineHash]) -> None:
-        """Take note that a store with these names was resolved."""
+        """Record that a store with these names was resolved."""
 
     def forgotten(self, name: EngineHash, keys: Iterable[int]) -> None:
-        """Take note that the resolver has forgotten a name, which stood for these keys."""
+        """Record that the resolver has forgotten a name, which stood for these keys."""
 
     def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
-        """Prove in a place the blocks from key `above` on upwards, as far as their names are kept here.
+        """Prove a place's blocks from key `above` back to the prompt's beginning.
 
-        `name` is the resolver's name below them, proven just now. Return the key from which the resolver
-        goes on; 0 for none.
+        Stop at the first block whose name is not kept here. `name` is the resolver's name of the block
+        after them, which was proven just now. Return the key from which the resolver goes on; 0: none.
         """
 
     def count(self) -> None:
-        """Add to the resolver's counts what was stored and removed without it."""
+        """Add the blocks that were stored and removed without the resolver to its counts."""

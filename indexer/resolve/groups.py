@@ -22,7 +22,7 @@ class Groups:
         self.parted.clear()
 
     def restore(self, saved: SavedResolver) -> None:
-        """Know the groups that another process saved."""
+        """Take over the groups that another process saved."""
         self.layout = Layout(saved.groups, saved.lookahead)
         self.firm = set(saved.firm)
         self.parted = set(saved.parted)
@@ -46,6 +46,6 @@ class Groups:
             self.firm.add(number)
 
     def is_window(self, number: int) -> bool:
-        """Whether a group needs only the last blocks before the point of reuse."""
+        """Return whether a group needs only the last blocks before the point of reuse."""
         known = self.layout.groups.get(number)
         return known is not None and known.kind in WINDOW_KINDS

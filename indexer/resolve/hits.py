@@ -16,13 +16,13 @@ from indexer.resolve.names import Names
 def copies(groups: Groups, names: Names) -> int | None:
     """Return how many blocks of the fastest tier are taken; None where there are several pools.
 
-    Every copy counts, and every group, whose blocks come out of one pool. Left out is whatever might
-    count a block that is not taken, or one twice: names in doubt, and groups that name parts of blocks
-    too (2.8, 3).
+    All copies in all groups count, since the groups' blocks come out of one pool. Names in doubt do not,
+    since their blocks may be free, nor do groups that also name parts of blocks, since a block would
+    count twice (2.8, 3).
     """
     kinds = [group.kind for group in list(groups.layout.groups.values())]
     if kinds.count(TRTLLM_WINDOW) > 1:
-        return None  # each window has its own (6.2)
+        return None  # each window has its own pool (6.2)
     return sum(
         holding.certain
         for (tier, group), holding in list(names.holdings.items())
@@ -31,9 +31,10 @@ def copies(groups: Groups, names: Names) -> int | None:
 
 
 def may_be_hit(event: Stored, held: Sequence[EngineHash], groups: Groups, names: Names) -> bool:
-    """Whether a store of `held` may be a hit that is announced again.
+    """Return whether a store of `held` may be a hit that is announced as a store.
 
-    A hit begins at the prompt's beginning, and all of it is cached; in a window, its end.
+    A hit begins where its prompt begins, and all its blocks are cached; of a hit in a window, only the
+    last ones are.
     """
     if event.tier is not Tier.GPU:
         return False
@@ -43,10 +44,10 @@ def may_be_hit(event: Stored, held: Sequence[EngineHash], groups: Groups, names:
 
 
 def may_show_hits(groups: Groups, names: Names) -> bool:
-    """Whether something may be shown only because a hit was announced as a store.
+    """Return whether blocks may be shown as held only because hits were announced as stores.
 
-    A name that was removed since is gone then, and a window does not hold the blocks before it that the
-    hit named.
+    A hit counts as one more copy, so a name that was removed since may be gone although copies are left.
+    In a window, a hit also names the blocks before the window, which the window does not hold.
     """
     return any(
         holding.repeated if groups.is_window(group) else holding.repeated & holding.thinned
@@ -58,8 +59,8 @@ def may_show_hits(groups: Groups, names: Names) -> bool:
 def unsure(holding: Holding, *, is_window: bool) -> Collection[EngineHash]:
     """Return the names of a place that are not certain to be held although nothing was missed.
 
-    A hit and a store both say that a block is there at that time, so a name is certain to be held unless
-    something was removed of it since. Only windows are announced with blocks that they do not hold:
-    those before the window.
+    A hit and a store both show that a block is there at that time, so a name is certain to be held
+    unless a copy of it was removed since. Windows are an exception: hits also name blocks before the
+    window, which it does not hold.
     """
     return holding.copies.keys() - holding.doubted if is_window else set(holding.thinned)

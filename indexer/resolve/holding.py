@@ -124,7 +124,7 @@ class Holding:
                 self._stand(name, key)
 
     def doubt(self) -> None:
-        """Take note that any name may be gone."""
+        """Put every name in doubt."""
         self.doubted = set(self.copies)
         self.thinned.clear()
         self.repeated.clear()
@@ -139,7 +139,7 @@ class Holding:
         self.certain = len(self.copies) - len(self.doubted)
 
     def prove(self, name: EngineHash) -> bool:
-        """Take note that one copy of a name is certain; False where the name was not in doubt."""
+        """End a name's doubt, as one copy of it is certain; return False where it was not in doubt."""
         if name not in self.doubted:
             return False
         self.doubted.remove(name)
@@ -154,10 +154,14 @@ class Holding:
         if not self.doubted <= self.copies.keys():
             raise BrokenInvariantError("a name that is not held is in doubt")
         if not self.thinned <= self.copies.keys() - self.doubted:
-            raise BrokenInvariantError("a name that was removed last is not held, or in doubt")
+            raise BrokenInvariantError(
+                "a name whose last event was a removal is not held, or in doubt"
+            )
         once = {name for name, count in self.copies.items() if count == 1}
         if not self.repeated <= self.copies.keys() - self.doubted - (once - self.thinned):
-            raise BrokenInvariantError("a name that may have been hit has one copy, or is in doubt")
+            raise BrokenInvariantError(
+                "a name that a hit may have stored has one copy, or is in doubt"
+            )
         certain = (count for name, count in self.copies.items() if name not in self.doubted)
         if self.certain != sum(certain):
             raise BrokenInvariantError("the copies do not add up")

@@ -12,7 +12,7 @@ from indexer.resolve.saved import SavedHolding, SavedResolver
 
 
 class Names:
-    """Knows a key for every name that any place holds. `elsewhere` keeps the rank's other names."""
+    """Knows the keys of every name that any place holds. `elsewhere` keeps the rank's other names."""
 
     def __init__(self, elsewhere: Elsewhere | None) -> None:
         self.keys: dict[EngineHash, int] = {}
@@ -102,15 +102,15 @@ class Names:
         self.above.pop(name, None)
 
     def doubt(self) -> None:
-        """Take note that any name may be gone."""
+        """Put every name in doubt."""
         for holding in self.holdings.values():
             holding.doubt()
 
     def prove_prefix(self, spot: Spot, name: EngineHash) -> None:
-        """Take note that a request holds a block, and so the whole prefix up to there.
+        """Prove a block that a request holds, and so the whole prefix up to there.
 
-        The content of that prefix is certain, its names are not: where several of the place stand for
-        one content, any of them may be gone.
+        The content of that prefix is certain, its names are not: where several of the place's names
+        stand for one key, any of them may be gone.
         """
         holding = self.holdings.get(spot)
         current: EngineHash | None = name
@@ -135,7 +135,7 @@ class Names:
         for spot, holding in self.holdings.items():
             links: list[tuple[int, int]] = []
             if len(holding.names) != len(holding.copies):
-                # Chunks of several blocks, or several names for a key: about in order.
+                # Where names have several keys, or keys several names, the order is only roughly known.
                 found[spot] = list(holding.names), links
                 continue
             keys = [known[name] for name in holding.copies]
@@ -150,7 +150,7 @@ class Names:
         return found
 
     def save(self) -> list[SavedHolding]:
-        """Return what each place holds, for a later process."""
+        """Return the names that each place holds, for a later process."""
         return [
             SavedHolding(
                 tier,
@@ -164,7 +164,7 @@ class Names:
         ]
 
     def restore(self, saved: SavedResolver) -> None:
-        """Know the names that another process saved one by one."""
+        """Take over the names that another process saved one by one."""
         self.keys, self.earlier, self.above = saved.keys, saved.earlier, saved.above
         for one in saved.holdings:
             holding = self.holdings[one.tier, one.group] = Holding()
@@ -176,7 +176,7 @@ class Names:
         if live != self.keys.keys():
             raise BrokenInvariantError("the names with a key are not the live ones")
         if not self.above.keys() | self.earlier.keys() <= live:
-            raise BrokenInvariantError("something is kept of a name that is not live")
+            raise BrokenInvariantError("keys are kept for a name that is not live")
         keys = {name: self.keys_of(name) for name in live}
         for holding in self.holdings.values():
             holding.check(keys)

@@ -24,7 +24,7 @@ class RankSlots:
         self.doubted: dict[Spot, int] = {}
         """Slots of blocks in doubt, where these are kept apart (`indexer.compiled`, `set_aside`)."""
         self._is_aside = False
-        """Whether a snapshot is under way, so that most blocks in doubt are in both slots by and by."""
+        """Whether a snapshot is under way: it brings most blocks in doubt into the certain slot too."""
 
     @property
     def epoch(self) -> int:
@@ -66,7 +66,10 @@ class RankSlots:
         return Place(self._pod, self._rank, tier, self._epoch, group)
 
     def doubt(self, spot: Spot) -> None:
-        """Make a place's slot the one in doubt, which it does not have yet; begin a new certain one."""
+        """Turn a place's certain slot into its slot in doubt, and begin a new certain one.
+
+        The place must have no slot in doubt yet.
+        """
         slot = self.doubted[spot] = self.certain.pop(spot)
         self._table.change(slot, replace(self._place(spot), doubted=True))
         self.slot(spot)
@@ -105,13 +108,14 @@ class RankSlots:
             self._drop(slot)
         self.certain.clear()
         self._epoch += 1
-        # Last: whoever sees the change finds the new life.
+        # This changes last, so that a reader who sees it change finds the new life.
         self._table.life_changes += 1
 
     def blocks(self, layout: Layout) -> dict[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds.
 
-        While a snapshot is under way, the larger number of the blocks held before and the new ones.
+        While a snapshot is under way, that is the number held before or the number held since, whichever
+        is larger.
         """
         held: dict[Tier, int] = {}
         shown = layout.shown

@@ -21,7 +21,7 @@ class Sink(Protocol):
         """Take one change."""
 
     def empty(self) -> None:
-        """Take note that the rank holds nothing."""
+        """Empty the sink: the rank holds nothing now."""
 
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
         """Return how many distinct blocks of a prompt's prefix each tier holds."""
@@ -31,18 +31,18 @@ class Sink(Protocol):
 
 
 class RankState(Protocol):
-    """What one rank holds, and how its engine's events change it.
+    """The blocks that one rank holds, which its engine's events change.
 
     The test-suite of `tests/indexer/test_ingest.py` runs on each implementation.
     """
 
     @property
     def groups(self) -> Groups:
-        """The rank's cache groups, with their layout; the same object for good."""
+        """The rank's cache groups, with their layout; always the same object."""
 
     @property
     def counts(self) -> ResolverCounts:
-        """What happened so far."""
+        """The counts of the rank's events so far."""
 
     @property
     def orphans(self) -> Orphans:
@@ -61,25 +61,25 @@ class RankState(Protocol):
         """
 
     def doubt(self) -> None:
-        """Take note that something was missed: no name known now is certain any more."""
+        """Put every block that is held now in doubt, as something was missed."""
 
     def can_settle(self, capacity: int) -> bool:
-        """Whether everything that was cached at the last doubt must be gone or proven by now."""
+        """Return whether all blocks cached at the last doubt must be gone or proven by now."""
 
     def settle(self) -> object:
         """Drop every name that is still in doubt."""
 
     def lost_room(self) -> None:
-        """Take note that blocks are missing: given up for want of room, or in an event that was lost."""
+        """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are taken; None where there are several pools."""
 
     def may_show_hits(self) -> bool:
-        """Whether something may be shown only because a hit was announced as a store."""
+        """Return whether blocks may be shown as held only because hits were announced as stores."""
 
     def give_up_excess(self) -> object:
-        """Let the fastest tier hold only what must be there although hits were announced too."""
+        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
 
     def forget(self) -> object:
         """Forget the rank's whole life."""
@@ -122,19 +122,19 @@ class PureState:
             self._sink.apply(change)
 
     def scan(self, payloads: Sequence[bytes]) -> int:  # noqa: ARG002
-        """Return 0: every batch has to be decoded."""
+        """Return 0: the pure form decodes every batch."""
         return 0
 
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:  # noqa: ARG002
-        """Follow nothing."""
+        """Do nothing: no batch is ever scanned."""
         return False
 
     def doubt(self) -> None:
-        """Take note that something was missed: no name known now is certain any more."""
+        """Put every block that is held now in doubt, as something was missed."""
         self.resolver.doubt()
 
     def can_settle(self, capacity: int) -> bool:
-        """Whether everything that was cached at the last doubt must be gone or proven by now."""
+        """Return whether all blocks cached at the last doubt must be gone or proven by now."""
         return self.resolver.can_settle(capacity)
 
     def settle(self) -> None:
@@ -142,7 +142,7 @@ class PureState:
         self._pass_on(self.resolver.settle())
 
     def lost_room(self) -> None:
-        """Take note that keys were given up for want of room."""
+        """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
         self.resolver.stored_since_doubt = 0
 
     def copies(self) -> int | None:
@@ -150,11 +150,11 @@ class PureState:
         return hits.copies(self.resolver.groups, self.resolver.names)
 
     def may_show_hits(self) -> bool:
-        """Whether something may be shown only because a hit was announced as a store."""
+        """Return whether blocks may be shown as held only because hits were announced as stores."""
         return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
-        """Let the fastest tier hold only what must be there although hits were announced too."""
+        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
         self._pass_on(self.resolver.give_up_excess())
 
     def forget(self) -> None:

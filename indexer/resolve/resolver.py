@@ -39,8 +39,8 @@ class Resolver:
     an index; None where it shares none.
 
     `segments` learns every chain, and knows the segment of every key that is held
-    (`indexer.keys.segment`); None where nobody asks for it. `elsewhere` keeps the rank's other names;
-    None where there are none.
+    (`indexer.keys.segment`); None where segments are not needed. `elsewhere` keeps the rank's other
+    names; None where there are none.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Resolver:
         return changes
 
     def learn(self, events: Iterable[Event]) -> list[Change]:
-        """Learn the groups from the next batch; return the changes."""
+        """Learn the groups from the next batch, before its events are applied; return the changes."""
         before = self.groups.layout.block_size
         for event in events:
             if isinstance(event, Stored):
@@ -82,7 +82,7 @@ class Resolver:
         return []
 
     def apply(self, event: Event) -> list[Change]:
-        """Follow one event of a batch that was learned from; return its changes."""
+        """Follow one event of a batch that `learn` has seen; return its changes."""
         if isinstance(event, Stored):
             return self._store(event)
         if isinstance(event, Removed):
@@ -94,7 +94,7 @@ class Resolver:
         return self.empty()
 
     def empty(self) -> list[Change]:
-        """Forget every name; the groups stay what they are."""
+        """Forget every name; the groups stay known."""
         self.names.clear()
         self.orphans.clear()
         self.stored_since_doubt = 0
@@ -266,18 +266,18 @@ class Resolver:
         return held + self._release((event.source, event.group), [event.hash])
 
     def doubt(self) -> None:
-        """Take note that something was missed: no name known now is certain any more."""
+        """Put every name that is known now in doubt, as something was missed."""
         self.names.doubt()
         # Orphans may be gone too, and nothing could prove them once they are adopted.
         self.orphans.clear()
         self.stored_since_doubt = 0
 
     def can_settle(self, capacity: int) -> bool:
-        """Whether everything that was cached at the last doubt must be gone or proven by now.
+        """Return whether all blocks that were cached at the last doubt must be gone or proven by now.
 
-        An engine gives its blocks to new content in the order in which they were last used, so once
-        as many have been stored as it has, every block that was not used again is gone
-        (`shared/engine-events.md`, 4.2). A block of a slower tier outlives that.
+        An engine gives its blocks to new content in the order in which they were last used. Once it has
+        stored as many blocks as its cache has, every block that was not used again is gone
+        (`shared/engine-events.md`, 4.2). That does not hold for blocks of slower tiers.
         """
         if not 0 < capacity <= self.stored_since_doubt or len(self.orphans):
             return False
@@ -293,7 +293,7 @@ class Resolver:
         return changes
 
     def give_up_excess(self) -> list[Change]:
-        """Let the fastest tier hold only what must be there although hits were announced too."""
+        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
         changes: list[Change] = []
         given_up = 0
         for spot, holding in self.names.holdings.items():
@@ -304,7 +304,7 @@ class Resolver:
             gone = self.names.drop(spot, unsure)
             holding.one_copy_each()
             changes += self._gone(spot, gone)
-        # Their next store may be a hit, for which no block is given away.
+        # The next store of these names may be a hit, for which the engine gives no block away.
         self.stored_since_doubt = -given_up
         return changes
 
@@ -324,7 +324,7 @@ class Resolver:
         )
 
     def restore(self, saved: SavedResolver) -> list[Change]:
-        """Go on from the names that another process saved; return what each place holds then.
+        """Go on from the names that another process saved; return the keys that each place then holds.
 
         Raises ValueError where this resolver keeps segments and the saved one did not.
         """

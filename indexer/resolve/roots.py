@@ -1,9 +1,9 @@
-"""The keys before a prompt's first block, by adapter, salt and block size."""
+"""Roots, the keys before a prompt's first block, by adapter, salt and block size."""
 
 from indexer.keys.key import Keyspace
 
 MOST = 4096
-"""Roots remembered (adapters times salts); past it they are computed anew."""
+"""Most roots remembered (adapters times salts); past that all are forgotten and computed anew."""
 
 
 class Roots:
@@ -15,11 +15,11 @@ class Roots:
         self._roots: dict[tuple[str, str, int], int] = {}
 
     def known(self, lora: str, cache_salt: str, size: int) -> int | None:
-        """Return a root as far as it is remembered."""
+        """Return a root; None where it is not remembered."""
         return self._roots.get((lora, cache_salt, size))
 
     def root(self, lora: str, cache_salt: str, size: int) -> int:
-        """Return a root; `size` is a block's tokens."""
+        """Return a root; `size` is the number of tokens of a block."""
         root = self.known(lora, cache_salt, size)
         if root is None:
             if len(self._roots) >= MOST:

@@ -34,10 +34,10 @@ class SavedPlain(msgspec.Struct, frozen=True):
 
     tiers: list[Tier]
     names: bytes
-    """8 bytes each, little-endian, as in `keys` and `parents`."""
+    """The names, 8 bytes each, little-endian; `keys` and `parents` have the same form."""
     keys: bytes
     parents: bytes
-    """The parents' keys; 0 where there is none that is known."""
+    """The parents' keys; 0 where a name has no known parent."""
     places: bytes
     """For each of `groups`, a byte for each name: a bit for each of `tiers` that holds it there, and
     `DOUBT_BITS` above it the bit of a tier that holds it in doubt."""
@@ -47,13 +47,13 @@ class SavedPlain(msgspec.Struct, frozen=True):
         size = len(self.names)
         places = WORD_BYTES * len(self.places)
         if not size == len(self.keys) == len(self.parents) or size * len(self.groups) != places:
-            raise ValueError("the arrays of plain names have other lengths than each other")
+            raise ValueError("the arrays of plain names differ in length")
         if len(self.tiers) > DOUBT_BITS:
             raise ValueError(f"there are more than {DOUBT_BITS} tiers")
 
 
 class SavedResolver(msgspec.Struct, frozen=True):
-    """A resolver's names, for a process that is to go on. Orphans are not kept."""
+    """A resolver's names as one process saves them for the next. Orphans are not saved."""
 
     groups: dict[int, Group]
     lookahead: bool
@@ -70,7 +70,7 @@ class SavedResolver(msgspec.Struct, frozen=True):
     """Groups that have announced blocks of more than one size."""
 
     def one_by_one(self) -> "SavedResolver":
-        """Return the same without arrays."""
+        """Return the same names without arrays."""
         if self.plain is None:
             return self
         names, keys = unpack_words(self.plain.names), unpack_words(self.plain.keys)
@@ -87,7 +87,7 @@ class SavedResolver(msgspec.Struct, frozen=True):
 def _joined(
     holdings: Iterable[SavedHolding], plain: SavedPlain, names: Sequence[EngineHash]
 ) -> list[SavedHolding]:
-    """Return holdings with what plain names hold."""
+    """Return the holdings with the plain names added."""
     found = {(one.tier, one.group): one for one in holdings}
     for row, group in enumerate(plain.groups):
         places = plain.places[row * len(names) : (row + 1) * len(names)]
