@@ -59,7 +59,7 @@ class Entry(NamedTuple):
     fixed: bytes
     """A PodScore without the fields that depend on the prompt."""
     unmatched: bytes
-    """The whole entry of a ScoreResponse for a prompt of which the rank holds no block."""
+    """The rank's whole entry of a ScoreResponse if it holds no block of the prompt."""
 
 
 class Answerer:

@@ -76,7 +76,7 @@ NONE = Strings({})
 
 
 class _Document:
-    """A document of which the strings are taken out."""
+    """A document whose strings are taken out."""
 
     def __init__(self, raw: bytes, kept: Collection[str]) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""vLLM v1's engine: the scheduler's steps, each of which takes its modelled seconds.
+"""vLLM v1's engine: the scheduler's steps; each takes its modelled seconds.
 
     submit, abort ──► Scheduler ──► KVCacheManager (and the offload tier)
     begin_step    ──► schedule, and return how long that takes

@@ -139,7 +139,7 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet]:
-    """Have fresh workers, some of which the router is told no events of."""
+    """Start fresh workers; the router gets no events of some."""
     with Python("simworker", *WORKERS, log=folder / "workers.log") as process:
         workers = json.loads(process.hear())["workers"]
         lines = [

@@ -430,7 +430,7 @@ class HostileTransport(RuleBasedStateMachine):
         line.settle()
         if not line.lossy or not self.has_replay:
             return
-        # A life of which nothing was heard may have more batches than the buffer holds.
+        # A life may end unseen, with more batches than the buffer holds.
         was_exact = line.rank.trust.level is Level.EXACT and line.follows_this_life
         for tokens in lost:
             line.engine.store(tokens)
@@ -445,7 +445,7 @@ class HostileTransport(RuleBasedStateMachine):
             line.break_off()
         line.settle()
         is_kept = len(lost) + len(answered) * len(during) + 2 <= line.engine.buffer_steps
-        # The replay may bring a batch of a life of which nothing had been heard.
+        # The replay may bring a batch of a life that was not seen before.
         if is_kept and line.engine.can_replay_all() and was_exact:
             assert line.rank.trust.level is Level.EXACT
 

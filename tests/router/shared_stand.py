@@ -86,7 +86,7 @@ async def generate(worker: LocalWorker, ids: list[int]) -> None:
 
 
 def seen(worker: LocalWorker) -> str:
-    """Return a pod of which all is known through the shared index."""
+    """Return a pod that is known through the shared index alone."""
     return f'[[pods]]\nid = "w"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
 
 

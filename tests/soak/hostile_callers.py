@@ -81,7 +81,7 @@ class HostileCallers:
         )  # fmt: skip
 
     async def mutated(self) -> None:
-        """Send requests of which some bytes were changed."""
+        """Send requests with some bytes changed."""
         for _ in range(10):
             method, request = self._request()
             raw = bytearray(request.SerializeToString())

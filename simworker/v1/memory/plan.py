@@ -161,7 +161,7 @@ def plan_memory(
 def resolve_kv_cache_block_sizes(
     kv_cache_config: KVCacheConfig, cache: CacheConfig
 ) -> tuple[int, int]:
-    """Return the number of tokens of which a hit is a multiple, and the tokens of a hash.
+    """Return two numbers of tokens: every hit is a multiple of the first; a hash covers the second.
 
     Several groups have hits at common multiples of their blocks, and hashes of a common divisor.
     Raises ValueError for a `prefix_match_unit` that does not divide them, or that is not the block of a

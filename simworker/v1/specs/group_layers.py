@@ -1,4 +1,4 @@
-"""Puts layers into KV cache groups, each of which shares one block table.
+"""Puts layers into KV cache groups; the layers of a group share one block table.
 
 A model with one kind of layer has one group. A hybrid model, of layers with full attention and layers
 with windows, has several groups, which all take block ids from one pool. A block id stands for one page

@@ -183,7 +183,7 @@ class FullAttentionSpec(AttentionSpec):
 
     @classmethod
     def merge(cls, specs: Sequence[KVCacheSpec]) -> "FullAttentionSpec":
-        """Return the spec of a group of equal layers, some of which may have a window or chunks.
+        """Return the spec of a group of equal layers; some may have a window or chunks.
 
         Raises AssertionError if layers differ, or windows are mixed with chunks; ValueError if two
         windows, or two sizes of chunks, differ.

@@ -44,7 +44,7 @@ class RedisIndex:
     """An index in Redis (`indexer.index.contract.Index`), one writer's. One thread calls.
 
     It claims `pod` when it is made. Its slots, below 65,536, are places of that claim; a slot that was
-    dropped and is used again has a new place, of which there are 65,536 in all. Who knows how keys are
+    dropped and is used again has a new place; there are 65,536 places in all. Who knows how keys are
     chained says so before they are added (`segments.chained`), and forgets a key when no slot holds it
     any more; other keys lie in segments of their own. Methods raise RefusedError, UnreachableError and
     LostError besides; after the last two the index has to be made anew.

@@ -26,7 +26,7 @@ PATIENCE = 30.0
 
 
 class Buggy:
-    """Passes everything on, but for some rounds, which fail as none is to."""
+    """Passes every round on except some, which fail in a way that no round should."""
 
     def __init__(self, server: AskedServer) -> None:
         self.server = server

@@ -73,7 +73,7 @@ class Cancelled:
 
 
 class Waits:
-    """Waits of which a test says when they are over."""
+    """Waits that a test ends."""
 
     def __init__(self) -> None:
         self._open: list[asyncio.Future[None]] = []

@@ -61,7 +61,7 @@ async def test_full_reports_beyond_the_cache_are_told_and_nothing_is_overclaimed
         return pods.pods[0].ranks[0]
 
     await stand.generate({"prompt": IDS})
-    # The engine's /metrics say 200, of which one is never used.
+    # The engine's /metrics say 200 blocks; the engine never uses one of them.
     await stand.settled(lambda pods: rank_of(pods).capacity == 199 and rank_of(pods).copies >= 6)
     full = {"vllm_xargs": {"kv_cache_report_mode": "full"}}
     for _ in range(199 // 6 + 1):

@@ -62,7 +62,7 @@ class Stream:
         missing: float = 0.0,
         believed: float = 0.0,
     ) -> "Stream":
-        """Take reports of requests of which some prefix is cached.
+        """Take reports of requests with some prefix cached.
 
         The engine finds `finds` of it, `predicts` of it was predicted, and its count of the
         prompt's tokens is `extra` more than ours. `missing` of the requests find nothing cached. No event
@@ -304,7 +304,7 @@ def test_requests_that_are_never_reported_are_found() -> None:
 
 
 def some_off(stream: Stream, share: int, *, finds: float = 1.0, predicts: float = 1.0) -> Stream:
-    """Take 300 reports of which every `share`th is off, and no event told of a fifth of what is predicted."""
+    """Take 300 reports: every `share`th is off, and no event announced a fifth of the predicted blocks."""
     for number in range(300):
         if number % share:
             stream.run(TEXT, 1, believed=0.2)

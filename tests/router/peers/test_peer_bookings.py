@@ -591,7 +591,7 @@ class AnyFleet(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.store.now += seconds
         if seconds >= 1:
-            # Routers of which nothing is heard for so long are given up, and what waits for them.
+            # Routers that are silent for so long are given up, with the reports that wait for them.
             self.reported.clear()
 
     @rule(is_away=st.booleans(), loses_replies=st.booleans(), is_cleared=st.booleans())

@@ -137,7 +137,7 @@ def test_others_have_their_turn_while_a_long_string_is_decoded(letter: str) -> N
 @pytest.mark.parametrize("fault", [b"\xff", b"\\ud800", b"\\x", b"\n"])
 def test_a_string_that_is_no_json_matters_where_it_does_to_the_decoder(fault: bytes) -> None:
     class Other(msgspec.Struct):
-        """A body of which one field is read."""
+        """A body with one field that is read."""
 
         a: int
 

@@ -36,7 +36,7 @@ def ignore(_tokens: list[int], _last: bool) -> None:
 
 
 def generation(name: str, blocks: str, tokens: int = 1, *, length: int = 0) -> Generation:
-    """Return a prompt of a block a letter, each of which stands for all before it too."""
+    """Return a prompt with a block for each letter; its hash stands for all letters up to there."""
     hashes = [
         blocks[: end + 1].encode().rjust(8, b"\0")[-8:] for end in range(len(blocks))
     ]  # at most 8 letters

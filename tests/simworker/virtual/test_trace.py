@@ -73,7 +73,7 @@ def test_pooled_work_is_prefill_with_one_lru_cache() -> None:
         line(0, 1100, 1, 2, 3), line(1, 1024, 1, 2), line(2, 600, 9, 8), line(3, 1100, 1, 2, 3),
     ]  # fmt: skip
     assert pooled_work(lines, 4, prefill) == 4
-    # The second is found whole but for its last token; the third pushes out the tail of the first.
+    # The second is found whole except its last token; the third pushes out the tail of the first.
     assert asked == [(1100, 0), (1, 1023), (600, 0), (76, 1024)]
 
 

@@ -14,7 +14,7 @@ def opened() -> Breaker:
 
 
 def probes_until_closed(breaker: Breaker, *, fail: int) -> list[float]:
-    """Return the times of the probes, of which the first `fail` ones fail."""
+    """Return the times of the probes; the first `fail` of them fail."""
     at, step = [], 0
     while not breaker.is_closed:
         now = step / 1000

@@ -34,7 +34,7 @@ def key(segment: int, block: int) -> int:
 
 
 class HeldRedis:
-    """Hashes in memory, of which some cannot be reached."""
+    """Hashes in memory; some cannot be reached."""
 
     def __init__(self) -> None:
         self.disruptions = 0

@@ -73,7 +73,7 @@ def change(draw: st.DrawFn) -> Change:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Two pods' writers, of which each may be a zombie's, on one bucket of few segments."""
+    """Two pods' writers on one bucket of few segments; each may be a zombie's."""
 
     def __init__(self, servers: Servers) -> None:
         super().__init__()

@@ -140,7 +140,7 @@ def test_bursts_stay_as_they_were_recorded_where_that_is_asked(tmp_path: Path) -
     path = write(tmp_path, *lines, (9000, 512, 1, [9]))
     cell = Cell(path, "round-robin", pods=1, blocks_per_pod=100, load=0.1)
     assert run(cell).ttft_p99_s == pytest.approx(prefill(512), abs=1e-5)
-    # Each has waited for those before it, of which the last one still counts as decoding.
+    # Each has waited for those before it; the last of those still counts as decoding.
     raw = run(replace(cell, raw_bursts=True))
     assert raw.ttft_p99_s == pytest.approx(4 * prefill(512), rel=0.01)
 

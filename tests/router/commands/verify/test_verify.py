@@ -44,7 +44,7 @@ def test_what_is_predicted_is_what_the_engine_did(capsys: pytest.CaptureFixture[
     outcome = run(VLLM_TRACE, capsys)
     assert outcome["requests"] == 260
     assert outcome["exact"] == 258
-    assert outcome["overclaimed"] == 1  # the cache was reset, of which no event had told
+    assert outcome["overclaimed"] == 1  # the cache was reset without an event
     assert outcome["exact"] + len(outcome["mismatches"]) == outcome["requests"]
     assert outcome["trust"] == "exact"
 

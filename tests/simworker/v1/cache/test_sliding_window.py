@@ -22,7 +22,7 @@ def group(tokens: int, size: int = 2, cap: int | None = None) -> SlidingWindowMa
 def hit(
     one: SlidingWindowManager, cached: str, *, drop: bool = False, alignment: int | None = None
 ) -> list[int]:
-    """Look a request up of which the blocks marked "x" are cached, block i as block i + 10."""
+    """Look a request up; its blocks marked "x" are cached, block i as block i + 10."""
     hashes = [str(at).encode() for at in range(len(cached))]
     for at, mark in enumerate(cached):
         if mark == "x":

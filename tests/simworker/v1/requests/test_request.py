@@ -1,4 +1,4 @@
-"""Requests with tokens, and those of which only lengths are known."""
+"""Requests with tokens, and requests with known lengths alone."""
 
 import pytest
 from hypothesis import given

@@ -209,7 +209,7 @@ def test_by_priority_the_least_important_gives_way_wherever_it_stands() -> None:
     add(one, asked("b", 4, 9, start=200), asked("c", 12, 9, start=300, arrival_time=1.0))
     assert step(one) == {"a": 1, "b": 4, "c": 1}
     # The last free block goes to a, then b needs one: a loses both its blocks, and its place in the
-    # step, the budget of which c has then.
+    # step, so that c has the budget of that step.
     output = one.schedule()
     assert output.num_scheduled_tokens == {"b": 1, "c": 5}
     assert output.preempted_req_ids == {"a"}
