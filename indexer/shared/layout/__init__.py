@@ -1,1 +1,1 @@
-"""Names, schema, records and buckets as they lie in Redis; nobody here reads or writes by itself."""
+"""The shared index as it lies in Redis: names, schema, records, buckets. No writer and no reader."""

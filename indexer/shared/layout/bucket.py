@@ -1,4 +1,4 @@
-"""What the fields of one bucket say together, and whether they may."""
+"""Reads all fields of one bucket together and checks that they agree."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,25 +16,26 @@ from indexer.shared.layout.names import BORN
 from indexer.shared.layout.pages import CHECKPOINT
 
 Holders = dict[int, set[int]]
-"""Of each key: the slots that hold it."""
+"""The slots that hold each key."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """What a bucket holds."""
+    """The contents of a bucket."""
 
     segments: dict[int, Holders] = field(default_factory=dict)
     spilled: set[int] = field(default_factory=set)
     """Segments whose blocks have fields of their own."""
     checkpoints: dict[bytes, bytes] = field(default_factory=dict)
-    """By their fields."""
+    """Each writer's checkpoint, by its field."""
 
 
 def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> Bucket:
-    """Return what all fields of a bucket say.
+    """Return the contents of a bucket from all of its fields.
 
-    Raises BrokenInvariantError where they contradict themselves or each other: a writer of this version
-    leaves no such thing, at any moment.
+    `most` is the most blocks that a packed segment may have. Raises BrokenInvariantError where a field
+    contradicts itself or another one: a writer of this version never leaves such a bucket, not even
+    between two writes.
     """
     bucket = Bucket()
     counts: dict[int, int] = {}
@@ -57,9 +58,11 @@ def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> B
                 raise BrokenInvariantError(f"field {name.hex()} holds another block")
             blocks.setdefault(_word(name[:WORD_BYTES]), {}).update(one)
         else:
-            raise BrokenInvariantError(f"field {name[:40].hex()} is none of the index")
+            raise BrokenInvariantError(f"field {name[:40].hex()} does not belong to the index")
     if counts != {segment: len(held) for segment, held in blocks.items()}:
-        raise BrokenInvariantError("spilled segments do not have as many blocks as they say")
+        raise BrokenInvariantError(
+            "a spilled segment has more or fewer blocks than its marker says"
+        )
     bucket.segments |= blocks
     bucket.spilled = set(blocks)
     return bucket

@@ -1,4 +1,7 @@
-"""Which slots stand for something, by the records of all pods, and which can never again."""
+"""Tells living slots from dead ones, by the records of all pods.
+
+A living slot stands for a place of a pod. A dead slot stands for nothing and never will again.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,22 +14,22 @@ from indexer.shared.redis.command import Command
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """What a pod's record says of slots."""
+    """The part of a pod's record that says which slots are the pod's."""
 
     token: int
     claim: Claim | None
-    """None before the first claim's content is there."""
+    """None until the first claim's content is complete."""
     building: int | None
-    """The base of a claim whose content is being written; None: none is."""
+    """The base of a claim whose content is being written; None where none is."""
 
 
 def ask_owner(names: Names, pod: str) -> Command:
-    """Return the command that reads what a pod's record says of slots."""
+    """Return the command that reads a pod's `Owner`."""
     return Command(("HMGET", names.record(pod), "token", "claim", "building"))
 
 
 def read_owner(pod: str, reply: Sequence[bytes | None]) -> Owner | None:
-    """Return what was read; None where there is no record. Raises BadRecordError."""
+    """Return the `Owner` in a reply; None where the pod has no record. Raises BadRecordError."""
     token, claim, building = reply
     if token is None and claim is None and building is None:
         return None
@@ -46,16 +49,17 @@ class Place:
 
     pod: str
     spot: SpotOf | None
-    """None: it is not known yet, because its claim is being built or its batch is not logged."""
+    """None while that is not known: the claim's content is being written, or the record does not name
+    the place yet."""
 
 
 class Living:
-    """All pods' records, read one after the other.
+    """The slots of all pods, from their records, which are read one after the other.
 
-    Dead is dead for good: a base is random and serves one claim; a claim that no record names is never
-    named again; and a place that was dropped is never another. So it does no harm to act late on what
-    was dead once. It would to call a slot dead whose owner was not asked: the records have to be read
-    after the slot was seen, and those of all pods that may have written it.
+    A dead slot stays dead: a base is random and serves one claim, a claim that no record names is never
+    named again, and a dropped place never stands for another. So a sweeper may act late on a slot that
+    was dead once. But it must not call a slot dead whose owner it did not read. It has to read the
+    records after it saw the slot, and those of all pods that may have written the slot.
     """
 
     def __init__(self) -> None:
@@ -63,7 +67,7 @@ class Living:
         self._bases: dict[int, tuple[str, Sequence[SpotOf | None]]] = {}
 
     def add(self, pod: str, owner: Owner | None) -> None:
-        """Take note of a pod's record."""
+        """Add a pod's slots; None where the pod has no record."""
         self.owners[pod] = owner
         if owner is None:
             return
@@ -80,13 +84,13 @@ class Living:
             return None
         pod, places = found
         if number >= len(places):
-            # Content is written before the place is made known.
+            # A writer writes content first, and names its place in the record afterwards.
             return Place(pod, None)
         spot = places[number]
         return None if spot is None else Place(pod, spot)
 
     def dead(self, slots: Iterable[int]) -> set[int]:
-        """Return those that are dead."""
+        """Return those of the slots that are dead."""
         return {slot for slot in slots if self.place(slot) is None}
 
     def token(self, pod: str) -> int | None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 SCHEMA = 1
-"""Of everything below `Names` names; processes of two schemas never share a prefix."""
+"""The version of the layout under these names; processes of two versions never share a prefix."""
 
 BUCKETS = 64
-"""Hashes that the index is spread over: few enough to look over each second, enough for a cluster."""
+"""How many hashes the index is spread over: few enough that each writer audits all of them each second,
+enough for the nodes of a cluster."""
 
 _PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
 """Braces mark the part of a key that decides on its node, and a colon ends the prefix."""
@@ -22,7 +23,7 @@ def prefix_problem(prefix: str) -> str:
     """Return why no deployment can have this prefix; empty where one can."""
     if _PREFIX.fullmatch(prefix):
         return ""
-    return "is not 1 to 64 characters without spaces and braces, and without a colon at an end"
+    return "is not 1 to 64 characters without spaces and braces, and without a colon at either end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Names:
         return segment % self.buckets
 
     def record(self, pod: str) -> str:
-        """Return the hash that says who writes for a pod, under which slots, and how far it is."""
+        """Return the hash of a pod's record (`indexer.shared.layout.record`)."""
         return f"{self._pod(pod)}:record"
 
     def log(self, pod: str) -> str:
@@ -62,12 +63,12 @@ class Names:
 
     @property
     def schema(self) -> str:
-        """The hash that says how the rest is to be read."""
+        """The hash of the schema, which says how all other keys are to be read."""
         return f"{self.prefix}:schema"
 
     @property
     def sweeper(self) -> str:
-        """The lease of the one that sweeps."""
+        """The lease of the process that sweeps."""
         return f"{self.prefix}:sweeper"
 
     @property
@@ -76,22 +77,22 @@ class Names:
         return f"{self.prefix}:routers"
 
     def load(self, router: str) -> str:
-        """Return where a router tells what it has booked."""
+        """Return the key of the bookings that a router tells the others."""
         return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:load"
 
     def reports(self, router: str) -> str:
-        """Return the stream of reports for a router's bookings that reached another one."""
+        """Return the stream of reports that belong to a router's bookings and reached another router."""
         return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:reports"
 
 
 BORN = b"born"
-"""The field of a bucket that tells one that was lost and made anew from the one before. It cannot be a
-segment's (`checkpoint`)."""
+"""The field of a bucket with the time when it was made: a bucket that was lost and made anew has another
+time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
 
 
 def checkpoint(pod: str) -> bytes:
-    """Return the field of a bucket that says how far a pod's writer is in it.
+    """Return the field of a bucket with a pod's claim number and the count of writes under that claim.
 
-    It cannot be a segment's: those have 8 bytes, and 16 where a block has a field of its own.
+    Fields of segments and blocks have 8 or 16 bytes, so none has this name.
     """
     return b"checkpoint of pod/" + quote(pod, safe="").encode()

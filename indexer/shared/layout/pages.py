@@ -1,7 +1,7 @@
-"""Reading a whole bucket, a page at a time: HSCAN, and what its fields are.
+"""Reads a whole bucket with HSCAN, a page at a time, and sorts the fields by kind.
 
-HSCAN promises every field that is there from its beginning to its end; it may return one twice, and
-what comes or goes meanwhile or not at all.
+HSCAN returns every field that exists from its first page to its last. It may return a field twice, and
+it may leave out a field that appears or disappears between the pages.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from indexer.shared.layout.names import BORN, Names, checkpoint
 from indexer.shared.redis.command import Command
 
 CHECKPOINT = checkpoint("")
-"""What the names of checkpoints begin with. They are longer than a block's field."""
+"""The beginning of each checkpoint's field, which is longer than a block's field."""
 
 
 @dataclass(slots=True)
@@ -23,11 +23,12 @@ class Page:
     cursor: bytes
     """Where the next page begins; b"0": this was the last one."""
     values: dict[bytes, bytes] = field(default_factory=dict)
-    """Packed values and markers, by field: a segment's 8 bytes, or 16 where a block has its own."""
+    """Packed values and markers of spilled segments, by field: 8 bytes for a segment, 16 for a block
+    that has a field of its own."""
     checkpoints: dict[str, bytes] = field(default_factory=dict)
-    """By pod."""
+    """Each writer's checkpoint, by pod."""
     strange: dict[bytes, bytes] = field(default_factory=dict)
-    """What none of ours writes."""
+    """Fields that warmpath does not write."""
 
     def __len__(self) -> int:
         return len(self.values) + len(self.checkpoints) + len(self.strange)
@@ -44,13 +45,13 @@ def ask_page(names: Names, bucket: int, cursor: bytes, count: int) -> Command:
 
 
 def ask_checkpoints(names: Names, bucket: int, cursor: bytes, count: int) -> Command:
-    """Return the command for a page of checkpoints alone, `count` fields being looked at."""
+    """Return the command for a page of checkpoints alone; Redis looks at about `count` fields for it."""
     name = names.bucket(bucket)
     return Command(("HSCAN", name, cursor, "MATCH", CHECKPOINT + b"*", "COUNT", count))
 
 
 def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
-    """Return what a page holds."""
+    """Return the page in a reply to HSCAN."""
     cursor, fields = reply
     assert isinstance(cursor, bytes)
     page = Page(cursor)
@@ -68,7 +69,7 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
 
 
 def token_of(checkpoint: bytes) -> int:
-    """Return the token of a checkpoint. Raises ValueError where it is none."""
+    """Return the claim's number in a checkpoint. Raises ValueError where it is malformed."""
     token, _, count = checkpoint.partition(b":")
     if not (token.isdigit() and count.isdigit()):
         raise ValueError(f"{checkpoint[:40]!r} is no checkpoint")

@@ -1,15 +1,15 @@
-"""What is said of a pod in Redis: who writes for it, under which slots, and how far it is.
+"""A pod's record in Redis: who writes for the pod, under which slots, and how far the writer is.
 
-The record is a hash under a lease: its publisher renews it, and where it is gone the pod is too.
+The record is a hash with a lease, which the pod's publisher renews. A pod without one holds nothing.
 
-    token     the claim's number: a later claim has a higher one, and an earlier one's writes are refused
-    owner     who claimed it: random, one life of one writer
+    token     the claim's number: a later claim has a higher one; writes of earlier claims are refused
+    owner     who made the claim: a random name for one life of one writer
     building  the base of the claim whose content is being written; missing when it is complete
-    claim     `Claim`, as JSON: of the last content that was complete
+    claim     the `Claim` of the last complete content, as JSON
     applied   the last sequence of the publisher's journal that is in the index and in the log
     audits    how often the writer has found every bucket as it left it, within this claim
-    sound     there where the index is what the publisher says; missing while it may not be
-    reason    why not
+    sound     there while the index is what the publisher says; missing while it may not be
+    reason    why it may not be
     state:N   what the publisher says of rank N: a RankState (`proto/warmpath/watch/v1`)
     blocks:N  distinct blocks that rank N holds, by tier, as JSON
 """
@@ -35,7 +35,8 @@ LEAST_LEASE, MOST_LEASE = 1, 3600
 """Seconds that a record may outlive its writer."""
 MOST_RANKS = 1024
 MOST_COUNT = 1 << 53
-"""Of batches, claims and blocks: Lua in Redis counts in floats, which are whole up to here."""
+"""The highest count of batches, claims or blocks: Lua in Redis counts in floats, which have every whole
+number up to here."""
 
 Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
@@ -53,11 +54,11 @@ class Claim(msgspec.Struct, frozen=True):
     """One writer's claim on a pod."""
 
     owner: str
-    """Random: one life of one writer."""
+    """A random name for one life of one writer."""
     base: Annotated[int, Meta(ge=0, lt=1 << 47)]
     """Random, 47 bits: the slots of this claim are base * SLOTS_OF_A_CLAIM + n."""
     places: Annotated[list[SpotOf | None], Meta(max_length=SLOTS_OF_A_CLAIM)]
-    """What each of its slots stands for; None for one that was dropped."""
+    """What each of its slots stands for; None for a place that was dropped."""
     keyspace: str
     """Fingerprint of model and hash seed (`indexer.keys.key.fingerprint`)."""
     model: str
@@ -75,7 +76,7 @@ class Record(msgspec.Struct, frozen=True):
 
     token: int
     claim: Claim | None
-    """None where the first claim's content is not there yet."""
+    """None until the first claim's content is complete."""
     applied: int
     audits: int
     sound: bool
@@ -84,11 +85,11 @@ class Record(msgspec.Struct, frozen=True):
     blocks: dict[int, dict[Tier, int]]
     owner: str = ""
     building: int = 0
-    """0: nothing is being built."""
+    """The base of the claim whose content is being written; 0: none."""
 
 
 class BadRecordError(ValueError):
-    """A record is not what this version writes."""
+    """A record has no form that this version writes."""
 
 
 def fields_of(reply: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -134,7 +135,7 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
 
 
 def _count(digits: bytes, most: int = MOST_COUNT) -> int:
-    """Return a number. Raises ValueError for one that nobody counts up to."""
+    """Return a number in digits. Raises ValueError where it is not one from 0 to `most`."""
     if not digits.isdigit() or len(digits) > len(str(most)) or int(digits) > most:
         raise ValueError(f"{digits[:40]!r} is no number from 0 to {most}")
     return int(digits)

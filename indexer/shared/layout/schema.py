@@ -1,4 +1,4 @@
-"""Whether this version and what lies under a prefix fit, and whether the server is one that serves."""
+"""Checks that this version can read what lies under a prefix, and that the server suits the index."""
 
 import asyncio
 import logging
@@ -30,19 +30,19 @@ class SchemaError(Exception):
 
 
 async def ensure(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> None:
-    """Say under the prefix how it is to be read; where that is said already, check that it is so.
+    """Write this version's schema under the prefix; where a schema is there already, check that.
 
-    At once atomic and harmless to repeat: whoever writes does it at each claim, since a Redis that has
-    lost everything has lost this too. Raises SchemaError, RefusedError or UnreachableError.
+    The call is atomic and may be repeated. A writer makes it at each claim, since a Redis that has lost
+    everything has lost the schema too. Raises SchemaError, RefusedError or UnreachableError.
     """
     [reply] = await redis.run([ensure_call(names)], timeout=timeout)
     judge(names, good(reply))
 
 
 async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
-    """Return whether anybody has said yet how what lies under the prefix is to be read. Writes nothing.
+    """Return whether there is a schema under the prefix. Writes nothing.
 
-    Raises SchemaError where that is another version's, RefusedError or UnreachableError.
+    Raises SchemaError where the schema is another version's, RefusedError or UnreachableError.
     """
     [reply] = await redis.run([Command(("HGETALL", names.schema))], timeout=timeout)
     if good(reply):
@@ -51,13 +51,13 @@ async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
 
 
 def ensure_call(names: Names) -> Call:
-    """Return what `ensure` asks."""
+    """Return the call that `ensure` makes."""
     arguments = tuple(word for pair in _ours(names).items() for word in pair)
     return Call(script("schema"), (names.schema,), arguments)
 
 
 def judge(names: Names, reply: Reply) -> None:
-    """Take what was answered. Raises SchemaError where it is another version's."""
+    """Check the schema in a reply. Raises SchemaError where it is another version's."""
     ours = _ours(names)
     theirs = {
         name.decode(errors="replace"): value.decode(errors="replace")
@@ -77,10 +77,10 @@ def _ours(names: Names) -> dict[str, int]:
 
 
 async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
-    """Return what the server's operator should know; of a cluster, as one of its nodes has it.
+    """Return warnings about the server's settings, for its operator; of a cluster, one node is asked.
 
-    Empty too where the user may not read it (INFO). Raises SchemaError where the server is too old, and
-    UnreachableError.
+    There are none where the ACL user may not call INFO. Raises SchemaError where the server is too old,
+    and UnreachableError.
     """
     [reply] = await redis.run([Command(("INFO",))], timeout=timeout)
     if isinstance(reply, UnreachableError):
@@ -99,7 +99,7 @@ async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
 
 
 async def tell_of_server(redis: Redis, *, pause: float = 1.0) -> None:
-    """Log what its operator should know as soon as there is a server; asked each `pause` seconds."""
+    """Ask the server each `pause` seconds until it answers; then log the warnings of `check_server`."""
     while True:
         try:
             for line in await check_server(redis):
@@ -107,7 +107,7 @@ async def tell_of_server(redis: Redis, *, pause: float = 1.0) -> None:
         except UnreachableError:
             await asyncio.sleep(pause)
         except SchemaError as error:
-            log.error("%s", error)  # noqa: TRY400 - where it was raised says nothing more
+            log.error("%s", error)  # noqa: TRY400 - a traceback would say nothing more
             return
         else:
             return
