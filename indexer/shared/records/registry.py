@@ -1,4 +1,4 @@
-"""What the shared index says of pods: their records, read together, and how far they may be believed."""
+"""Reads pods' records in the shared index together, and says how far each pod may be believed."""
 
 import asyncio
 import logging
@@ -16,19 +16,19 @@ from indexer.trust import MOST_REASON, Level
 log = logging.getLogger(__name__)
 
 UNCONFIRMED = (
-    "being confirmed: its publisher has not looked at every bucket since this began to read, or since a "
-    "connection or a bucket was lost"
+    "being confirmed: its publisher has not audited the index since this router began to read it, or "
+    "since a connection or a bucket was lost"
 )
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
 AWAY = "the shared index: "
-"""What a reason begins with where Redis refuses, does not answer, or holds what cannot be read."""
+"""The beginning of a reason where Redis refuses, does not answer, or holds something malformed."""
 UNWRITTEN = "its publisher is writing what it holds"
 
 
 @dataclass(slots=True)
 class _Reading:
-    """The last good reading of a pod's record, and what is wrong since."""
+    """The last good reading of a pod's record, and what has gone wrong since."""
 
     doubt: Doubt
     fields: Mapping[bytes, bytes] | None = None
@@ -40,9 +40,9 @@ class _Reading:
 
 
 class Registry:
-    """The records of the pods that it is told of; the last good reading of each is remembered.
+    """Reads the records of pods, and remembers the last good reading of each.
 
-    `clock` tells seconds, for `heard_at`; no reading depends on it.
+    `clock` gives the seconds for `heard_at`; nothing else depends on it.
     """
 
     def __init__(self, redis: Redis, names: Names, clock: Callable[[], float]) -> None:
@@ -51,19 +51,19 @@ class Registry:
         self._clock = clock
         self._readings: dict[str, _Reading] = {}
         self._losses = 0
-        """Of content, that no connection told of."""
+        """Losses of content while no connection was lost."""
         self._disruptions = 0
-        """What `_breaks` was when records were last read."""
+        """The value of `_breaks` when records were last read."""
         self._checked_at: int | None = None
-        """At how many disruptions the schema was last looked at."""
+        """The number of disruptions when the schema was last checked; None before that."""
         self._unfit = ""
 
     async def read(
         self, pods: Sequence[str], first: Sequence[Command], timeout: float
     ) -> list[Reply]:
-        """Read these pods' records, all in one round trip; what fails is remembered, not raised.
+        """Ask `first`, then read these pods' records, in one round trip; return the replies to `first`.
 
-        Returns the replies to what is asked before them.
+        Where a record cannot be read, `problem` says why; no error is raised.
         """
         before = self._breaks
         asked = [Command(("HGETALL", self._names.record(pod))) for pod in pods]
@@ -78,9 +78,10 @@ class Registry:
         return replies[: len(first)]
 
     async def _check_schema(self, timeout: float) -> str:
-        """Return why what lies in Redis cannot be read; looked at anew after each disruption.
+        """Return why this version cannot read the index; empty where it can.
 
-        Where nobody has written yet it is looked at each time: a writer of another version may come.
+        The schema is checked anew after each disruption, and each time while there is none: a writer of
+        another version may come.
         """
         if self._checked_at == self._redis.disruptions:
             return self._unfit
@@ -89,7 +90,7 @@ class Registry:
         except SchemaError as error:
             self._unfit = str(error)
         except (RefusedError, UnreachableError):
-            # The records' own replies say so; what was found before holds as far as is known.
+            # The replies for the records fail alike; the last finding about the schema stands.
             return self._unfit
         else:
             self._unfit = ""
@@ -99,7 +100,7 @@ class Registry:
         return self._unfit
 
     def _take(self, pods: Sequence[str], replies: Sequence[Reply], before: int) -> None:
-        """Take the replies; `before` is what `_breaks` was when they were asked for."""
+        """Take the replies for records; `before` is the value of `_breaks` when they were asked for."""
         now = self._breaks
         if now != self._disruptions:
             self._disruptions = now
@@ -120,7 +121,7 @@ class Registry:
             reading.problem = f"{AWAY}{reply}"
             return
         fields = fields_of(reply)
-        # Mostly nothing is new, and reading it is the larger part of the work.
+        # Mostly no field is new, and decoding them is the larger part of the work.
         if fields != reading.fields:
             try:
                 reading.record = read_record(fields)
@@ -135,7 +136,7 @@ class Registry:
     def is_disrupted(self) -> bool:
         """Whether a connection was lost or made, or content lost, since the records were last read.
 
-        What they said before then is no reason to believe what is read since.
+        What the records said before that is no reason to believe blocks that are read after it.
         """
         return self._breaks != self._disruptions
 
@@ -144,7 +145,7 @@ class Registry:
         return self._redis.disruptions + self._losses
 
     def lost(self) -> None:
-        """Take note that content was lost: no pod's is sure before its writer has looked again."""
+        """Doubt every pod until its writer has audited the index again: content was lost."""
         self._losses += 1
 
     def record(self, pod: str) -> Record | None:
@@ -163,7 +164,7 @@ class Registry:
         return reading.heard_at if reading else None
 
     def limit(self, pod: str) -> str:
-        """Return why a pod's ranks are degraded at best; empty where nothing speaks against them."""
+        """Return why a pod's ranks are degraded at best; empty where they may be exact."""
         reading = self._readings.get(pod)
         if reading is None or reading.record is None:
             return UNREAD
@@ -172,7 +173,7 @@ class Registry:
         return UNCONFIRMED if reading.doubt.holds else ""
 
     def trust_of(self, pod: str, rank: int) -> tuple[Level, str]:
-        """Return how far what the index holds of a rank may be believed, and why, as last read."""
+        """Return how far a rank may be believed, and why, by the last reading of its pod's record."""
         reading = self._readings.get(pod)
         if reading is None or reading.heard_at is None:
             return Level.COLD, reading.problem if reading else UNREAD
@@ -190,17 +191,17 @@ class Registry:
         return level, shortened(state.reason, MOST_REASON)
 
     def forget(self, pod: str) -> None:
-        """Drop the readings of a pod's record; until it is read again the pod is cold."""
+        """Drop the reading of a pod's record; until the record is read again the pod is cold."""
         self._readings.pop(pod, None)
 
 
 def nobody(prefix: str) -> str:
-    """Return that a pod has no record; who looks under another prefix sees that here."""
+    """Return the reason for a pod without a record; it names the prefix, since that may be wrong."""
     return f"{NOBODY} under prefix {prefix!r}"
 
 
 def refusal(claim: Claim, keyspace: str, ranks: int) -> str:
-    """Return why a pod's blocks can be of no use to this router; empty where they can.
+    """Return why this router cannot use a pod's blocks; empty where it can.
 
     `keyspace` is the fingerprint of this router's own keys (`indexer.keys.key`).
     """
@@ -210,5 +211,5 @@ def refusal(claim: Claim, keyspace: str, ranks: int) -> str:
             f"([index] hash-seed, --hash-seed); the publisher's model is {claim.model!r}"
         )
     if claim.ranks != ranks:
-        return f"the publisher follows {claim.ranks} ranks, configured are {ranks}"
+        return f"the publisher follows {claim.ranks} ranks, but {ranks} are configured"
     return ""

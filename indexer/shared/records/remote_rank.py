@@ -16,13 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class RemoteRank:
-    """A rank with a record in Redis, which says how far the rank may be believed.
+    """A rank whose trust comes from its pod's record in Redis.
 
-    Each answer lowers that by a doubt of its own (`in_answer`). Beside the answers `trouble` does: it
-    returns that parts of Redis are left alone; None where none are.
+    An answer may have a doubt of its own, which lowers the trust (`in_answer`). Outside of answers
+    `trouble` lowers it: it returns a doubt while parts of Redis are left alone, else None.
 
-    `keyspace` is the fingerprint of the router's keys, `ranks` how many the pod is configured to have.
-    Without a good reading the rank is degraded, and after `stale_after` seconds stale.
+    `keyspace` is the fingerprint of the router's keys, `ranks` the number of ranks that the pod is
+    configured to have. While the record cannot be read the rank is degraded, and stale once the last
+    reading is `stale_after` seconds old.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class RemoteRank:
         self.number = number
         self.layout = Layout()
         self.recorded = Trust(Level.COLD, UNREAD, clock())
-        """How far its record lets one believe it, whether or not Redis can be asked for its blocks."""
+        """The trust by its record alone, whether or not Redis can be asked for its blocks."""
         self.is_connected = False
         """Whether the engine's events reached the index when the record was last read."""
         self._registry = registry
@@ -56,15 +57,15 @@ class RemoteRank:
         self._state: pb.RankState | None = None
         self._problem = ""
         self._told = ""
-        """Why nothing can be used, as was logged."""
+        """The reason for which the rank cannot be used, as last logged; empty where it can."""
 
     @property
     def trust(self) -> Trust:
-        """How far the rank may be believed before anything is asked: by its record and the trouble."""
+        """How far the rank may be believed outside of answers: by its record and `trouble`."""
         return self.in_answer(self._trouble())
 
     def in_answer(self, doubt: Trust | None) -> Trust:
-        """Return how far an answer with that doubt may be believed of this rank; None for no doubt."""
+        """Return how far this rank may be believed in an answer with a doubt; None for no doubt."""
         said = self.recorded
         if doubt is None or said.level in {Level.COLD, Level.STALE}:
             return self._limits.on(said)
@@ -82,13 +83,13 @@ class RemoteRank:
         return self._state.capacity if self._state else 0
 
     def copies(self) -> int | None:
-        """Return how many of them are taken, as its publisher says."""
+        """Return how many blocks of its fastest tier are taken, as its publisher says."""
         return copies_of(self._state) if self._state else None
 
     def heard(self, problem: str) -> None:
-        """Take what was read of the record; or `problem`, why it could not be.
+        """Take the record as last read; `problem` says why it could not be read this time.
 
-        That the index is away says nothing about the pod; but what the pod says now is not known.
+        An index that does not answer says nothing of the engine, so `is_connected` stays as it was then.
         """
         self._problem = problem
         self._take_record()
@@ -97,7 +98,7 @@ class RemoteRank:
             self.is_connected = is_read and self.recorded.level not in {Level.STALE, Level.COLD}
 
     def _take_record(self) -> None:
-        """Take what the record says by now, and let time pass."""
+        """Update the layout and the trust, by the record and by the time since it was read."""
         record = self._registry.record(self.pod)
         state = record.states.get(self.number) if record and record.claim else None
         if state is not self._state:
@@ -107,7 +108,7 @@ class RemoteRank:
         level, reason = self._believed(record)
         before = self.recorded
         if (level, reason) != (before.level, before.reason):
-            # Words change from one attempt to the next; since when it is so does not.
+            # The reason changes from one attempt to the next; the time since when the level holds stays.
             since = before.since if level is before.level else self._clock()
             self.recorded = Trust(level, reason, since)
             if level is not before.level:
@@ -124,14 +125,14 @@ class RemoteRank:
         self._tell_refused(record)
 
     def _tell_cold(self, before: str, record: Record | None) -> None:
-        """Say why nothing is known, once for each kind of reason: its ranks have the same."""
+        """Log why the pod is cold, once for each kind of reason; rank 0 logs for all of its ranks."""
         reason = self.recorded.reason
         is_new = reason.partition(":")[0] != before.partition(":")[0]
         if is_new and self.number == 0 and reason != self._refusal(record):
             log.info("pod %s: %s", self.pod, reason)
 
     def _tell_refused(self, record: Record | None) -> None:
-        """Say once that nothing can be used, and why; it is the same for each of a pod's ranks."""
+        """Log once why the pod's blocks cannot be used; rank 0 logs for all of its ranks."""
         refused = self._refusal(record)
         if refused and refused != self._told and self.number == 0:
             log.warning("pod %s: %s", self.pod, refused)
@@ -158,7 +159,7 @@ class RemoteRank:
 
     @property
     def refused(self) -> bool:
-        """Whether nothing that the index holds of it can be used: other keys, or other ranks."""
+        """Whether this router cannot use the rank's blocks: keyspaces or numbers of ranks differ."""
         return bool(self._refusal(self._registry.record(self.pod)))
 
     def blocks(self) -> Mapping[Tier, int]:
@@ -169,28 +170,28 @@ class RemoteRank:
         return record.blocks.get(self.number, {})
 
     def learn_capacity(self, blocks: int) -> None:
-        """Leave it to the publisher, which heals the view."""
+        """Do nothing: the publisher knows the capacity, and heals the trust."""
 
     def engine_restarted(self, reason: str) -> None:
-        """Leave it to the publisher, which follows the engine."""
+        """Do nothing: the publisher follows the engine."""
 
     def limit(self, reason: str, about: str = "") -> None:
-        """Let the rank be degraded at best, for a reason; with an empty one no longer."""
+        """Degrade the rank for a reason; an empty `reason` lifts the limit that has the same `about`."""
         self._limits.set(about, reason)
 
     def counts(self) -> Mapping[str, int]:
-        """Return nothing: the stream is its publisher's."""
+        """Return nothing: the publisher counts what happens to the engine's stream."""
         return {}
 
     def tick(self) -> None:
-        """Let `heard` tell that time has passed: this is called in another thread."""
+        """Do nothing: this is called in another thread, and `heard` looks at the time."""
 
     def lost_room(self) -> None:
-        """Hold nothing that could be lost."""
+        """Do nothing: none of its keys lie in this router's index."""
 
     def close(self) -> None:
-        """Ask for it no longer."""
+        """Stop reading the rank."""
         self._close(self)
 
     def check(self) -> None:
-        """Hold nothing that could disagree."""
+        """Do nothing: the rank has no tables that could disagree."""

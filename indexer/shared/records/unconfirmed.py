@@ -1,18 +1,19 @@
-"""Whether a pod's blocks may lack writes whose loss its writer has not noticed yet.
+"""The doubt whether Redis has lost blocks of a pod while the pod's writer has not noticed it yet.
 
-A node that was lost may come back, or be replaced, without the last that was written to it. The writer
-notices: it audits every bucket each tenth of its lease, and where one is not as it left it, it claims
-anew and writes everything again. Until it has had the time for that, a reader that lost a connection
-does not know. It waits for audits, not for seconds: no two clocks are compared.
+A node of Redis that fails may come back, or be replaced, without the last writes. The writer notices
+that: it audits every bucket each tenth of its lease, and where a bucket is not as it left it, it claims
+the pod anew and writes everything again. Until the writer has had the time for that, a reader that lost
+a connection does not know whether writes are missing. The reader waits for audits and not for seconds,
+so nobody compares two clocks.
 """
 
 SURE_AUDITS = 2
-"""Of one claim, after the first reading since the loss: the first one may have begun before the loss,
-the second began after the first one had ended."""
+"""How many audits of one claim a reader waits for after its first reading since the loss: the first may
+have begun before the loss, the second began after the first had ended."""
 
 
 class Doubt:
-    """One pod's doubt: from the start, and from each loss, until its writer has audited every bucket."""
+    """The doubt about one pod: from the start, and from each loss, until its writer has audited."""
 
     def __init__(self) -> None:
         self.holds = True
@@ -20,12 +21,12 @@ class Doubt:
         """Token and audits of the first reading since the last loss."""
 
     def lost(self) -> None:
-        """Take note that a node was lost, or reached anew."""
+        """Begin the doubt anew: a node was lost, or reached anew."""
         self.holds = True
         self._first = None
 
     def read(self, token: int, audits: int) -> None:
-        """Take note of what the pod's record says, read after the last loss; 0 and 0 for no record."""
+        """Take what the pod's record says, read after the last loss; 0 and 0 for no record."""
         if not self.holds:
             return
         if self._first is None or (token, audits) < self._first:

@@ -127,7 +127,7 @@ async def test_what_its_publisher_does_not_believe_nobody_does(stand: Stand) -> 
     ("changes", "reason"),
     [
         ({"keyspace": "theirs"}, "keyspace:"),
-        ({"ranks": 4}, "follows 1 ranks, configured are 4"),
+        ({"ranks": 4}, "follows 1 ranks, but 4 are configured"),
     ],
 )
 async def test_another_keyspace_or_number_of_ranks_is_refused(

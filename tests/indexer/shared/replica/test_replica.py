@@ -394,7 +394,7 @@ async def test_another_number_of_ranks_is_refused_by_name(stand: Stand) -> None:
     other = stand.ingest.watch("p", 1)
     stand.replica.add("p", [stand.rank, other], "keyspace")
     await stand.poll(2)
-    assert stand.rank.trust.reason == "the publisher follows 1 ranks, configured are 2"
+    assert stand.rank.trust.reason == "the publisher follows 1 ranks, but 2 are configured"
     assert stand.rank.trust.level is Level.COLD
 
 
