@@ -1,1 +1,1 @@
-"""Shared mode: Redis is asked for each prompt, within its time; no copy of whole pods."""
+"""Shared mode: reads Redis for each prompt, within a deadline; no copy of whole pods."""

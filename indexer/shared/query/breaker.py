@@ -1,12 +1,12 @@
-"""A circuit breaker: what has failed several times in a row is left alone for a while. Sans-I/O.
+"""A circuit breaker: a bucket that fails several times in a row is left alone for a while. Sans-I/O.
 
     closed --failures in a row--> open --a pause--> half-open --the probe succeeds--> on probation
        ^                           ^                    |                                 |  |
        |                           +---the probe fails--+          one more failure: open-+  |
        +------------------------------------------------------------------a success ---------+
 
-The pause doubles each time, up to a bound, and begins anew only after a success that was no probe: a
-probe is small, and may succeed where what is really asked does not.
+The pause doubles each time, up to a bound, and begins anew only after the success of a request that was
+no probe: a probe is small, and may succeed where larger requests fail.
 
 The states are those of Michael Nygard's "Release It!" (2007), chapter 5; probation is ours.
 """
@@ -16,7 +16,7 @@ from enum import StrEnum
 from indexer.invariant import BrokenInvariantError
 
 FAILURES = 3
-"""In a row, until it opens."""
+"""How many failures in a row open it."""
 PAUSE = 0.25
 """Seconds until the first probe."""
 LONGEST_PAUSE = 8.0
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Decides whether something is asked at all. `now` is a monotonic clock, seconds."""
+    """Decides whether callers may ask a bucket. `now` is a monotonic clock, seconds."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Breaker:
         return self.state is State.CLOSED
 
     def take_probe(self, now: float) -> bool:
-        """Return whether a probe is due; then it is the caller's, who tells `probed`.
+        """Return whether a probe is due; the caller then makes it and passes the result to `probed`.
 
-        A probe of which nothing is told for a pause counts as lost: another is due then.
+        A probe without a result after a pause counts as lost, and another is due.
         """
         if self.is_closed or now < self._probe_at:
             return False
@@ -68,7 +68,7 @@ class Breaker:
         return True
 
     def probed(self, now: float, *, ok: bool) -> None:
-        """Take note of a probe's end; one that was given up for lost may be told as well."""
+        """Take the result of a probe, also of one that already counts as lost."""
         if self.state is not State.HALF_OPEN:
             return
         if ok:
@@ -78,13 +78,13 @@ class Breaker:
             self._open(now)
 
     def succeeded(self) -> None:
-        """Take note that what was asked was answered; of what was asked before it opened, nothing."""
+        """Begin to count failures anew after a success; ignore one that comes while it is not closed."""
         if self.is_closed:
             self._failures = 0
             self._pause = self._first_pause
 
     def failed(self, now: float) -> None:
-        """Take note that it was not."""
+        """Count a failure; ignore one that comes while it is not closed."""
         if not self.is_closed:
             return
         self._failures += 1

@@ -1,12 +1,13 @@
-"""The shared index read for each prompt: over the network where there is time, else from a copy.
+"""Reads the shared index for each prompt: from Redis where there is time, else from a copy.
 
-    refresh   the parts that were not read of late --HMGET a bucket--> Redis --> the copy
-    match     who holds what, by the copy alone, and the doubt about that: None where all of it is fresh
+    refresh   reads the parts that were not read lately --HMGET a bucket--> Redis --> the copy
+    match     returns who holds what, by the copy alone, and the doubt about it: None where all is fresh
 
-Each read tells too which bucket it was (`births`): one that was lost since holds less than it should,
-and until its writers have looked again nothing is sure.
+Each read also returns when the bucket was made (`births`). A bucket that was lost and made anew may lack
+blocks, so every rank is in doubt until its writer has audited the index again.
 
-What fails several times in a row is left alone for a while (`reach`): answers do not wait for it.
+Buckets that fail several times in a row are left alone for a while (`reach`): answers do not wait for
+them.
 """
 
 import asyncio
@@ -37,26 +38,28 @@ log = logging.getLogger(__name__)
 COPY_BYTES = 64 << 20
 FRESH_SECONDS = 0.05
 SLACK_SECONDS = 0.25
-"""How much older a part may be when the answer is made: it may have waited for siblings of its prompt
-(`router.pick.group_window`), or for its turn."""
+"""How much older a part may be when the answer is made: the request may have waited for others with the
+same prompt (`router.pick.group_window`), or for its turn."""
 POLL_SECONDS = 0.25
 """Pause between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
 BIRTHS_TIMEOUT = 0.5
 READ_SHARE = 0.9
-"""Of the deadline: a read ends somewhat sooner, so that the part that came is in the copy in time."""
+"""The share of the deadline that a read may take; in the rest, what came gets into the copy."""
 
 
 class RemoteIndex:
-    """Who holds what, as far as Redis says, for ranks of which nothing is kept here.
+    """Finds in Redis who holds which blocks, for ranks whose blocks this router does not keep.
 
-    All but `add`, `life` and closing a rank is for the thread of the event loop that Redis is asked on.
-    `deadline` bounds a read, seconds; what was read within `fresh` seconds is not read again. A copy
-    older than `stale_after` makes its ranks stale, a younger one degraded.
+    Only `add`, `life` and closing a rank may be called in any thread; all else belongs to the thread of
+    the event loop that asks Redis. `deadline` bounds a read, seconds. A part that was read within
+    `fresh` seconds is not read again. In an answer from a copy older than `stale_after` seconds ranks
+    are stale; in one from a younger copy that is not fresh they are degraded.
 
     Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
     `read_bytes`, `timeouts` and `errors` (reads that did not end well), `late` (prompts that did not
-    wait for a read's end), `old_answers` (not all fresh), `unknown_slots`, `births.losses`; of the copy
+    wait for a read's end), `old_answers` (answers that were not all fresh), `unknown_slots` (slots that
+    no known claim names), `births.losses`; of the copy
     `copy.bytes`, `copy.max_bytes`, `copy.hits`, `copy.misses`, `copy.evicted` and its length; of the
     breakers `reach.open_buckets` and `reach.openings`.
     """
@@ -93,20 +96,20 @@ class RemoteIndex:
         self._places = Places()
         self._ranks: dict[tuple[str, int], RemoteRank] = {}
         self._pods: set[str] = set()
-        """Of which something was asked."""
+        """The pods of the last poll."""
         self._sizes: frozenset[int] = frozenset()
-        """Block sizes of the ranks: prompts in other blocks are none of this index's business."""
+        """Block sizes of the ranks; none of them holds blocks of another size."""
         self._reading: dict[int, asyncio.Task[None]] = {}
-        """Reads under way, by the last block of each part: it names all that is before it."""
+        """Reads under way, by the last key of each part, which stands for all blocks before it."""
         self._anew_at = -math.inf
-        """When a claim was last found to be another: what was read before has none of its blocks."""
+        """When a pod was last found to have a new claim: parts read before that lack its blocks."""
         self.births = Births(names, registry.lost)
         self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
 
     # Ranks
 
     def add(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
-        """Know a rank from now on. `keyspace` and `ranks` are as in `RemoteRank`."""
+        """Add a rank, and return it. `keyspace` and `ranks` are as in `RemoteRank`."""
         added = self._ranks[pod, rank] = RemoteRank(
             pod,
             rank,
@@ -135,10 +138,10 @@ class RemoteIndex:
     # Answers
 
     async def refresh(self, prompts: Iterable[bytes], timeout: float) -> None:
-        """Read what is needed of prompts, each given as its packed keys from its first block on.
+        """Read the parts of prompts that the copy lacks; `prompts` are packed keys from the first on.
 
         Ends after `timeout` seconds, or the deadline, at the latest; a read that takes longer goes on
-        for those who ask next. What fails is no error here: `match` answers from what there is.
+        for later requests. A failed read raises no error: `match` answers from the copy as it is.
         """
         tasks: set[asyncio.Task[None]] = set()
         needed = False
@@ -163,7 +166,7 @@ class RemoteIndex:
 
     def _begin_read(self, wanted: Sequence[Keys]) -> asyncio.Task[None]:
         lasts = [int(part[-1]) for part in wanted]
-        # Segments of one prompt: all are whole but perhaps the last.
+        # These are segments of one prompt, so only the last can be incomplete.
         look_up = LookUp(self._names, np.concatenate(wanted))
         task = watched(self._read(look_up), "reading of the shared index")
         self._reading.update(dict.fromkeys(lasts, task))
@@ -214,9 +217,10 @@ class RemoteIndex:
     def match(
         self, chain: Chain, *, leading: bool = False
     ) -> tuple[list[tuple[Place, int, int]], Trust | None]:
-        """Return who holds which blocks of a prompt, by what was read: places, first, past the last.
+        """Return who holds which blocks of a prompt, by the copy, and the doubt about this answer.
 
-        Beside it the doubt about this answer (`RemoteRank.in_answer`). `leading` is as in `Index.match`.
+        The rows are a place, its first block and the end, past its last block. The doubt is for
+        `RemoteRank.in_answer`. `leading` is as in `Index.match`.
         """
         if chain.block_size not in self._sizes:
             return [], self.reach.trouble
@@ -227,16 +231,16 @@ class RemoteIndex:
             for slot, start, stop in copied.stretches
             if (place := place_of(slot)) is not None
         ]
-        # Of a claim that is not read yet, or of one that is gone and not swept yet.
+        # The other slots are of a claim that is not read yet, or of one that is gone and not swept yet.
         self.unknown_slots += len(copied.stretches) - len(found)
         return found, self._doubt(copied)
 
     def _doubt(self, copied: Copied) -> Trust | None:
-        """Return the doubt about an answer: of several the first, or the first that makes it stale."""
+        """Return the doubt about an answer; of several the first that makes it stale, else the first."""
         now = self._clock()
         doubts = []
         if self._registry.is_disrupted:
-            # Another server may have answered than the one that the records were read from.
+            # The records may have been read from another server than these blocks.
             doubts.append(Trust(Level.DEGRADED, UNCONFIRMED, now))
         age = now - copied.read_at
         is_old = age > self._fresh + SLACK_SECONDS or copied.read_at < self._anew_at
@@ -256,13 +260,13 @@ class RemoteIndex:
     # Beside the answers
 
     async def run(self) -> None:
-        """Read the records of the ranks' pods, and find out what can be reached, until cancelled."""
+        """Read the records of the ranks' pods, and probe buckets (`reach`), until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poll_forever())
             tasks.create_task(self.reach.run())
 
     def failed(self, reason: str) -> None:
-        """Doubt all ranks, for a reason: what the records said last is not to be believed for ever."""
+        """Doubt all ranks for a reason: reading their records failed, and has to begin anew."""
         for rank in list(self._ranks.values()):
             rank.heard(f"the shared index could not be followed: {reason}")
 
@@ -272,7 +276,7 @@ class RemoteIndex:
             await asyncio.sleep(POLL_SECONDS)
 
     async def poll(self) -> None:
-        """Read the records of the ranks' pods; before them, if need be, when the buckets were made."""
+        """Read the records of the ranks' pods; before them, where needed, when each bucket was made."""
         pods = {pod for pod, _ in list(self._ranks)}
         for pod in self._pods - pods:
             self._registry.forget(pod)
@@ -294,7 +298,8 @@ class RemoteIndex:
             claim = record.claim if record and not rank.refused else None
             if self._places.take(rank.pod, claim):
                 self._anew_at = self._clock()
-                # What was lost is told now, while it is being confirmed, not to the next who asks.
+                # Look at all buckets while the new claim is being confirmed anyway: a prompt that finds
+                # a lost bucket only later would begin another doubt.
                 self.births.doubt()
         self._sizes = frozenset(rank.layout.block_size for rank in ranks)
 

@@ -1,7 +1,7 @@
 """A look-up in the shared index, without its sockets: keys to commands, replies to stretches.
 
-One HMGET a bucket, all in one round trip. Segments where very many prompts part are spilled; the wanted
-blocks of these are asked for in a second one.
+It asks one HMGET a bucket, all in one round trip. Segments where very many prompts part are spilled;
+their wanted blocks take a second round trip.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +20,14 @@ from indexer.shared.layout.names import BORN, Names
 from indexer.shared.redis.command import Command, RefusedError, Reply
 
 Values = Mapping[bytes, bytes | None]
-"""Of fields, named as in their bucket; None for one that is not there."""
+"""The values of fields, which are named as in their bucket; None for a field that is not there."""
 
 
 class LookUp:
-    """One look-up. Send `commands`, feed the replies; then `more` and its replies until it is empty.
+    """One look-up. Send `commands` and `feed` the replies; do the same with `more` until it is empty.
 
-    `keys` are those of a prompt from its first block on. With `loose`, a key is also looked for in a
-    segment of its own name: there lie those whose chain was unknown to the writer.
+    `keys` are a prompt's, from its first block on. With `loose`, each key is also looked up in a segment
+    of its own name: a writer that does not know the blocks before a block puts the block there.
     """
 
     def __init__(
@@ -35,26 +35,26 @@ class LookUp:
     ) -> None:
         self.keys = np.asarray(keys, "<u8")
         self.values: dict[bytes, bytes | None] = {}
-        """Of all fields that were read so far."""
+        """The values of all fields that were read so far."""
         self.failed: list[Exception] = []
-        """Why something could not be read: error replies and values that are none, one entry each.
-        What was not read counts as held by nobody."""
+        """Error replies and errors of malformed values, one entry each. Nobody counts as holding the
+        blocks that could not be read."""
         self.born: dict[int, bytes | None] = {}
-        """Of each bucket that was read, what tells it from another one (`names.BORN`)."""
+        """When each bucket that was read was made (`names.BORN`); None where it is not there."""
         self.asked: dict[int, list[bytes]] = {}
-        """Fields, by bucket: of the commands that wait for their replies, in their order."""
+        """The fields of each bucket in the commands that wait for their replies, in their order."""
         self._names = names
         self._packed = self.keys.tobytes()
         self._loose = loose
 
     def commands(self) -> list[Command]:
-        """Return what is asked first."""
+        """Return the first commands."""
         step = WORD_BYTES if self._loose else SEGMENT * WORD_BYTES
         fields = (self._packed[at : at + WORD_BYTES] for at in range(0, len(self._packed), step))
         return self._commands(dict.fromkeys(fields))
 
     def more(self) -> list[Command]:
-        """Return what has to be asked besides: blocks of spilled segments."""
+        """Return the commands that are needed besides, for blocks of spilled segments."""
         wanted: dict[bytes, None] = {}
         for segment, start, stop in self._spans():
             if segment_value.is_spilled(self.values.get(segment)):
@@ -71,7 +71,7 @@ class LookUp:
         return [Command(("HMGET", bucket(number), *of, BORN)) for number, of in by_bucket.items()]
 
     def feed(self, replies: Sequence[Reply]) -> None:
-        """Take the replies to what was asked last, in its order."""
+        """Take the replies to the last commands, in their order."""
         for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
             if isinstance(reply, Exception):
                 self.failed.append(reply)
@@ -85,7 +85,7 @@ class LookUp:
         self.asked = {}
 
     def stretches(self) -> list[Stretch]:
-        """Return who holds what; each slot's stretches are in order. Slots are the index's own."""
+        """Return who holds what, by slots of the shared index; each slot's stretches are in order."""
         found, failed = stretches(self.keys, self.values, loose=self._loose)
         self.failed += failed
         return found
@@ -95,7 +95,7 @@ class LookUp:
 
 
 def spans(keys: bytes, *, loose: bool = False) -> Iterator[tuple[bytes, int, int]]:
-    """Yield segments of a prompt's packed keys with the first of their blocks and past the last."""
+    """Yield each segment of a prompt's packed keys, its first block and its end, past its last block."""
     blocks = len(keys) // WORD_BYTES
     for start in range(0, blocks, SEGMENT):
         stop = min(start + SEGMENT, blocks)
@@ -114,25 +114,25 @@ def block_fields(keys: bytes, segment: bytes, start: int, stop: int) -> list[byt
 
 
 Found = tuple[list[list[int]], list[int]]
-"""Rows of slot, first block, past the last; and the numbers of parts that cannot be read."""
+"""Rows of slot, first block and end; and the numbers of parts that cannot be read."""
 Holders = frozenset[int]
 Run = tuple[int, Holders]
-"""From which block on which slots hold; up to the next run."""
+"""A block, and the slots that hold it and all blocks after it up to the next run."""
 NOBODY: Holders = frozenset()
 Known = dict[tuple[bytes, bytes], Holders]
-"""Holders by the packed slots of a segment and a bitmap: few, since neighbours are held alike."""
+"""Holders by a segment's packed slots and a bitmap: few, since most neighbours have the same holders."""
 
 
 Part = tuple[int, int, bytes | None]
-"""Blocks from and up to, and the packed value that says who holds them."""
+"""The first block, the end, and the packed value that says who holds the blocks between."""
 
 
 def stretches(
     keys: NDArray[np.uint64], values: Values, *, loose: bool = False
 ) -> tuple[list[Stretch], list[Exception]]:
-    """Return who holds which of `keys`, as far as `values` say, and what was wrong with these.
+    """Return who holds which of `keys`, by `values`, and the errors of malformed values.
 
-    A field that `values` lack, or that cannot be read, says that nobody holds anything in it.
+    Where a field is malformed, or not in `values`, nobody counts as holding its blocks.
     """
     parts = _parts(keys.tobytes(), values, loose=loose)
     compiled = _compiled()
@@ -144,7 +144,7 @@ def stretches(
 
 @cache
 def _compiled() -> "Callable[[NDArray[np.uint64], list[Part]], Found] | None":
-    # Imported when it is first asked for: Numba takes a while, and not all who look up have it.
+    # Imported on first use: Numba takes a while, and not every process that looks up has it.
     try:
         from indexer.compiled.segments import stretches_of  # noqa: PLC0415
     except ImportError:
@@ -175,7 +175,7 @@ def _problem(value: bytes | None) -> BadSegmentError:
 def _stretches(
     keys: NDArray[np.uint64], parts: Iterable[Part], *, loose: bool
 ) -> tuple[list[Stretch], list[Exception]]:
-    """Do the same without Numba, five times as long; for loose keys too, whose parts overlap."""
+    """Do `stretches` without Numba, five times as long; also for loose keys, whose parts overlap."""
     known: Known = {}
     failed: list[Exception] = []
     runs: list[Run] = []
@@ -198,7 +198,7 @@ def _runs(
     known: Known,
     failed: list[Exception],
 ) -> list[Run]:
-    """Return the runs of the wanted keys, of which the first is block `start`."""
+    """Return the runs of the wanted keys; the first key is block `start`."""
     if value is None:
         return [(start, NOBODY)]
     runs: list[Run] = []
@@ -210,7 +210,7 @@ def _runs(
         bitmaps = _bitmaps(value, at, width, wanted)
         slots = value[segment_value.HEAD : at]
         first = bitmaps[:width]
-        # Mostly a whole segment is held by the same ones.
+        # Mostly all blocks of a segment have the same holders.
         if bitmaps == first * len(wanted):
             return [(start, _holders(slots, first, columns, known))]
         for number in range(len(wanted)):
@@ -274,9 +274,9 @@ def _joined(runs: Sequence[Run], blocks: int) -> list[Stretch]:
 
 
 def blocks_of(page: Mapping[bytes, bytes]) -> Iterator[Packed]:
-    """Yield what fields of a bucket say of blocks. Raises BadSegmentError.
+    """Yield the contents of a bucket's fields that hold blocks. Raises BadSegmentError.
 
-    Checkpoints and what marks a segment as spilled are passed over; its blocks have fields of their own.
+    It passes over checkpoints and markers of spilled segments, whose blocks have fields of their own.
     """
     for field, value in page.items():
         if len(field) == 2 * WORD_BYTES or (

@@ -1,7 +1,7 @@
-"""When each bucket was made, as it was read last: how a reader finds out that one was lost. Sans-I/O.
+"""Finds out that Redis has lost a bucket, by the time at which each bucket was made. Sans-I/O.
 
-Redis may drop a key, or all of them, without a connection being lost by it. A bucket that is made anew
-after that says so (`names.BORN`), and one that is not there says nothing.
+Redis may drop one key, or all of them, while every connection stays. A bucket that is made anew after
+that has a later time (`names.BORN`), and a bucket that is not there has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,33 +11,33 @@ from indexer.shared.redis.command import Command, Reply
 
 
 class Births:
-    """Tells `lost` when a bucket is found to be another than before, or not to be there any more.
+    """Calls `lost` where a bucket was made anew since it was last read, or is not there any more.
 
-    Of a bucket that was not read yet nobody knows: that tells it too.
+    The first reading of a bucket calls it too, since nobody knows what happened before.
     """
 
     def __init__(self, names: Names, lost: Callable[[], None]) -> None:
         self.losses = 0
-        """Times that it was told."""
+        """How often `lost` was called."""
         self._names = names
         self._lost = lost
         self._of: dict[int, bytes | None] = {}
         self._read_at: int | None = None
-        """What `Redis.disruptions` was when all were read; None where they are to be read anew."""
+        """The value of `Redis.disruptions` when all were read; None where they are to be read anew."""
 
     def ask(self, disruptions: int) -> list[Command]:
-        """Return what to ask for, where another server may have them than they were read from."""
+        """Return the commands that read all buckets anew; none while no connection was lost or made."""
         if self._read_at == disruptions:
             return []
         buckets = range(self._names.buckets)
         return [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
 
     def doubt(self) -> None:
-        """Have all read again: some were made anew, as likely as not."""
+        """Let the next `ask` read all buckets: some were probably made anew."""
         self._read_at = None
 
     def take(self, replies: Sequence[Reply], disruptions: int) -> None:
-        """Take the replies to what was asked when there had been so many disruptions."""
+        """Take the replies to `ask`, which was called with that number of disruptions."""
         read = {
             bucket: reply
             for bucket, reply in enumerate(replies)
@@ -48,10 +48,11 @@ class Births:
             self._read_at = disruptions
 
     def compare(self, read: Mapping[int, bytes | None]) -> None:
-        """Take note of what was read of buckets."""
+        """Compare what was read of buckets with what is known of them; None: the bucket is not there."""
         if any(self._of.get(bucket, b"") != born for bucket, born in read.items()):
             self._of |= read
-            # What took one mostly took others too: these are read then, and tell nobody again.
+            # Redis mostly loses others with it. The next `ask` reads all, so that prompts do not find
+            # the other losses one by one.
             self._read_at = None
             self.losses += 1
             self._lost()

@@ -1,4 +1,4 @@
-"""What slots of the shared index stand for, by the claims that were read. Sans-I/O."""
+"""The places that slots of the shared index stand for, by the claims that were read. Sans-I/O."""
 
 from indexer.index.slot import Place
 from indexer.invariant import BrokenInvariantError
@@ -6,13 +6,13 @@ from indexer.shared.layout.record import Claim, SpotOf
 
 
 class Places:
-    """The places of all pods' claims; a rank's lives are counted as its places go."""
+    """The places of all pods' claims. A rank that loses a place or has a new claim begins a new life."""
 
     def __init__(self) -> None:
         self.life_changes = 0
         """Grows whenever any rank's life changes."""
         self._claims: dict[str, Claim] = {}
-        """The last one of each pod, though it may hold nothing any more."""
+        """The last claim of each pod, kept also while the pod holds nothing."""
         self._slots_of: dict[str, list[int]] = {}
         self._places: dict[int, Place] = {}
         self._lives: dict[tuple[str, int], int] = {}
@@ -21,17 +21,17 @@ class Places:
         return len(self._places)
 
     def place(self, slot: int) -> Place | None:
-        """Return what a slot stands for; None where no claim says."""
+        """Return what a slot stands for; None where no claim names it."""
         return self._places.get(slot)
 
     def life(self, pod: str, rank: int) -> int:
-        """Return a number that changes when a rank began anew, or its claim did."""
+        """Return a number that changes when a rank's cache begins anew, or its pod's claim."""
         return self._lives.get((pod, rank), 0)
 
     def take(self, pod: str, claim: Claim | None) -> bool:
-        """Take what is said of a pod; None where it holds nothing that could be used.
+        """Take a pod's claim; None where the pod holds nothing that this router can use.
 
-        Returns whether its blocks lie under a claim of which nothing was known.
+        Returns whether the claim is a new one, under which no block was read yet.
         """
         last = self._claims.get(pod)
         is_new = claim is not None and (last is None or last.base != claim.base)

@@ -1,7 +1,7 @@
-"""Which buckets can be reached: each has a breaker, and small probes beside the answers.
+"""Which buckets can be reached: each has a circuit breaker (`breaker`), and small probes beside answers.
 
-What is asked for an answer may be large, and probes are not: that they succeed does not make up for
-failures, it only lets something be tried again (`breaker`).
+A read for an answer may be large, and a probe is small. So a probe that succeeds does not make up for
+failed reads; it only lets the next answer read the bucket again.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from indexer.trust import Level, Trust
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""Pause between two looks for probes that are due."""
+"""Pause between two checks whether probes are due."""
 PROBE = b"probe"
 """A field that no bucket has."""
 
 
 class Reach:
-    """What answers may ask for. `timeout` bounds a probe, seconds; one thread calls."""
+    """Says which buckets answers may read. `timeout` bounds a probe, seconds; only one thread calls."""
 
     def __init__(
         self, redis: Redis, names: Names, *, timeout: float, clock: Callable[[], float]
     ) -> None:
         self.problem = ""
-        """What went wrong last; empty after a read that went well, where nothing is left alone."""
+        """What went wrong last; empty after a read without failures while no bucket is left alone."""
         self.trouble: Trust | None = None
-        """That buckets are left alone, and since when."""
+        """The doubt about all answers while buckets are left alone; None while none is."""
         self._redis = redis
         self._names = names
         self._timeout = timeout
@@ -40,11 +40,11 @@ class Reach:
         self._failing = asyncio.Event()
 
     def may_ask(self, bucket: int) -> bool:
-        """Whether a bucket is not left alone."""
+        """Whether answers may read a bucket, since it is not left alone."""
         return self._breakers[bucket].is_closed
 
     def note(self, answered: Iterable[int], failed: Mapping[int, str]) -> None:
-        """Take note of how a read has ended: buckets that answered, and why others did not."""
+        """Take the outcome of a read: the buckets that answered, and why others did not."""
         now = self._clock()
         for bucket in answered:
             self._breakers[bucket].succeeded()
@@ -58,7 +58,7 @@ class Reach:
             self.problem = ""
 
     async def run(self) -> None:
-        """Probe what was left alone, and after a failure everything, until cancelled."""
+        """Probe buckets that are left alone, and after a failure all buckets, until cancelled."""
         suspicious = False
         while True:
             suspicious = await self.probe(all_buckets=suspicious)
@@ -71,10 +71,10 @@ class Reach:
             self._failing.clear()
 
     async def probe(self, *, all_buckets: bool) -> bool:
-        """Ask buckets for next to nothing: those whose probe is due, and where a read has failed all.
+        """Probe the buckets whose probe is due; with `all_buckets` also those that are not left alone.
 
-        So a node that is gone is found out by a few reads, not by a few of each bucket. Returns whether
-        any bucket failed that was not left alone yet.
+        After a failed read all are probed, so that a few failed reads show that a node is gone, and not
+        a few of each of its buckets. Returns whether a bucket failed that was not left alone yet.
         """
         now = self._clock()
         numbers = [
@@ -112,7 +112,7 @@ class Reach:
         return sum(breaker.openings for breaker in self._breakers)
 
     def _tell(self) -> None:
-        """Say so where buckets are left alone, and where they are asked again."""
+        """Update `trouble`; log when the first bucket is left alone and when all are asked again."""
         count, before = self.open_buckets, self.trouble
         if not count:
             self.trouble = None
@@ -135,9 +135,9 @@ class Reach:
 
 
 def problem_of(reply: Reply, fields: int) -> str:
-    """Return what is wrong with a reply to an HMGET; empty for nothing."""
+    """Return what is wrong with a reply to an HMGET; empty where nothing is."""
     if isinstance(reply, UnreachableError | RefusedError):
         return f"{AWAY}{reply}"
     if not isinstance(reply, list) or len(reply) != fields:
-        return "the shared index answered what was not asked"
+        return "the shared index sent a reply that does not fit the request"
     return ""

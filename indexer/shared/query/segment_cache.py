@@ -1,7 +1,7 @@
-"""A bounded copy of what was read of the index, and when each part was. Sans-I/O.
+"""A bounded copy of the parts of the index that were read, and when each was. Sans-I/O.
 
-A part is a field of a bucket as it was read: a segment, or a block of a spilled one that was wanted.
-It may say that nobody holds anything.
+A part is a field of a bucket as it was read: a segment, or a wanted block of a spilled segment. A field
+that Redis did not have is a part too: nobody holds its blocks.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from indexer.keys.segment_value import is_spilled
 from indexer.shared.query.lookup import block_fields, spans, stretches
 
 ENTRY_BYTES = 500
-"""What a part takes besides its value, reckoned on the high side: three dict entries, name and time."""
+"""The bytes of a part besides its value, estimated on the high side: three dict entries, name, time."""
 
 Keys = NDArray[np.uint64]
 
@@ -27,15 +27,15 @@ class Copied:
 
     stretches: list[Stretch]
     read_at: float
-    """When the part was read that was read first; infinite where no part was."""
+    """When the oldest of its parts was read; infinite where none was."""
     missing: int
-    """Blocks of which it says nothing."""
+    """How many blocks are in no part that was read."""
     failed: list[Exception]
-    """What was wrong with values that were read; they count as missing nothing."""
+    """The errors of malformed values; their blocks do not count as missing."""
 
 
 class SegmentCache:
-    """Holds at most `max_bytes`, reckoned; the least recently used goes first. One thread calls.
+    """Holds at most `max_bytes`, by estimate; the least recently used part goes first. One thread calls.
 
     Times are seconds of a monotonic clock.
     """
@@ -44,7 +44,7 @@ class SegmentCache:
         self.max_bytes = max_bytes
         self.bytes = 0
         self.hits = 0
-        """Segments that were asked for and had been read since."""
+        """Segments that `lacking` was asked for and that had been read recently enough."""
         self.misses = 0
         self.evicted = 0
         self._values: dict[bytes, bytes | None] = {}
@@ -55,7 +55,7 @@ class SegmentCache:
         return len(self._values)
 
     def put(self, field: bytes, value: bytes | None, now: float) -> None:
-        """Keep what was read; None where there is no such field."""
+        """Keep a field's value; None where the bucket has no such field."""
         if field in self._values:
             self._remove(field)
         self._values[field] = value
@@ -70,9 +70,10 @@ class SegmentCache:
         del self._read_at[field]
 
     def lacking(self, keys: Keys, since: float) -> list[int]:
-        """Return where those segments of a prompt begin that were not all read since, in order.
+        """Return the first blocks of those segments of a prompt that were not read since then, in order.
 
-        `keys` are a prompt's from its first block on; of a spilled segment its blocks among them count.
+        `keys` are the prompt's from its first block on. A spilled segment counts as read where its
+        blocks among `keys` were.
         """
         packed = _packed(keys)
         read_at = self._read_at.get
@@ -91,9 +92,10 @@ class SegmentCache:
         return starts
 
     def match(self, keys: Keys, *, leading: bool = False) -> Copied:
-        """Return who holds which of a prompt's blocks, by what was read.
+        """Return who holds which of a prompt's blocks, by the copy.
 
-        With `leading`, how old or incomplete it is behind a block that nobody holds is not told.
+        With `leading`, age and missing blocks are those of the parts up to the first block that nobody
+        holds.
         """
         packed = _packed(keys)
         found, failed = stretches(keys, self._values)
@@ -117,7 +119,7 @@ class SegmentCache:
         return Copied(found, read_at, missing, failed)
 
     def _touch(self, field: bytes) -> float | None:
-        """Let a part be the most recently used; return when it was read, None where it never was."""
+        """Make a part the most recently used; return when it was read, None where it never was."""
         at = self._read_at.get(field)
         if at is not None:
             self._values[field] = self._values.pop(field)
