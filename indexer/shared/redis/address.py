@@ -1,4 +1,4 @@
-"""Where a deployment's Redis is: the URL that is configured, taken apart."""
+"""Parses the URL that says where a deployment's Redis is."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _SCHEMES = {kind.value: (kind, False) for kind in Kind} | {
 
 
 class AddressError(ValueError):
-    """A URL is not one that Redis can be reached by. The message does not repeat a password."""
+    """A URL does not say how to reach Redis. The message does not repeat a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,19 @@ class Address:
     places: tuple[Place, ...]
     """The server; or some of the cluster's nodes; or the sentinels."""
     master: str = ""
-    """What Sentinel calls the master; empty where there is none to ask."""
+    """The sentinels' name for the master; empty without sentinels."""
 
 
 def parse(url: str, *, named: str = "") -> Address:
     """Return a URL's parts; errors have `named` before the names of settings.
 
-    `redis://host:port`, `redis-cluster://host:port,host:port` and
-    `redis-sentinel://host:port,host:port/NAME`; beginning with `rediss` where the connection is under
-    TLS. Without a port it is 6379, of a sentinel 26379. Raises AddressError.
+    A URL is `redis://host:port`, `redis-cluster://host:port,host:port` or
+    `redis-sentinel://host:port,host:port/NAME`; one that begins with `rediss` stands for TLS. The
+    default port is 6379, for sentinels 26379. Raises AddressError.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise AddressError(f"Redis URL: it has no scheme; it begins with one of {SCHEMES}")
+        raise AddressError(f"Redis URL: it has no scheme; a URL begins with one of {SCHEMES}")
     if scheme not in _SCHEMES:
         raise AddressError(f"Redis URL: {scheme}:// is not one of {SCHEMES}")
     kind, tls = _SCHEMES[scheme]
@@ -81,7 +81,7 @@ def parse(url: str, *, named: str = "") -> Address:
     elif path:
         raise AddressError(
             f"Redis URL: /{path} is not understood; the index lies in database 0, "
-            "and what tells deployments apart is the prefix"
+            "and the prefix tells deployments apart"
         )
     port = 26379 if kind is Kind.SENTINEL else 6379
     places = tuple(_place(text, port) for text in hosts.split(","))
@@ -105,7 +105,7 @@ def contradictions(
     password_file: str,
     named: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """Yield each setting beside the URL that cannot be, and its problem; `named` is as in `parse`."""
+    """Yield each setting that does not fit the others, and why; `named` is as in `parse`."""
     for name, value in (("ca", ca), ("cert", cert), ("key", key)):
         if value and not address.tls:
             yield name, "is for TLS, and url does not begin with rediss"

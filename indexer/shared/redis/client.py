@@ -1,4 +1,4 @@
-"""Asks Redis: finds the node of each command, follows where a cluster sends it, all within the time."""
+"""Asks Redis within a time limit: finds each command's node, and follows a cluster's redirections."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,27 +19,27 @@ FIRST_PAUSE = 0.01
 LAST_PAUSE = 0.2
 
 _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
-"""Errors that pass by themselves. Nothing was carried out."""
+"""Errors that pass by themselves. The command was not carried out."""
 _FORBIDDEN = "NOPERM", "The user executing the script"
 
 
 class Client:
-    """`command.Redis`. Belongs to one event loop; any number may ask at the same time."""
+    """Implements `command.Redis`. Belongs to one event loop; any number of tasks may ask at once."""
 
     def __init__(self) -> None:
         self.disruptions = 0
         self._topology: Topology | None = None
 
     def disrupted(self) -> None:
-        """Count a node that was lost, reached, or is now another."""
+        """Count a disruption: a node was lost or reached, or keys lie on another node now."""
         self.disruptions += 1
 
     def use(self, topology: Topology) -> None:
-        """Ask the nodes of that topology, which counts by `disrupted`."""
+        """Ask the nodes of a topology, which calls `disrupted`."""
         self._topology = topology
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        """Return the reply to each, in order; what fails has its error in its place."""
+        """Return the reply to each command, in order; one that fails has its error there."""
         assert self._topology is not None
         round_ = _Round(self._topology, asked)
         try:
@@ -57,26 +57,26 @@ class Client:
 
 
 class _Round:
-    """Commands on their way."""
+    """The commands of one `run`, until each has its reply."""
 
     def __init__(self, topology: Topology, asked: Sequence[Command | Call]) -> None:
         self._topology = topology
         self._asked = asked
         self.replies: list[Reply] = [_MISSING] * len(asked)
         self._asking: dict[int, Node] = {}
-        """Those that are to be asked elsewhere this once."""
+        """The nodes to which a cluster's ASK sends commands this once."""
         self._loaded: set[int] = set()
         self._redirected: set[int] = set()
         self._pause = FIRST_PAUSE
         self._is_to_wait = False
 
     def time_is_up(self, timeout: float) -> None:
-        """Fill in what did not come. What was refused for a passing reason stays refused."""
+        """Put an error in the place of each missing reply. A passing refusal stays where it is."""
         late = UnreachableError(f"no answer within {timeout:g} s")
         self.replies = [late if reply is _MISSING else reply for reply in self.replies]
 
     def explain(self) -> None:
-        """Say where the user's rule is, of what that does not allow, and what keys it is to be for."""
+        """Add to each refusal by the ACL where the rule is documented, and which keys it must allow."""
         for number, reply in enumerate(self.replies):
             text = str(reply) if isinstance(reply, RefusedError) else ""
             if any(phrase in text for phrase in _FORBIDDEN):
@@ -88,7 +88,7 @@ class _Round:
                 self.replies[number] = RefusedError(f"{text} ({why})")
 
     async def run(self) -> None:
-        """Ask until each has its reply."""
+        """Ask until each command has its reply."""
         todo = list(range(len(self._asked)))
         while todo:
             groups, todo = await self._group(todo), []
@@ -142,16 +142,16 @@ class _Round:
             for number, reply in zip(numbers, got, strict=False):
                 self.replies[number] = reply
             for number in numbers[len(got) :]:
-                # A refusal that was to be tried again is not what became of it this time.
+                # This also replaces a passing refusal from the attempt before.
                 self.replies[number] = problem
 
     async def _again(self, node: Node, numbers: list[int]) -> list[int]:
-        """Return which of those that a node was asked are to be asked again."""
+        """Return which of the commands that a node was asked are to be asked again."""
         again = []
         for number in numbers:
             reply = self.replies[number]
             if isinstance(reply, NotSentError):
-                # Once: the slots may have moved on from a node that is gone.
+                # Once for each command: another node may have the slots of a node that is gone.
                 if number not in self._redirected and await self._is_elsewhere(node, number):
                     self._redirected.add(number)
                     again.append(number)
@@ -170,7 +170,7 @@ class _Round:
         try:
             match code:
                 case "MOVED":
-                    # Once at once; nodes that send it to and fro are given time to agree.
+                    # The first time at once; nodes that send a command to and fro get time to agree.
                     self._is_to_wait |= number in self._redirected
                     self._redirected.add(number)
                     await self._topology.moved(rest[1], int(rest[0]), node)

@@ -1,4 +1,4 @@
-"""What is asked of Redis, and who asks: the seam between what is said and the sockets."""
+"""Commands for Redis, and the Protocol by which they are asked: the seam to the sockets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Argument = bytes | str | int
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script. All keys it touches have one hash tag and are given as keys."""
+    """A Lua script. All keys that it touches have one hash tag and are passed to it as keys."""
 
     name: str
     source: str
@@ -19,7 +19,7 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """Return the script in the file of that name beside this one (`lua/NAME.lua`)."""
+    """Return the script in the file of that name (`indexer/shared/lua/NAME.lua`)."""
     path = Path(__file__).parents[1] / "lua" / f"{name}.lua"
     return Script(name, path.read_text(encoding="utf-8"))
 
@@ -41,7 +41,7 @@ class Call:
 
 
 class RefusedError(Exception):
-    """Redis answered with an error: the message is its own, cut to a line."""
+    """Redis answered with an error, whose text is the message, cut to a line."""
 
 
 class UnreachableError(Exception):
@@ -53,7 +53,7 @@ Reply = Any
 
 
 def good(reply: Reply) -> Reply:
-    """Return a reply. Raises it where it is an error."""
+    """Return a reply, or raise it where it is an error."""
     if isinstance(reply, RefusedError | UnreachableError):
         raise reply
     return reply
@@ -66,11 +66,11 @@ class Redis(Protocol):
     def disruptions(self) -> int:
         """How often so far a node was lost, or was reached for the first time or anew.
 
-        What was written may have been lost with it; who reads or writes has to make sure of it.
+        Each time, earlier writes may have been lost; readers and writers have to make sure of them.
         """
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        """Return the reply to each, in order; what fails has its error in its place.
+        """Return the reply to each command, in order; one that fails has its error there.
 
         Pipelined: one round trip for each node. All is over within `timeout` seconds.
         """

@@ -1,4 +1,4 @@
-"""Connections to Redis, with redis-py: the only place that knows it."""
+"""Opens connections to Redis with redis-py, which nothing else in `indexer` uses."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ class RedisSettings:
     key: str = ""
     """PEM file of its private key."""
     named: str = ""
-    """What stands before the names of these settings where they are given, for errors."""
+    """What stands before these settings' names where users give them ("--redis-"), for errors."""
 
 
 class SettingsError(ValueError):
@@ -58,7 +58,7 @@ class SettingsError(ValueError):
 
 
 async def connect(settings: RedisSettings) -> Redis:
-    """Return what asks that Redis. It connects when it is first asked, and again where it has to.
+    """Return a client of that Redis. It connects on first use, and again where a connection was lost.
 
     Raises AddressError or SettingsError.
     """
@@ -115,7 +115,7 @@ def _tls(settings: RedisSettings) -> ssl.SSLContext:
         if settings.cert:
             context.load_cert_chain(settings.cert, settings.key)
     except OSError as error:
-        # What ssl says names no file.
+        # The error of ssl names no file.
         files = ", ".join(filter(None, (settings.ca, settings.cert, settings.key)))
         named = settings.named
         raise SettingsError(f"{named}ca, {named}cert or {named}key ({files}): {error}") from error
@@ -130,11 +130,11 @@ class _Dialler:
         self._is_tls = tls
 
     async def dial(self, place: Place) -> Wire:
-        """Open a connection to a server that is logged in to. Raises as `node.Dial` does."""
+        """Open a connection to a server, and log in. Raises as `node.Dial` does."""
         return await self._open(place, log_in=True)
 
     async def dial_sentinel(self, place: Place) -> Wire:
-        """Open a connection to a sentinel, which has no users of the index's."""
+        """Open a connection to a sentinel, without logging in: the ACL user is the servers' only."""
         return await self._open(place, log_in=False)
 
     async def _open(self, place: Place, *, log_in: bool) -> "_RedisWire":
@@ -166,7 +166,7 @@ class _Dialler:
             if isinstance(error, ResponseError):
                 raise _refused(error) from None
             if isinstance(error, TimeoutError):
-                hint = " (is it TLS there?)" if self._is_tls else ""
+                hint = " (does the server use TLS?)" if self._is_tls else ""
                 raise UnreachableError(
                     f"no connection within {CONNECT_SECONDS:g} s{hint}"
                 ) from None
@@ -184,7 +184,7 @@ class _Dialler:
 
 
 class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
-    """Leaves the errors of the server as they are: all are refusals, and none ends a connection."""
+    """Gives the server's errors no types of their own: all are refusals, and none ends a connection."""
 
     EXCEPTION_CLASSES: dict[str, Any] = {}  # noqa: RUF012 - the base class has it so
 
@@ -192,8 +192,8 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
 class _Plain(Connection):
     """A connection that can be closed at once.
 
-    redis-py closes politely only: what a server that stands still does not take would stay, and under
-    TLS the socket, too, for half a minute.
+    redis-py itself closes only after everything is sent: while a server stands still, unsent data would
+    stay, and under TLS also the socket, for half a minute.
     """
 
     transport: asyncio.WriteTransport | None = None
@@ -212,11 +212,11 @@ class _Plain(Connection):
 
 
 class _Tls(SSLConnection, _Plain):
-    """The same under TLS."""
+    """A connection under TLS that can be closed at once."""
 
 
 class _RedisWire:
-    """`link.Wire` on a connection of redis-py."""
+    """Implements `link.Wire` on a connection of redis-py."""
 
     def __init__(self, connection: "_Plain | _Tls", *, tls: bool) -> None:
         self._connection = connection
@@ -227,11 +227,11 @@ class _RedisWire:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed from this side."""
+        """Whether this side has not closed it."""
         return bool(self._connection.is_connected)
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
-        """Write. redis-py hands all to the transport before it first waits."""
+        """Write commands. redis-py hands all of them to the transport before it first waits."""
         if not self.is_open:
             raise UnreachableError("the connection is closed")
         packed = [hiredis.pack_command(words) for words in commands]  # type: ignore[arg-type]
@@ -256,14 +256,14 @@ class _RedisWire:
         return reply
 
     async def is_dirty(self) -> bool:
-        """Return whether the other side closed it, or sent what nobody reads."""
+        """Return whether the other side closed it, or sent something that nobody asked for."""
         try:
             return bool(await self._connection.can_read())
         except (RedisError, OSError):
             return True
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, with what it has not sent yet."""
+        """Close it, and drop what it has not sent yet."""
         if self.is_open and self._transport.get_write_buffer_size():
             self._transport.abort()
         if not wait:
@@ -275,22 +275,22 @@ class _RedisWire:
 
 def _refused(error: ResponseError) -> RefusedError:
     text = _line(error)
-    # Redis 6.2 wraps what a command in a script was refused for, twice where the script fails by it.
+    # Redis 6.2 wraps the refusal of a command in a script, twice where the refusal ends the script.
     wrapped = _WRAPPED.fullmatch(text)
     return RefusedError(wrapped[1] if wrapped else text)
 
 
 def _unanswered(error: Exception, *, tls: bool) -> str:
-    """Return why a server did not answer at all, without its address: who is told has that already."""
+    """Return why a server did not answer at all, without its address, which callers add."""
     text = _line(error)
     if match := _CONNECTING.fullmatch(text):
         number, text = int(match[1]), match[2]
         if text.startswith("Connect call failed"):
             text = os.strerror(number)
     if tls and _PLAIN_THERE.search(text):
-        text += " (is it TLS there?)"
+        text += " (does the server use TLS?)"
     if not tls and _TLS_THERE.search(text):
-        text += " (is it TLS there? then the URL begins with rediss)"
+        text += " (does the server use TLS? then the URL begins with rediss)"
     return text
 
 

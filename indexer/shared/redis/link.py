@@ -1,8 +1,8 @@
-"""One connection to a Redis node, shared by all who ask: pipelined, answered in order.
+"""One connection to a Redis node, shared by all callers: pipelined, answered in order.
 
-Commands are written as they come, and whoever waits first reads, for those before it as well. So one
-connection serves many at once, and one that gave up waiting leaves nothing behind that another could
-take for its own reply: the late reply is still counted off when it comes.
+Each caller writes its commands at once. One of the waiting callers reads, also the replies to callers
+before it. So one connection serves many callers at the same time. A caller that gave up leaves no reply
+that another could take for its own: its replies are still read, and dropped, when they come.
 """
 
 import asyncio
@@ -13,31 +13,31 @@ from typing import Protocol
 from indexer.shared.redis.command import Argument, Reply, UnreachableError
 
 PATIENCE = 1.0
-"""Seconds a node may owe a reply that somebody gave up on, before the connection counts as lost."""
+"""Seconds that a node may owe a reply whose caller gave up, before the connection counts as lost."""
 
 
 class Wire(Protocol):
-    """A connection's socket. What goes wrong with it is an UnreachableError."""
+    """A connection's socket. Its failures are raised as UnreachableError."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed from this side."""
+        """Whether this side has not closed it."""
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
-        """Write; all of it is on its way before this first waits. Closed where that is cut short."""
+        """Write commands, all of them before this first waits. Close it where that is cut short."""
 
     async def receive(self) -> Reply:
-        """Return the next reply. What Redis refused is a RefusedError, returned. Safe to cancel."""
+        """Return the next reply; a refusal is returned as a RefusedError. Safe to cancel."""
 
     async def is_dirty(self) -> bool:
-        """Return whether the other side closed it, or sent what nobody reads."""
+        """Return whether the other side closed it, or sent something that nobody asked for."""
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, with what it has not sent yet; `wait` until that is done, a bounded time."""
+        """Close it, and drop what it has not sent yet; `wait` until that is done, a bounded time."""
 
 
 class _Ticket:
-    """Commands that wait for their replies."""
+    """One caller's commands that wait for their replies."""
 
     __slots__ = ("abandoned", "count", "replies", "sent_at", "woken")
 
@@ -49,7 +49,7 @@ class _Ticket:
         self.abandoned = False
 
     def wake(self) -> bool:
-        """Wake who waits; return whether somebody did, or was just woken."""
+        """Wake the caller; return whether it waits, or was woken just before."""
         if self.abandoned or self.woken is None:
             return False
         if not self.woken.done():
@@ -58,7 +58,7 @@ class _Ticket:
 
 
 class Link:
-    """See the module. Belongs to one event loop."""
+    """One connection that all callers share. Belongs to one event loop; `on_lost` is called once."""
 
     def __init__(self, wire: Wire, on_lost: Callable[[], None]) -> None:
         self._wire = wire
@@ -71,7 +71,7 @@ class Link:
         """Digests of the scripts that were sent over it."""
 
     async def is_usable(self) -> bool:
-        """Return whether it can be asked; closes it where it cannot."""
+        """Return whether commands can be sent over it; close it where they cannot."""
         if self.lost:
             return False
         if self._wire.is_open and (self._waiting or not await self._wire.is_dirty()):
@@ -80,7 +80,7 @@ class Link:
         return False
 
     async def ask(self, commands: Sequence[tuple[Argument, ...]], replies: list[Reply]) -> None:
-        """Send, and append the reply to each as it comes.
+        """Send commands, and append the reply to each as it comes.
 
         Raises UnreachableError where the connection is lost; what has come by then is in `replies`.
         """
@@ -98,7 +98,7 @@ class Link:
             await self._abandon(ticket)
             raise
         except BaseException:
-            # Unreachable; or a word of a type that Redis does not know, and nothing was sent.
+            # The node cannot be reached; or a word has a type that cannot be sent, and nothing was.
             await self.close()
             raise
         if ticket.count:
@@ -106,7 +106,7 @@ class Link:
         self._pass_on()
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it. Who still waits gets an UnreachableError."""
+        """Close it. Callers that still wait get an UnreachableError."""
         if not self.lost:
             self.lost = True
             self._on_lost()
@@ -138,6 +138,6 @@ class Link:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Have another one read, if any waits."""
+        """Let another caller read, if any waits."""
         if not self._reading:
             any(ticket.wake() for ticket in self._waiting)

@@ -1,4 +1,4 @@
-"""One node of Redis: connected when it is first asked, and anew where the connection was lost."""
+"""One node of Redis. It is connected on first use, and again where the connection was lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ Dial = Callable[[], Awaitable[Wire]]
 
 
 class NotSentError(UnreachableError):
-    """The node could not be connected to: nothing was carried out."""
+    """No connection to the node could be made, so no command was carried out."""
 
 
 @cache
@@ -35,12 +35,12 @@ def digest(script: Script) -> str:
 
 
 def is_unknown(reply: Reply) -> bool:
-    """Return whether a script was not there."""
+    """Return whether a reply says that the server does not have a script."""
     return isinstance(reply, RefusedError) and str(reply).startswith("NOSCRIPT")
 
 
 class Node:
-    """See the module."""
+    """One node, with one connection at a time. `disrupted` is called when it is made and when lost."""
 
     def __init__(self, name: str, dial: Dial, disrupted: Callable[[], None]) -> None:
         self.name = name
@@ -61,17 +61,17 @@ class Node:
     async def ask(
         self, asked: Sequence[Command | Call], replies: list[Reply], *, asking: bool = False
     ) -> None:
-        """Append the replies as they come; `asking` follows a cluster's ASK.
+        """Append the replies as they come; with `asking`, ASKING goes before each command.
 
-        Raises RefusedError or NotSentError where there is no connection to be had, UnreachableError
-        where it was lost on the way.
+        Raises RefusedError or NotSentError where no connection can be made, UnreachableError where the
+        connection is lost before the last reply.
         """
         link = await self._connected()
         commands: list[tuple[Argument, ...]] = []
         loads: dict[int, str] = {}
-        """Commands that only load a script, which is named."""
+        """The digests of scripts, by the position of the command that loads each."""
         own: list[int] = []
-        """Where the replies lie that were asked for."""
+        """The positions of the caller's own commands."""
         for one in asked:
             words = (
                 self._with_script(link, one, commands, loads)
@@ -95,14 +95,14 @@ class Node:
                     link.scripts.discard(name)
                     refusal = got[number] if number < len(got) else None
             mine = [got[number] for number in own if number < len(got)]
-            # Why a script could not be loaded says more than that it is not there.
+            # The refusal to load a script says more than the error that the script is not there.
             replies += [refusal if refusal and is_unknown(reply) else reply for reply in mine]
 
     @staticmethod
     def _with_script(
         link: Link, call: Call, commands: list[tuple[Argument, ...]], loads: dict[int, str]
     ) -> tuple[Argument, ...]:
-        """Return a call's words; over a new connection its script goes before it."""
+        """Return a call's words; where the link has not loaded its script yet, that goes before it."""
         name = digest(call.script)
         if name not in link.scripts:
             link.scripts.add(name)
@@ -121,7 +121,7 @@ class Node:
             await self._link.close()
 
     async def close(self) -> None:
-        """Close the connection, and do not go on trying to make one."""
+        """Close the connection, and stop making one."""
         if self._dialling is not None:
             self._dialling.cancel()
             await asyncio.wait([self._dialling])
@@ -136,11 +136,11 @@ class Node:
                 raise type(self._failure)(*self._failure.args)
             self._dialling = self._loop.create_task(self._connect())
         dialling = self._dialling
-        # Whoever asked first may give up before it is there, and others wait for it too.
+        # A caller that gives up must not end the attempt, since others may wait for it too.
         await asyncio.wait([dialling])
         if dialling.cancelled():
-            # By `close`: that is no reason for who waited to end.
-            raise NotSentError(f"{self.name}: it is no longer asked")
+            # By `close`: the caller was not cancelled itself, so it gets an error.
+            raise NotSentError(f"{self.name}: the client is closed")
         outcome = dialling.result()
         if isinstance(outcome, Exception):
             raise outcome

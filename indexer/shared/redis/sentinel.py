@@ -1,4 +1,4 @@
-"""The master that sentinels name: looked for at each connection, and looked after while one lasts."""
+"""The master that sentinels name. They are asked at each connection, and each second while in use."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ ANSWER_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 """How often sentinels are asked, while there is work, whether the master is still the master.
 
-A master that was replaced while it lived goes on answering until it is told, ten seconds or more."""
+A master that was replaced while it lived goes on answering until it learns of that: 10 s or more."""
 
 
 class SentinelMaster:
-    """`topology.Topology` for the one master of that name."""
+    """Implements `topology.Topology` for the master with one name."""
 
     def __init__(
         self,
@@ -50,15 +50,17 @@ class SentinelMaster:
         return self._master
 
     async def moved(self, place: str, slot: int, told_by: Node) -> None:  # noqa: ARG002 - as below
-        """Refuse: the URL is another kind's."""
+        """Refuse: the node belongs to a cluster, and the URL does not."""
         self.asked(place, b"", told_by)
 
     def asked(self, place: str, key: bytes, told_by: Node) -> Node:  # noqa: ARG002 - the Protocol's
-        """Refuse: the URL is another kind's."""
-        raise RefusedError(f"{told_by.name} is of a cluster: its URL begins with redis-cluster://")
+        """Refuse: the node belongs to a cluster, and the URL does not."""
+        raise RefusedError(
+            f"{told_by.name} belongs to a cluster, whose URL begins with redis-cluster://"
+        )
 
     async def doubt(self, node: Node) -> bool:
-        """Hang up, so that the master is looked for again."""
+        """Close the connection, so that the sentinels are asked for the master again."""
         await node.hang_up()
         return True
 
@@ -93,20 +95,20 @@ class SentinelMaster:
         if isinstance(role, RefusedError):
             raise role
         if role[0] != b"master":
-            raise UnreachableError(f"{place}, says a sentinel; but that is not a master now")
+            raise UnreachableError(f"{place} is not a master now, although a sentinel names it")
 
     async def _look(self) -> None:
         try:
             if self._master.is_connected and await self._find() != self._place:
                 await self._master.hang_up()
         except (RefusedError, UnreachableError):
-            pass  # There is nobody to ask, and the connection is as good as before.
+            pass  # No sentinel answers, and the connection is as good as before.
         finally:
             self._looking = None
             self._look_at = self._loop.time() + LOOK_SECONDS
 
     async def _find(self) -> Place:
-        """Ask all, wait for more than half, and believe the one with the latest epoch."""
+        """Ask all sentinels, wait for more than half, and believe the answer with the latest epoch."""
         problems: list[str] = []
         found: list[tuple[int, Place]] = []
         asked = [self._loop.create_task(self._ask(sentinel)) for sentinel in self._sentinels]

@@ -1,4 +1,4 @@
-"""Which node is asked for a key: the only one, or that of the key's slot in a cluster."""
+"""Finds the node to ask for a key: the only one, or that of the key's slot in a cluster."""
 
 import asyncio
 from binascii import crc_hqx
@@ -14,7 +14,7 @@ SLOTS = 16384
 REFRESH_SECONDS = 1.0
 """How long one node may take to say where the slots are."""
 REFRESH_PAUSE = 0.05
-"""Seconds between two such questions at least."""
+"""The shortest time between two such questions, seconds."""
 
 Disrupted = Callable[[], None]
 DialPlace = Callable[[Place], Awaitable[Wire]]
@@ -31,19 +31,19 @@ def slot_of(key: bytes) -> int:
 
 
 class Topology(Protocol):
-    """See the module."""
+    """Finds the node to ask for each key, and follows a cluster's redirections."""
 
     async def node_of(self, key: bytes) -> Node:
         """Return the node to ask. Raises RefusedError or UnreachableError where none is known."""
 
     async def moved(self, place: str, slot: int, told_by: Node) -> None:
-        """Take note that a slot lies elsewhere for good."""
+        """Follow MOVED, which `told_by` sent: a slot lies at that place ("host:port") for good."""
 
     def asked(self, place: str, key: bytes, told_by: Node) -> Node:
-        """Return the node ("host:port") that has a key this once, while its slot is moved there."""
+        """Follow ASK: return the node ("host:port") that has a key already, while its slot moves."""
 
     async def doubt(self, node: Node) -> bool:
-        """Look anew where the master is, since that node is none; return whether that makes sense."""
+        """Look for the master anew, since a node is none or is gone; return whether to ask again."""
 
     async def close(self) -> None:
         """Close every connection."""
@@ -60,15 +60,17 @@ class OneNode:
         return self._node
 
     async def moved(self, place: str, slot: int, told_by: Node) -> None:  # noqa: ARG002 - as below
-        """Refuse: the URL is another kind's."""
+        """Refuse: the node belongs to a cluster, and the URL does not."""
         self.asked(place, b"", told_by)
 
     def asked(self, place: str, key: bytes, told_by: Node) -> Node:  # noqa: ARG002 - the Protocol's
-        """Refuse: the URL is another kind's."""
-        raise RefusedError(f"{told_by.name} is of a cluster: its URL begins with redis-cluster://")
+        """Refuse: the node belongs to a cluster, and the URL does not."""
+        raise RefusedError(
+            f"{told_by.name} belongs to a cluster, whose URL begins with redis-cluster://"
+        )
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - the Protocol's
-        """There is no other."""
+        """Return False: there is no other node."""
         return False
 
     async def close(self) -> None:
@@ -87,7 +89,7 @@ class Cluster:
         self._nodes: dict[Place, Node] = {}
         self._slots: list[Place | None] = []
         self._ahead: dict[bytes, Place] = {}
-        """Keys that lie elsewhere already, while their slots are moved."""
+        """The nodes of keys that lie elsewhere already, while their slots are moved."""
         self._refreshing: asyncio.Task[Exception | None] | None = None
         self._not_before = 0.0
         self._turn = 0
@@ -98,7 +100,7 @@ class Cluster:
             raise problem
         slot = slot_of(key)
         if self._slots[slot] is None:
-            # What was looked up was of a moment when nobody served it, as in a fail-over.
+            # When the slots were looked up, no node served this one, as happens in a fail-over.
             await self._refresh()
         place = self._slots[slot]
         if place is None:
@@ -106,7 +108,7 @@ class Cluster:
         return self._node(place)
 
     async def moved(self, place: str, slot: int, told_by: Node) -> None:
-        """Take note of a slot's new master, and look up all others when there is time."""
+        """Change a slot's master, and begin to look up all slots."""
         there = _read_place(place, told_by)
         if self._slots and self._slots[slot] != there:
             self._slots[slot] = there
@@ -115,7 +117,7 @@ class Cluster:
             self._start_refresh()
 
     def asked(self, place: str, key: bytes, told_by: Node) -> Node:
-        """Return a node by its name. That a key has gone there is counted once."""
+        """Return the node at that place; count a disruption the first time that a key is asked there."""
         there = _read_place(place, told_by)
         if self._ahead.get(key) != there:
             self._ahead[key] = there
@@ -123,7 +125,7 @@ class Cluster:
         return self._node(there)
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - all of it is looked up
-        """Look up where the slots are."""
+        """Look up where the slots are; return whether that succeeded."""
         return await self._refresh() is None
 
     async def close(self) -> None:
@@ -152,7 +154,7 @@ class Cluster:
             self._refreshing = self._loop.create_task(self._look_up())
 
     async def _look_up(self) -> Exception | None:
-        """Ask one node after the other, connected ones first, a different one each time."""
+        """Ask nodes for the slots until one answers: connected ones first, another order each time."""
         problem: Exception = NotSentError("no node of the cluster is known")
         try:
             self._turn += 1
@@ -203,6 +205,6 @@ class Cluster:
 
 
 def _read_place(text: str, told_by: Node) -> Place:
-    """Return the place in a MOVED or ASK; without a host it is the host of who says it."""
+    """Return the place in a MOVED or ASK; one without a host is on the host of the node that said it."""
     host, _, port = text.rpartition(":")
     return Place(host.strip("[]") or told_by.name.rpartition(":")[0].strip("[]"), int(port))

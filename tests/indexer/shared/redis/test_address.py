@@ -36,7 +36,7 @@ def test_a_url_is_taken_apart(url: str, address: Address) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("", "it has no scheme; it begins with one of redis://"),
+        ("", "it has no scheme; a URL begins with one of redis://"),
         ("cache:6379", "no scheme"),
         ("http://cache:6379", "http:// is not one of redis://"),
         ("redis://", "'' is not host:port"),

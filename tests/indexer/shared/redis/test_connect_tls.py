@@ -119,7 +119,7 @@ async def test_a_plain_server_is_not_asked_under_tls(
     url = redis_server.url.replace("redis:", "rediss:")
     reply = await ping(RedisSettings(url, ca=str(authority.ca)))
     assert isinstance(reply, UnreachableError)
-    assert str(reply).endswith("(is it TLS there?)")
+    assert str(reply).endswith("(does the server use TLS?)")
 
 
 async def test_of_a_server_under_tls_that_is_asked_in_plain_text_it_is_said_that_it_may_be(
@@ -131,7 +131,7 @@ async def test_of_a_server_under_tls_that_is_asked_in_plain_text_it_is_said_that
     for file in ("", str(password)):
         reply = await ping(RedisSettings(url, password_file=file))
         assert isinstance(reply, UnreachableError)
-        assert str(reply).endswith("(is it TLS there? then the URL begins with rediss)")
+        assert str(reply).endswith("(does the server use TLS? then the URL begins with rediss)")
 
 
 async def test_a_cut_connection_under_tls_is_made_again(relay: Relay, authority: Authority) -> None:

@@ -22,7 +22,7 @@ async def test_who_waits_for_a_connection_that_is_given_up_is_told_and_not_cance
     await begun.wait()
     await node.close()
     for asker in askers:
-        with pytest.raises(NotSentError, match="a:1: it is no longer asked"):
+        with pytest.raises(NotSentError, match="a:1: the client is closed"):
             await asker
 
 
