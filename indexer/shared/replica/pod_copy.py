@@ -3,14 +3,14 @@
     nothing -> needed -> reading -> read -> following
        ^          ^         |        |          |
        |          +---------+--------+----------+   another claim, or a log that does not follow
-       +---- nobody holds the pod, or its keys are others
+       +---- the pod has no record, or this router cannot use its keys
 
-The buckets are read while they change: what is read of them is at least as new as the record was before
-(`position`), and may be newer. The log after that position says what came since, in order; adding and
-removing are idempotent, so the copy is right once it has all that can have been read. What the writer
-had under way when the reading ended is in the log's next entry, or, where there is none, was complete
-before the writer's next audit. And what was missing from a bucket, because Redis had let go of it, is
-found out by an audit. So the pod is degraded until its writer has audited all that was read.
+The buckets are read while they change: their content is at least as new as the record that was read
+before them (`position`), and may be newer. The log after that position has the later changes, in order.
+Adding and removing keys may be repeated, so the copy is right once it has every change that the buckets
+can have shown. A change that the writer had under way when the reading ended is in the log's next entry;
+where there is none, the change was complete before the writer's next audit. An audit also finds what
+Redis had dropped from a bucket. So the pod is degraded until its writer has audited all that was read.
 """
 
 import logging
@@ -33,32 +33,36 @@ from indexer.watch.watched_rank import WatchedRank
 log = logging.getLogger(__name__)
 
 PAGE = 64
-"""Entries of a log read at once: each is what its writer put into one batch."""
-OLD = "the copy is of an earlier claim: it is to be read anew"
-CATCHING_UP = "the copy is new: its writer has not confirmed yet what was read"
+"""Entries of a log that are read at once; each has the changes of one batch of the writer."""
+OLD = "this router's copy of the pod has to be read anew"
+CATCHING_UP = (
+    "this router's copy is new, and its publisher has not audited the index since it was read"
+)
 
 
 class State(StrEnum):
-    """Where a copy is."""
+    """The stages of a copy."""
 
     NOTHING = "nothing"
-    """There is nothing to be copied."""
+    """The pod has nothing that could be copied."""
     NEEDED = "needed"
+    """The buckets have to be read."""
     READING = "reading"
     READ = "read"
-    """The buckets are read; what is said of the pod is not known yet to be of the same claim."""
+    """The buckets are read; the next reading of the record shows whether it still has the same claim."""
     FOLLOWING = "following"
+    """The copy follows the pod's log."""
 
 
 class Resync(StrEnum):
     """Why a pod's blocks are read from the buckets."""
 
     START = "start"
-    """It was not held."""
+    """There was no copy."""
     CLAIM = "claim"
-    """Its writer has written everything anew, or there is another one."""
+    """The pod's writer has written everything anew, or another writer has."""
     LOG = "log"
-    """The log does not go on from the copy: it was cut, lost, or fell back."""
+    """The log does not go on from the copy's position: entries were cut off or lost."""
     MALFORMED = "malformed"
     """The log could not be read."""
     FAILED = "failed"
@@ -67,7 +71,7 @@ class Resync(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose a slot is."""
+    """The copy, the rank and the place that a slot stands for."""
 
     copy: "PodCopy"
     rank: int
@@ -80,14 +84,14 @@ class Counts:
 
     resyncs: Counter[Resync]
     entries: int = 0
-    """Of the log, applied."""
+    """Entries of the log that were applied."""
 
 
 class PodCopy:
-    """One pod's copy: where it is in the pod's log, and what it needs to go on.
+    """One pod's copy: its position in the pod's log, and what it needs to go on.
 
     `ranks` are all of the pod's, in order. `keyspace` is the fingerprint of the router's own keys,
-    `prefix` is where its record is.
+    `prefix` the prefix of the pod's record.
     """
 
     def __init__(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str, prefix: str) -> None:
@@ -100,25 +104,27 @@ class PodCopy:
         self._keyspace = keyspace
         self._prefix = prefix
         self._record: Record | None = None
-        """As last read."""
+        """The record as last read."""
         self._begun: Record | None = None
-        """As it was before the buckets were read: of the claim that the copy is of."""
+        """The record as it was before the buckets were read; the copy is of its claim."""
         self._mark: Record | None = None
-        """As it was first read after the buckets were; None once all that was under way is known."""
+        """The record as first read after the buckets; None once the copy has every change that was under
+        way then."""
         self._doubt = Doubt()
-        """Of what was read from the buckets."""
+        """The doubt about what was read from the buckets."""
         self._nothing = ""
-        """Why there is nothing."""
+        """Why the pod has nothing that could be copied."""
         self._problem = ""
+        """Why the last reading failed; empty where it did not."""
 
     @property
     def lag(self) -> int:
-        """By how many sequences the copy is behind its record."""
+        """By how many sequences the copy is behind the pod's record."""
         record = self._record
         return max(0, record.applied - self.position) if record else 0
 
     def asked(self, names: Names) -> Command | None:
-        """Return what is to be asked for what comes next in the log, before the record is asked for."""
+        """Return the command for the log's next entries, to be asked before the record; None: none."""
         if self.state not in {State.READ, State.FOLLOWING}:
             return None
         # An entry is named by the last sequence that is in it.
@@ -126,10 +132,10 @@ class PodCopy:
         return Command(words)
 
     def take(self, record: Record | None, limit: str, entries: Reply = None) -> bool:
-        """Take a record that was read without an error; return whether the log has more.
+        """Take a record that was read without an error; return whether the log may have more entries.
 
         `limit` is the reason why the pod's ranks cannot be exact now (`Registry.limit`); empty: none.
-        `entries` are the reply to `asked`'s command, which was carried out before the record was read.
+        `entries` are the reply to the command of `asked`, which Redis ran before it read the record.
         """
         if self._problem:
             log.info("pod %s: the shared index answers again", self.pod)
@@ -146,7 +152,7 @@ class PodCopy:
         before, self._record = self._record, record
         self._nothing = ""
         for rank in self._ranks:
-            # First, so that nothing is believed for a moment that is not to be.
+            # The limit comes first, so that the rank is not exact for a moment.
             if limit:
                 rank.limit(limit)
             rank.connected()
@@ -166,7 +172,7 @@ class PodCopy:
         return bool(self._begun and self._begun.claim and self._begun.claim.base == claim.base)
 
     def _take_over(self, record: Record) -> None:
-        """Say what was said of the ranks where the reading began; the log says what was since."""
+        """Give the ranks their states from before the buckets were read; the log has the later ones."""
         assert self._begun is not None
         for rank in self._ranks:
             rank.limit(CATCHING_UP)
@@ -179,7 +185,7 @@ class PodCopy:
         self.state = State.FOLLOWING
 
     def _follow(self, record: Record, before: Record | None, entries: Reply) -> bool:
-        """Apply what follows in the log; return whether there may be more."""
+        """Apply the log's next entries; return whether it may have more."""
         try:
             for _, fields in entries:
                 if not self._apply(dict(zip(fields[::2], fields[1::2], strict=True))):
@@ -191,20 +197,20 @@ class PodCopy:
             return False
         if len(entries) == PAGE:
             return True
-        # What an earlier record told of must be in the log by now.
+        # The log was read after the record before this one, so it has at least that record's changes.
         due = before.applied if before else 0
         if self.position < due or record.applied < self.position:
             self._need(Resync.LOG)
         return False
 
     def _apply(self, entry: Mapping[bytes, bytes]) -> bool:
-        """Apply an entry of the log; return whether it follows what is held.
+        """Apply an entry of the log; return whether it follows the copy's position.
 
         Raises ValueError, KeyError or IndexError where it is malformed.
         """
         deltas = read_message(pb.Deltas, entry[b"deltas"]).deltas
         if not deltas:
-            raise ValueError("an entry says nothing")
+            raise ValueError("an entry has no deltas")
         for delta in deltas:
             if delta.sequence != self.position + 1:
                 return False
@@ -245,7 +251,7 @@ class PodCopy:
                 rank.forget(reason)
 
     def lost(self, problem: str) -> None:
-        """Take note that nothing could be read: what is held is less true by the second."""
+        """Disconnect the ranks, since nothing could be read; they are stale after a while."""
         if not self._problem:
             log.warning("pod %s: %s", self.pod, problem)
         self._problem = problem
@@ -254,15 +260,16 @@ class PodCopy:
             rank.disconnected(problem, presumed=True)
 
     def fail(self, problem: str) -> None:
-        """Take note that what it was told may have been taken by half: it is to be read anew."""
+        """Let the copy be read anew: an error may have left changes applied in part."""
         self.lost(problem)
         if self.state in {State.READ, State.FOLLOWING}:
             self._need(Resync.FAILED)
 
     def begin(self) -> dict[int, Holder]:
-        """Begin to read the buckets; return the slots that count, from the record as last read.
+        """Begin to read the buckets; return the pod's slots by the record as last read.
 
-        What was held from the same writer stays until the reading is over: most of it is still true.
+        Blocks that were copied from the same writer stay until the reading is over, since the pod still
+        holds most of them.
         """
         record, old = self._record, self._begun
         assert record is not None
@@ -281,28 +288,30 @@ class PodCopy:
         }
 
     def hold(self, rank: int, spot: Spot, keys: list[int]) -> None:
-        """Take some keys that were read from the buckets."""
+        """Add keys of a place that were read from the buckets."""
         if self.state is State.READING:
             self._ranks[rank].take_keys(spot, keys)
 
     def read(self) -> None:
-        """Take note that every bucket was read."""
+        """End the reading: every bucket was read."""
         if self.state is State.READING:
             self.state = State.READ
 
     def abandon(self) -> None:
-        """Take note that the reading was given up."""
+        """Give the reading up."""
         if self.state is State.READING:
             self.state = State.NEEDED
 
     def drop(self) -> None:
-        """Take nothing any more."""
+        """Stop taking anything."""
         self.state = State.NOTHING
 
     def check(self) -> None:
         """Raise BrokenInvariantError where it contradicts itself."""
         if self.state in {State.READING, State.READ, State.FOLLOWING}:
             if self._begun is None or self._record is None:
-                raise BrokenInvariantError("a copy of nothing")
+                raise BrokenInvariantError("a copy without a record")
             if self.position < self._begun.applied:
-                raise BrokenInvariantError("the copy is older than where it began")
+                raise BrokenInvariantError(
+                    "the copy's position is before the one at which it began"
+                )

@@ -1,7 +1,7 @@
-"""Replica mode: a router's index kept current from the shared one, so that no Score waits for Redis.
+"""Replica mode: keeps a router's index current from the shared one, so that no Score waits for Redis.
 
-each `poll_seconds`: every pod's log from its position on, and its record, in one round trip
-between two polls, where any pod needs it: one pass over all buckets, for all pods that do
+each `poll_seconds`: read every pod's log from its copy's position on, and its record, in one round trip
+between two polls: where copies need it, make one pass over all buckets for all of them
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from indexer.watch.watched_rank import WatchedRank
 log = logging.getLogger(__name__)
 
 POLL_TIMEOUT = 0.5
-"""Seconds; the other pods of a cluster wait with those whose node does not answer."""
+"""Seconds; pods on other nodes of a cluster wait as long, where one node does not answer."""
 SCAN_TIMEOUT = 2.0
 SCAN_PAUSE = 0.5
 """Seconds between two passes over the buckets."""
 FIND_SECONDS = 2.0
-"""How long at the start it may take until the first pod is known."""
+"""How long after its start a replica waits for the first pod; without one it is settled then."""
 
 
 class Replica:
     """Keeps copies of pods current. Belongs to one event loop; `settled` is called there, once.
 
-    `settled` is told when every pod that was there at first is held, or something has failed.
+    `settled` gets a sentence once every pod that has a publisher is copied, or a reading has failed.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Replica:
         self._scan: Scan | None = None
         self._holders: Mapping[int, Holder] = {}
         self._reading: Sequence[PodCopy] = ()
-        """The copies that the present pass is for."""
+        """The copies that the present pass reads the buckets for."""
         self._not_before = clock()
         self._no_pods_until = clock() + FIND_SECONDS
         self._trouble = ""
@@ -86,7 +86,7 @@ class Replica:
             await asyncio.sleep(pause)
 
     def failed(self, problem: str) -> None:
-        """Take note that it is not known how far any copy is."""
+        """Let every copy be read anew: an error may have left any of them incomplete."""
         self._end_scan()
         for copy in self._copies.values():
             copy.fail(problem)
@@ -94,7 +94,7 @@ class Replica:
         self._tell_settled()
 
     async def step(self) -> float:
-        """Poll once, and read buckets where that is needed; return the seconds to wait for the next."""
+        """Poll once, and read buckets where copies need it; return the seconds until the next poll."""
         next_poll = self._clock() + self._poll_seconds
         has_more = await self._poll()
         self._begin_scan()
@@ -128,7 +128,7 @@ class Replica:
                 continue
             limit = self._registry.limit(copy.pod)
             has_more |= copy.take(self._registry.record(copy.pod), limit, log_entries)
-            # Others run on this loop too.
+            # Other tasks of the event loop need their turn.
             await asyncio.sleep(0)
         if not problems:
             self.polled_at = self._clock()
@@ -206,7 +206,7 @@ class Replica:
     # Figures
 
     def resyncs(self) -> Counter[Resync]:
-        """Return how often pods' blocks were read from the buckets, by why."""
+        """Return how often pods' blocks were read from the buckets, by reason."""
         counts = self._resyncs_of_gone.copy()
         for copy in list(self._copies.values()):
             counts += copy.counts.resyncs

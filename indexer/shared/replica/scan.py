@@ -1,10 +1,10 @@
-"""One pass over all buckets, a page at a time, for some slots' keys. Sans-I/O.
+"""One pass over all buckets, a page at a time, that collects the keys of some slots. Sans-I/O.
 
-HSCAN promises every field that is there from its beginning to its end, as long as one server answers:
-where that may have changed, the bucket is begun again. Where a segment is spilled while a bucket is
-scanned, its blocks come to lie in new fields, which may be passed already. So the segments' fields are
-scanned first, and those of single blocks after them, where any segment is spilled: what was not spilled
-when its own field came by was read with it.
+HSCAN returns every field that exists from its first page to its last, as long as one server answers.
+Where the server may have changed, the pass begins the bucket again. A segment that is spilled during the
+scan moves its blocks to new fields, which HSCAN may have passed already. So the pass scans the fields of
+segments first, and where any segment is spilled, those of single blocks afterwards: blocks that move
+later were read with their segment.
 """
 
 from collections import deque
@@ -20,18 +20,18 @@ from indexer.shared.layout.pages import Page, read_page
 from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
 
 FIELDS = 128
-"""Of a page: about 100 KiB, 500 at most."""
+"""Fields of a page: about 100 KiB, 500 at most."""
 AT_ONCE = 8
-"""Buckets of which a page each is asked for together."""
+"""Buckets that are read at the same time, a page of each in one round trip."""
 SEGMENTS = b"?" * WORD_BYTES
 BLOCKS = b"?" * 2 * WORD_BYTES
 
 Keys = dict[int, list[NDArray[np.uint64]]]
-"""By slot."""
+"""The keys that each slot holds."""
 
 
 class _Bucket:
-    """How far one bucket is read."""
+    """The progress in one bucket."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -41,14 +41,15 @@ class _Bucket:
         self.fields = SEGMENTS
         self.cursor = b"0"
         self.disruptions: int | None = None
-        """How many there were before the first page was asked for."""
+        """The number of disruptions before the first page was asked for."""
         self.has_spilled = False
 
 
 class Scan:
-    """A pass over all buckets. `wanted` are the slots whose keys are sought.
+    """A pass over all buckets. `wanted` are the slots whose keys are collected.
 
-    `disruptions` are `Redis.disruptions`, before what is asked is sent and after the replies came.
+    `disruptions` is the value of `Redis.disruptions`: in `asked` before the commands are sent, in `take`
+    after the replies came.
     """
 
     def __init__(self, names: Names, wanted: Collection[int]) -> None:
@@ -65,7 +66,7 @@ class Scan:
         return not self._waiting and not self._open
 
     def asked(self, disruptions: int) -> list[Command]:
-        """Return what is to be asked next."""
+        """Return the next commands."""
         while self._waiting and len(self._open) < AT_ONCE:
             self._open.append(self._waiting.popleft())
         commands = []
@@ -78,9 +79,9 @@ class Scan:
         return commands
 
     def take(self, replies: Sequence[Reply], disruptions: int) -> list[Keys]:
-        """Take the replies; return the keys on each page, which may have been returned before.
+        """Take the replies; return the keys on each page, some perhaps for a second time.
 
-        What failed is begun again: `problem` says why. Raises BadSegmentError.
+        A bucket that failed is begun again, and `problem` says why. Raises BadSegmentError.
         """
         self.problem = ""
         found = []
