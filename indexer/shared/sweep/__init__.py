@@ -1,1 +1,1 @@
-"""The removal of slots that no claim holds any more; it never touches a claimed pod."""
+"""The removal of slots that no claim names any more; it never touches slots that one names."""

@@ -1,18 +1,18 @@
-"""One pass over the index that removes what no claim holds any more. Sans-I/O.
+"""One pass over the index that removes the slots that no claim names any more. Sans-I/O.
 
-What is dead is invisible to readers already; a pass only gives back its memory, and so may stop at any
-point. It must never remove what lives. In each bucket, in bounded steps:
+Readers do not see dead slots anyway. A pass only frees their memory, and so may stop at any point. It
+must never remove a living slot. In each bucket, in bounded steps:
 
-1. Fields are read, and slots noted that looked dead by what was known when the pass began.
-2. The bucket's checkpoints are read. A writer has its checkpoint in a bucket before it writes there,
-   so the writers of all that was noted are among these pods and those of `names.pods`.
-3. The records of all these pods are read anew. A claim's base is in its record before the claim is
-   written under, so what was noted in 1 and lives has its base in what is read in 3.
-4. The checkpoints are compared once more, on the bucket's own node, by `retire.lua`: a higher token than
-   the record's means that the record that was read is not the last one (a master that was
-   replaced may still answer), and the bucket is left alone. The checkpoint of a pod that
-   seems to have no record is deleted: should it have one after all, its writer's next look finds the
-   bucket not as it left it and writes everything anew. So even a wrong answer in 3 is found and healed.
+1. The pass reads fields, and notes those with slots that are dead by the records read at its beginning.
+2. It reads the bucket's checkpoints. A writer has its checkpoint in a bucket before it writes there, so
+   the writers of all noted fields are among the pods of these checkpoints and those of `names.pods`.
+3. It reads the records of all these pods anew. A claim's base is in the pod's record before anything is
+   written under the claim, so each living slot that was noted in 1 has its base in a record read in 3.
+4. `retire.lua` compares the checkpoints once more, on the bucket's own node. A token higher than that of
+   the record means that the record read in 3 is not the latest (a master that was replaced may still
+   answer), and the bucket is left alone. The checkpoint of a pod that seems to have no record is
+   deleted: should the pod have one after all, its writer's next audit finds the bucket not as it left
+   it, and the writer writes everything anew. So even a wrong answer in 3 is found and healed.
 5. `purge.lua` takes the slots that were dead in 3 out of the fields noted in 1.
 """
 
@@ -29,12 +29,12 @@ from indexer.shared.redis.command import Argument, Call, Command, Reply, good, s
 from indexer.shared.writer.script_calls import purge_calls
 
 PAGE = 64
-"""Fields that a page has, about: some tens of microseconds of Redis' time, and 100 KB at most times."""
+"""About how many fields a page has: some tens of microseconds of Redis' time, mostly up to 100 KB."""
 NOTED_BYTES = 4 << 20
-"""Values with dead slots that are noted before they are purged."""
+"""Bytes of values with dead slots that are noted before they are purged."""
 PODS_AT_ONCE = 256
 REMEMBERED_MS = 86_400_000
-"""How long a pod is remembered whose record is gone."""
+"""For how long a pod without a record stays in the hash of pods."""
 
 Asked = list[Command | Call]
 Steps = Generator[Asked, list[Reply], Any]
@@ -46,7 +46,7 @@ class Swept:
     """What was done so far."""
 
     fields: int = 0
-    """Looked at."""
+    """Fields looked at."""
     noted: int = 0
     """Fields that seemed to hold dead slots."""
     purged: int = 0
@@ -54,25 +54,25 @@ class Swept:
     retired: int = 0
     """Checkpoints deleted."""
     forgotten: int = 0
-    """Pods."""
+    """Pods removed from the hash of pods."""
     doubted: int = 0
-    """Times that a bucket was left alone, since a record that was read was not the last one."""
+    """How often a bucket was left alone, since a record that was read was not the latest."""
     odd: int = 0
-    """Values that cannot be read; they are left as they are."""
+    """Malformed values; they are left as they are."""
 
 
 def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps:
-    """Make one pass: yields what to ask, and is sent the replies.
+    """Make one pass: yield commands, and take the replies that are sent back.
 
-    Raises RefusedError or UnreachableError where a reply is one, and BadRecordError where it is not
-    known what a record names: then nothing can be called dead.
+    Raises RefusedError or UnreachableError where a reply is one, and BadRecordError where a record
+    cannot be read: without it no slot is known to be dead.
     """
     living = yield from _living(names, ())
     forgotten = yield from _roll(names, living.owners, remembered_ms)
     met: dict[str, Owner | None] = {}
     for bucket in range(names.buckets):
         yield from _sweep_bucket(names, bucket, living, swept, met, retires=bool(forgotten))
-    # The list of pods may have been lost, and what it names not.
+    # Redis may have lost the hash of pods but not the pods: put those back that the buckets named.
     yield from _roll(names, {pod: met[pod] for pod in met.keys() - living.owners}, remembered_ms)
     living = yield from _living(names, forgotten)
     gone = [(pod, value) for pod, value in forgotten.items() if living.token(pod) is None]
@@ -83,7 +83,7 @@ def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> 
 
 
 def _living(names: Names, others: Iterable[str]) -> Generator[Asked, list[Reply], Living]:
-    """Read the records of all known pods, and of others."""
+    """Read the records of all pods in the hash of pods, and of others."""
     (reply,) = yield [Command(("HKEYS", names.pods))]
     pods = dict.fromkeys([*(name.decode() for name in good(reply)), *others])
     living = Living()
@@ -97,7 +97,7 @@ def _living(names: Names, others: Iterable[str]) -> Generator[Asked, list[Reply]
 def _roll(
     names: Names, owners: Mapping[str, Owner | None], remembered_ms: int
 ) -> Generator[Asked, list[Reply], dict[str, bytes]]:
-    """Note which pods are there; return those to be forgotten, with what is noted of them."""
+    """Note which pods have a record; return the pods to be forgotten, with their values in the hash."""
     there = [pod for pod, owner in owners.items() if owner is not None]
     others = [pod for pod, owner in owners.items() if owner is None]
     forgotten: dict[str, bytes] = {}
@@ -175,7 +175,7 @@ def _purge(
 def _checkpoints(
     names: Names, bucket: int, swept: Swept
 ) -> Generator[Asked, list[Reply], dict[str, int]]:
-    """Return the token of each checkpoint. Raises ValueError where one is none of ours."""
+    """Return the token of each checkpoint, by pod. Raises ValueError where one is malformed."""
     found: dict[str, int] = {}
     cursor = b"0"
     while True:

@@ -1,9 +1,9 @@
-"""Sweeping the index, by one of all that are connected to it at a time.
+"""Sweeps the index; of all processes that are connected to it, one at a time.
 
-Whoever has the lease sweeps. When its pass is over, the lease is left to run out: that is the pause
-till the next pass, whichever process makes it. A sweeper that dies leaves a lease that runs out as
-well. The lease spares work and no more: what two sweepers do at once, or one whose lease ran out
-while it stood still, is as harmless as what one does (`indexer.shared.layout.living`).
+The process that has the lease sweeps. When its pass is over it lets the lease run out: that is the pause
+until the next pass, which any process may make. The lease of a sweeper that dies runs out as well. The
+lease only spares work: two sweepers at once, or one whose lease ran out while it stood still, do no
+harm (`indexer.shared.layout.living`).
 """
 
 import asyncio
@@ -33,9 +33,9 @@ LEASE = 15.0
 """Seconds; renewed when a third of it is over."""
 TIMEOUT = 5.0
 ATTEMPTS = 3
-"""Passes begun anew, one after the other, where a connection was lost or made."""
+"""How often a pass is begun, at most, where connections are lost or made meanwhile."""
 AT_REST = "rest "
-"""Before the name of who swept last, in the lease while nobody sweeps."""
+"""Stands before the last sweeper's name in the lease while nobody sweeps."""
 
 
 @dataclass(slots=True)
@@ -43,17 +43,17 @@ class Counts(Swept):
     """What a sweeper did since it started."""
 
     passes: int = 0
-    """That went to the end."""
+    """Passes that went to the end."""
     failed: int = 0
-    """That ended early."""
+    """Passes that ended early."""
 
 
 class LeaseLostError(Exception):
-    """Another one sweeps now."""
+    """Another process sweeps now."""
 
 
 class DisruptedError(Exception):
-    """Another server may answer than the one that a bucket was begun at."""
+    """Another server may answer now than at the beginning of the pass."""
 
 
 SWEEP_ERRORS = (
@@ -70,9 +70,9 @@ SWEEP_ERRORS = (
 class Sweeper:
     """Sweeps while it has the lease.
 
-    `owner` is unique among all processes, at all times; people read it. A pass begins `pause` seconds
-    after the last one, whoever made that, and looks at no more than `fields_per_second`. `clock` is
-    monotonic, in seconds; `chance` returns 0 to 1.
+    `owner` is a readable name that no other process ever has. A pass begins `pause` seconds after the
+    last one of any process, and looks at no more than `fields_per_second`. `clock` is monotonic, in
+    seconds; `chance` returns 0 to 1.
     """
 
     def __init__(
@@ -103,26 +103,26 @@ class Sweeper:
         self._problem = ""
 
     async def run(self) -> None:
-        """Sweep whenever it is time to and nobody else does; returns only when cancelled."""
+        """Sweep whenever a pass is due and no other process sweeps; returns only when cancelled."""
         while True:
             try:
                 await self.sweep()
             except SWEEP_ERRORS as error:
                 self._tell(str(error))
-            # Not all processes that started together ask together.
+            # A random pause, so that processes that started together do not ask together.
             await self._sleep(self._pause * (0.25 + 0.25 * self._chance()))
 
     def _tell(self, problem: str) -> None:
-        """Say why a pass ended early, once for each reason in a row."""
+        """Log why a pass ended early, once for each reason in a row."""
         if problem != self._problem:
             self._problem = problem
             log.warning("the shared index was not swept to the end: %s", problem)
 
     async def sweep(self, *, insist: bool = False) -> str:
-        """Make a pass; return who has the lease where that is another, else nothing.
+        """Make a pass, and return an empty text; where another process has the lease, return its name.
 
-        With `insist` the pause since the last pass is not waited for. Raises one of SWEEP_ERRORS;
-        ValueError is for what cannot be read.
+        With `insist` a pass is made even in the pause after the last one. Raises one of SWEEP_ERRORS;
+        ValueError is for something that cannot be read.
         """
         holder = await self._take(insist=insist)
         if holder:
@@ -139,20 +139,20 @@ class Sweeper:
         self.counts.passes += 1
         self._problem = ""
         log.debug("the shared index was swept: %s", self.counts)
-        # Where it cannot be said that the pass is over the lease runs out by itself.
+        # Where this fails, the lease runs out by itself.
         await self._hold(AT_REST + self._owner, self._pause, self._owner)
         return ""
 
     async def _take(self, *, insist: bool) -> str:
-        """Take the lease; return who has it where it cannot be had."""
+        """Take the lease; where another process has it, return that process's name."""
         holder = await self._hold(self._owner, self._lease)
         if insist and holder.startswith(AT_REST):
             holder = await self._hold(self._owner, self._lease, holder)
-        # One that was taken before, and the reply lost, is told as its own too.
-        return "" if holder == self._owner else holder or "another one"
+        # This process may have it already, where the reply of an earlier attempt was lost.
+        return "" if holder == self._owner else holder or "another process"
 
     async def _hold(self, value: str, seconds: float, expected: str = "") -> str:
-        """Set the lease to a value, if it has the expected one; return what it has then."""
+        """Set the lease to a value, if it has the expected one; return its value afterwards."""
         words = (expected, value, _ms(seconds))
         asked = [Call(script("hold"), (self._names.sweeper,), words)]
         (held,) = await self._redis.run(asked, timeout=self._timeout)
@@ -163,7 +163,7 @@ class Sweeper:
         return await fits(self._redis, self._names, timeout=self._timeout)
 
     async def _pass(self) -> None:
-        # Every node is reached before it counts.
+        # Each node is connected to before disruptions count, since a first connection is one too.
         everywhere = [
             Command(("HLEN", self._names.bucket(bucket))) for bucket in range(self._names.buckets)
         ]
@@ -178,7 +178,7 @@ class Sweeper:
                 begun, looked = self._clock(), self.counts.fields
                 if begun - renewed > self._lease / 3:
                     if await self._hold(self._owner, self._lease, self._owner) != self._owner:
-                        raise LeaseLostError("the lease ran out, and another one sweeps")
+                        raise LeaseLostError("the lease ran out, and another process sweeps")
                     renewed = begun
                 replies = await self._redis.run(asked, timeout=self._timeout)
                 if self._redis.disruptions != disruptions:
@@ -200,5 +200,5 @@ def _ms(seconds: float) -> int:
 async def sweep_forever(
     redis: Redis, names: Names, *, owner: str, clock: Callable[[], float], pause: float = PAUSE
 ) -> None:
-    """Sweep whenever it is time to and nobody else does (`Sweeper`); returns only when cancelled."""
+    """Sweep whenever a pass is due and no other process sweeps (`Sweeper`), until cancelled."""
     await Sweeper(redis, names, owner=owner, clock=clock, pause=pause).run()
