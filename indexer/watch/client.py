@@ -120,11 +120,11 @@ class Watcher:
             self._begin(response.hello)
         elif kind == "part":
             if not self._loading:
-                raise ProtocolError("a part of no snapshot")
+                raise ProtocolError("a part of a snapshot came outside of one")
             self._rank(response.part.rank).take_part(response.part)
         elif kind == "end":
             if not self._loading:
-                raise ProtocolError("the end of no snapshot")
+                raise ProtocolError("the end of a snapshot came outside of one")
             for state in response.end.ranks:
                 self._rank(state.rank).take_state(state)
             self._sequence = response.end.sequence
@@ -144,10 +144,12 @@ class Watcher:
             )
         if hello.ranks != len(self._ranks):
             raise ProtocolError(
-                f"the publisher follows {hello.ranks} ranks, configured are {len(self._ranks)}"
+                f"the publisher follows {hello.ranks} ranks, but {len(self._ranks)} are configured"
             )
         if not hello.snapshot and (hello.epoch != self._epoch or self._loading):
-            raise ProtocolError("it goes on from a position that was not given")
+            raise ProtocolError(
+                "the publisher goes on from a position that this router did not give"
+            )
         self._epoch = hello.epoch
         self._logged = ""
         self._loading = hello.snapshot

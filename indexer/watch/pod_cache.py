@@ -54,7 +54,7 @@ class Pending:
             self._held[change.spot] -= len(change.keys)
 
     def empty(self) -> None:
-        """Take note that the rank holds nothing; earlier changes no longer matter."""
+        """Replace all changes by one: the rank holds nothing."""
         self.changes.clear()
         self.apply(Emptied())
 

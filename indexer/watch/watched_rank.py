@@ -54,7 +54,7 @@ class WatchedRank:
         self._problem = ""
         self._disconnected_at: float | None = clock()
         self._presumed = False
-        """Whether the engine's events are taken to reach the publisher, although it is disconnected."""
+        """Whether to assume that events still reach the publisher, although it is disconnected."""
         self._deltas = 0
         self._snapshots = 0
 
@@ -126,13 +126,13 @@ class WatchedRank:
         self.disconnected(reason)
 
     def connected(self) -> None:
-        """Take note that the publisher's deltas arrive."""
+        """End a disconnection: the publisher's deltas arrive."""
         self._disconnected_at = None
         self._problem = ""
         self._lost = None
 
     def disconnected(self, reason: str, *, presumed: bool = False) -> None:
-        """Take note that no deltas arrive; `presumed` where the engine's events are taken to go on."""
+        """Begin a disconnection; `presumed` says to assume that events still reach the publisher."""
         reason = shortened(reason, MOST_REASON)
         if self._disconnected_at is None:
             self._disconnected_at = self._clock()
@@ -193,7 +193,7 @@ class WatchedRank:
         self._say(level, state.reason)
 
     def lost_room(self) -> None:
-        """Take note that the index gave up keys of the rank for want of room."""
+        """Degrade the rank until its next snapshot: the index had no room for all of its keys."""
         if not self._short:
             self._short = Trust(Level.DEGRADED, LOST_ROOM, self._clock())
 
@@ -247,4 +247,4 @@ def _change(change: pb.Change) -> Change:
         return Gone((Tier(change.gone.tier), change.gone.group), unpack_words(change.gone.keys))
     if kind == "emptied":
         return Emptied()
-    raise ValueError("a change says nothing")
+    raise ValueError("a change is of no known kind")

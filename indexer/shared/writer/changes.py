@@ -1,4 +1,4 @@
-"""What deltas change in the shared index, by segment and slot, and in what portions it is written."""
+"""Turns deltas into changes of the shared index, by segment and slot, and changes into portions."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +20,9 @@ Changes = dict[Where, KeysOf]
 
 
 def net(claimed: Claimed, deltas: Iterable[pb.Delta]) -> Changes:
-    """Follow deltas in `claimed`; return what they come to for each key, the last word on it."""
+    """Apply deltas to `claimed`; return their changes, which give each key its last state."""
     last: dict[int, dict[int, tuple[bool, int]]] = {}
-    """By slot and key: whether it is held, and its segment."""
+    """By slot and key: whether the key is held after the last delta that names it, and its segment."""
     for delta in deltas:
         rank = delta.state.rank
         for change in delta.changes:
@@ -53,7 +53,7 @@ def net(claimed: Claimed, deltas: Iterable[pb.Delta]) -> Changes:
 
 
 def whole(claimed: Claimed, contents: Iterable[Contents]) -> Iterator[tuple[Where, KeysOf]]:
-    """Take note of what places hold in `claimed`, at once; return what is to be written, bit by bit."""
+    """Count in `claimed` at once what places hold; return an iterator over what is to be written."""
     found = list(contents)
     for one in found:
         claimed.slot(one.rank, one.spot)

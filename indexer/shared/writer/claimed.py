@@ -1,4 +1,4 @@
-"""What a writer's claim stands for: its places, and how much each holds."""
+"""The places of a writer's claim, and how many keys each holds."""
 
 from collections.abc import Iterable, Mapping
 
@@ -18,7 +18,7 @@ class Claimed:
         self._places: list[SpotOf | None] = []
         self._numbers: dict[tuple[int, Spot], int] = {}
         self._held: dict[int, int] = {}
-        """Of each living place: the number of keys."""
+        """The number of keys of each living place."""
         self._states: dict[int, pb.RankState] = {}
 
     @property
@@ -28,11 +28,11 @@ class Claimed:
 
     @property
     def places(self) -> int:
-        """How many places it has, those that were dropped among them."""
+        """How many places the claim has, dropped ones included."""
         return len(self._places)
 
     def claim(self) -> Claim:
-        """Return what is to be told."""
+        """Return the claim with its present places, as the record is to have it."""
         claim = self._claim
         return Claim(
             owner=claim.owner,
@@ -58,23 +58,23 @@ class Claimed:
         return [self._claim.slot(n) for (one, _), n in self._numbers.items() if one == rank]
 
     def count(self, rank: int, spot: Spot, more: int) -> None:
-        """Take note that a place holds so many keys more."""
+        """Add to the number of keys that a place holds."""
         self._held[self._numbers[rank, spot]] += more
 
     def drop(self, rank: int) -> None:
-        """Let a rank's places stand for nothing; what comes has new ones."""
+        """Drop a rank's places: later keys get new places."""
         for key in [key for key in self._numbers if key[0] == rank]:
             number = self._numbers.pop(key)
             del self._held[number]
             self._places[number] = None
 
     def say(self, states: Iterable[pb.RankState]) -> None:
-        """Take note of what is said of ranks."""
+        """Keep the states of ranks."""
         for state in states:
             self._states[state.rank] = state
 
     def states(self) -> Mapping[int, pb.RankState]:
-        """Return what was last said of each rank."""
+        """Return the last state of each rank."""
         return self._states
 
     def blocks(self, rank: int) -> dict[Tier, int]:

@@ -1,4 +1,4 @@
-"""How much of a pod's log is kept: by entries and by bytes."""
+"""Decides which entries of a pod's log are kept, by their number and their bytes."""
 
 from collections import deque
 
@@ -6,11 +6,11 @@ from indexer.invariant import BrokenInvariantError
 
 LOG_ENTRIES = 10_000
 LOG_BYTES = 4 << 20
-"""Half a million keys: minutes of a busy engine, where a router looks twenty times a second."""
+"""Half a million keys: minutes of a busy engine. A router reads the log twenty times a second."""
 
 
 class KeptLog:
-    """The entries that are kept, as their writer reckons: it made them all since the log was empty."""
+    """The entries that are kept, by their writer's count: it added all since the log was empty."""
 
     def __init__(self, *, entries: int = LOG_ENTRIES, max_bytes: int = LOG_BYTES) -> None:
         self.bytes = 0
@@ -20,7 +20,7 @@ class KeptLog:
         """Last sequence and bytes of each."""
 
     def add(self, last: int, size: int) -> int:
-        """Take note of a new entry; return the first that is to be kept, by its last sequence."""
+        """Count a new entry; return the first entry that is to be kept, by its last sequence."""
         self._entries.append((last, size))
         self.bytes += size
         while len(self._entries) > 1 and (

@@ -1,4 +1,4 @@
-"""The lease of a pod's record, as the writer that has claimed the pod keeps it."""
+"""The lease of a pod's record, which is kept by the writer that has claimed the pod."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ AUDITS_OF_A_LEASE = 10
 
 
 class Lease:
-    """What batches and audits renew; `keep` does where there are none. `seconds` long.
+    """The lease, `seconds` long. Batches and audits renew it; where there are none, `keep` does.
 
-    Whoever audits or finds trouble tells it here; nobody else sets its times.
+    The modules that audit or meet trouble call it; only its own methods set its times.
     """
 
     def __init__(self, calls: RecordCalls, seconds: float, clock: Callable[[], float]) -> None:
@@ -21,19 +21,19 @@ class Lease:
         self._kept_at = 0.0
         """When, by the clock, it was last claimed, audited or kept."""
         self._audit_at = 0.0
-        """When every bucket is to be looked at next."""
+        """When, by the clock, the next audit is due."""
         self._calls = calls
         self._clock = clock
         self._is_given_up = False
 
     @property
     def audit_seconds(self) -> float:
-        """Seconds from one audit to the next, and the longest that a rebuild keeps nothing."""
+        """Seconds between two audits, and at most between two renewals of the lease in a rebuild."""
         return self.seconds / AUDITS_OF_A_LEASE
 
     @property
     def seconds_to_audit(self) -> float:
-        """Seconds until every bucket is to be looked at; not above 0 where that is due."""
+        """Seconds until the next audit; 0 or less where it is due."""
         return self._audit_at - self._clock()
 
     def demand_audit(self) -> None:
@@ -41,13 +41,13 @@ class Lease:
         self._audit_at = self._clock()
 
     def begin_audit(self) -> float:
-        """Take note that an audit begins, and return when that is."""
+        """Begin an audit, and return the time of its beginning."""
         now = self._clock()
         self._audit_at = now + self.audit_seconds
         return now
 
     def end_audit(self, begun: float) -> None:
-        """Take note that the audit renewed the record."""
+        """End an audit that began then and renewed the record."""
         self._kept_at = begun
 
     def hold(self, token: int) -> None:
@@ -57,21 +57,21 @@ class Lease:
         self._is_given_up = False
 
     def give_up(self, reason: str) -> Steps[None]:
-        """Let readers know why the claim is over. Its record is kept until there is another one."""
+        """Write into the record why the claim is over; keep the record until there is another claim."""
         self._is_given_up = True
         yield from self.keep(reason)
 
     def let_go(self) -> None:
-        """Keep nothing: another writer has the pod."""
+        """Stop keeping the record: another writer has the pod."""
         self.token = 0
 
     def keep_in_time(self) -> Steps[None]:
-        """Keep the record as it is where nothing did for as long as from one audit to the next."""
+        """Renew the lease where nothing has renewed it for the time between two audits."""
         if self._clock() >= self._kept_at + self.audit_seconds:
             yield from self.keep("")
 
     def keep(self, reason: str) -> Steps[None]:
-        """Keep the record, if a claim has it; with a reason, say there that the index may not be sound.
+        """Renew the lease, if there is a claim; a reason makes the record unsound, and is written there.
 
         Raises AnewError where the record is no longer this claim's.
         """

@@ -1,14 +1,14 @@
-"""The writer of one pod's blocks in the shared index, as a machine; `indexer.shared.writer.run` runs it.
+"""The state machine of one pod's writer to the shared index; `indexer.shared.writer.run` runs it.
 
     unclaimed -> claiming -> fencing -> rebuilding -> current
                     ^                                    |
                     +---- anything lost, or fenced ------+      waiting: another writer has the pod
 
-This is the way from one state to the next. What is done under a claim is in
-`indexer.shared.writer.tenure`: whatever is not as it was left there, everything is claimed and written
-anew, so there is one way of recovery. What is asked is asked again until it is answered
-(`indexer.shared.writer.retry`), so nothing here fails for good; while it fails the record says why,
-where it can be reached (`indexer.shared.writer.lease`).
+This module goes from one state to the next; `indexer.shared.writer.tenure` does the work under a claim.
+Where anything in Redis is not as the writer left it, the writer claims the pod anew and writes
+everything, so there is one way of recovery. Each request is repeated until it is answered
+(`indexer.shared.writer.retry`), so nothing fails for good; meanwhile the pod's record says why, where it
+can be reached (`indexer.shared.writer.lease`).
 """
 
 import logging
@@ -31,15 +31,15 @@ from indexer.watch.pod_cache import PodCache
 log = logging.getLogger(__name__)
 
 BUCKET_LIFE = 86_400.0
-"""Seconds that a bucket lives on after its last write, where a process has no reason for others."""
+"""Seconds that a bucket outlives its last write, unless a process sets another time."""
 
 
 class Writer:
-    """Writes what a pod's cache holds, and goes on with its journal.
+    """Writes what a pod's cache holds, then the changes in its journal.
 
-    `owner` is random, one life of this writer. `random_base` returns 47 random bits. `take_over` says
-    whether its first claim wins over another writer's. `lease` and `bucket_life` in seconds. `watch` is
-    where the publisher serves CacheWatch.
+    `owner` is a random name for one life of this writer. `random_base` returns 47 random bits.
+    `take_over` says whether its first claim wins over another writer's. `lease` and `bucket_life` are in
+    seconds. `watch` is where the publisher serves CacheWatch, `place` is where Redis is, for the log.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Writer:
         self.state = State.UNCLAIMED
         self.counts = Counts()
         self.written_at: float | None = None
-        """When, by the clock, it last was certain that Redis has what `applied` says."""
+        """When, by the clock, Redis was last certain to have all changes up to `applied`."""
         self.tenure: Tenure | None = None
-        """The last claim, which may be over; None before the first."""
+        """The work under the last claim, which may be over; None before the first."""
         self._names = names
         self._cache = cache
         self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
         self._lease = Lease(self._calls, lease, clock)
         self._retry = Retry(cache.pod, self._lease, self.counts)
-        # Where it takes over, another writer of the pod is a mistake, not one whose turn it is.
+        # A publisher takes over and expects no other writer; of routers that write, one does at a time.
         self._rival = Rival(cache.pod, model=model, keyspace=keyspace, is_mistake=take_over)
         self._owner = owner
         self._keyspace = keyspace
@@ -83,7 +83,7 @@ class Writer:
 
     @property
     def trouble(self) -> str:
-        """Why the last that was asked was not answered; empty where it was."""
+        """Why the last request was not answered; empty where it was."""
         return self._retry.trouble
 
     @property
@@ -97,7 +97,7 @@ class Writer:
         return self.tenure.applied if self.tenure else 0
 
     def steps(self) -> Steps[NoReturn]:
-        """Return what is to be done, one after the other. Send the replies of each `Ask`."""
+        """Yield what is to be done, one step after the other. Send the replies of each `Ask`."""
         cause, floor, pause = Cause.START, 0, 0.0
         while True:
             self.counts.rebuilds[cause] += 1
@@ -113,7 +113,7 @@ class Writer:
             except AnewError as error:
                 cause, floor = error.cause, error.floor
                 log.warning("pod %s: shared index: %s; it is written anew", self._cache.pod, cause)
-                # What is lost time and again is not to be written as fast as it can be.
+                # Where Redis loses the content again and again, the writer slows down.
                 lasted = self.counts.audits - audits > AUDITS_OF_A_LEASE
                 pause = 0.0 if lasted else self._retry.longer(pause)
             except TakenError:
@@ -139,11 +139,12 @@ class Writer:
         if pause:
             yield Rest(pause)
         yield from self._ensure_schema()
-        # Before there is a base: what nobody is known to have claimed is swept.
+        # The pod is listed before its claim has a base: sweepers remove slots of pods that are not.
         yield from self._retry.asked([self._calls.enlist()])
         base = self._random_base()
         reason = f"everything is being written anew: {cause}"
-        # Where Redis has lost the fence, tokens are not to go back: a zombie may have any lower one.
+        # Tokens never go back, even where Redis has lost the fence: an earlier writer that still runs
+        # may have any lower one.
         floor = max(floor, self.token)
         call = self._calls.claim(base, take_over=self._take_over, floor=floor, reason=reason)
         ((claimed, token),) = yield from self._retry.asked([call])
@@ -174,7 +175,7 @@ class Writer:
         )
 
     def _ensure_schema(self) -> Steps[None]:
-        """Wait until what lies under the prefix, if anything, is of this version."""
+        """Write the schema; wait while another version's lies under the prefix."""
         while True:
             [reply] = yield from self._retry.asked([ensure_call(self._names)], over=False)
             try:
@@ -211,25 +212,25 @@ class Writer:
                 yield Rest(seconds, until_news=True)
 
     def _wait(self) -> Steps[None]:
-        """Wait until nobody has the pod."""
+        """Wait until no other writer has the pod."""
         self._enter(State.WAITING, "another writer has the pod")
         self._lease.let_go()
         while True:
             yield Rest(self._lease.audit_seconds)
             owner, claim = yield from self._retry.asked(self._calls.owner_of())
-            # A claim of ours may have been late on the way.
+            # This writer is the owner where its own claim arrived late.
             if owner is None or owner == self._owner.encode():
                 return
             self._rival.tell_of(owner.decode(errors="replace"), claim)
 
     def farewell(self) -> list[Call]:
-        """Return what is to be asked when it ends: no reader is to believe what goes on without it."""
+        """Return the calls to make at the writer's end: they make the record unsound for readers."""
         if not self.token:
             return []
         return [self._calls.keep(self.token, "its publisher has ended")]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where what it believes of its claim contradicts itself."""
+        """Raise BrokenInvariantError where the state and the claim contradict each other."""
         if self.tenure is not None:
             self.tenure.check()
         if self.state is State.CURRENT:

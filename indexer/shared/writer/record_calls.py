@@ -1,4 +1,4 @@
-"""Calls of the scripts that read and change what Redis says of one pod."""
+"""Calls of the scripts that change one pod's record and log in Redis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ FENCE_MS = 30 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class RecordCalls:
-    """Those of one pod's writer; `lease_ms` is what each of them renews."""
+    """The calls of one pod's writer; `lease_ms` is the lease to which they renew the record's."""
 
     names: Names
     pod: str
@@ -31,17 +31,17 @@ class RecordCalls:
         return self._record, self.names.log(self.pod)
 
     def enlist(self) -> Call:
-        """Put the pod on the list. Replies 1 where it was not there."""
+        """Return the call that puts the pod into the hash of pods; replies 1 where it was not there."""
         return Call(script("enlist"), (self.names.pods,), (self.pod,))
 
     def claim(self, base: int, *, take_over: bool, floor: int, reason: str) -> Call:
-        """Claim the pod, with a token above `floor`. Replies whether it did, and the token."""
+        """Return the call that claims the pod with a token above `floor`; replies success and token."""
         keys = self._record, self.names.fence(self.pod)
         arguments = self.owner, base, int(take_over), floor, self.lease_ms, FENCE_MS, reason
         return Call(script("claim"), keys, arguments)
 
     def publish(self, token: int, applied: int, claimed: Claimed) -> Call:
-        """Make a claim's content known, which is complete. Replies a status."""
+        """Return the call that puts a claim's complete content into the record; replies a status."""
         head: list[Argument] = [token, claimed.base, self.owner, applied, self.lease_ms]
         said = _claim_of(claimed) + _said(claimed, sorted(claimed.states()))
         return Call(script("publish"), self._both, tuple(head + said))
@@ -57,10 +57,10 @@ class RecordCalls:
         first_kept: int,
         moved: bool,
     ) -> Call:
-        """Make a batch known that every bucket has. Replies a status.
+        """Return the call that adds a batch, which every bucket has, to log and record.
 
-        `entry` is its deltas as the log has them, `first_kept` the log's first entry from then on, and
-        `moved` says whether the claim's places changed.
+        Replies a status. `entry` is the batch's deltas as the log has them, `first_kept` the log's first
+        entry from then on, and `moved` says whether the claim's places changed.
         """
         first, last = deltas[0].sequence, deltas[-1].sequence
         head: list[Argument] = [token, applied, first, last, entry, first_kept, self.lease_ms]
@@ -69,15 +69,15 @@ class RecordCalls:
         return Call(script("log"), self._both, tuple(head + said))
 
     def renew(self, token: int, applied: int, audits: int) -> Call:
-        """Renew the lease after so many audits. Replies a status."""
+        """Return the call that renews the lease after that many audits; replies a status."""
         return Call(script("renew"), (self._record,), (token, applied, audits, self.lease_ms))
 
     def keep(self, token: int, reason: str) -> Call:
-        """Renew the lease without an audit; unsound from then on if there is a reason."""
+        """Return the call that renews the lease without an audit; a reason makes the record unsound."""
         return Call(script("keep"), (self._record,), (token, self.lease_ms, reason))
 
     def owner_of(self) -> list[Command]:
-        """Ask who has the pod, and for its claim, which may be an earlier owner's still."""
+        """Return the commands for the record's owner and its claim, perhaps still an earlier owner's."""
         return [Command(("HGET", self._record, field)) for field in ("owner", "claim")]
 
 
@@ -86,7 +86,7 @@ def _claim_of(claimed: Claimed) -> list[Argument]:
 
 
 def _said(claimed: Claimed, ranks: Sequence[int]) -> list[Argument]:
-    """Return fields and values of the record: what is said of ranks."""
+    """Return the record's fields and values for the states and blocks of ranks."""
     words: list[Argument] = []
     for rank in ranks:
         words += [f"state:{rank}", claimed.states()[rank].SerializeToString()]

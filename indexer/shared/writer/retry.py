@@ -1,4 +1,4 @@
-"""Asks for a pod's writer until it is answered, and keeps the pod's lease meanwhile."""
+"""Repeats the requests of a pod's writer until they are answered, and meanwhile keeps the lease."""
 
 import logging
 from collections.abc import Sequence
@@ -13,29 +13,28 @@ FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
 """Seconds between two attempts: the pause doubles from the first to the last."""
 PAUSES_OF_A_LEASE = 4
-"""At least: a writer that only fails keeps its record all the same."""
+"""How many pauses fit into a lease, at least: a writer that cannot write still renews it in time."""
 
 
 class Retry:
-    """Asks again what is not answered, or refused; `trouble` says why it was not."""
+    """Repeats requests that are not answered, or refused."""
 
     def __init__(self, pod: str, lease: Lease, counts: Counts) -> None:
         self.trouble = ""
-        """Why the last that was asked was not answered; empty where it was."""
+        """Why the last request was not answered; empty where it was."""
         self._pod = pod
         self._lease = lease
         self._last_pause = min(LAST_PAUSE, lease.seconds / PAUSES_OF_A_LEASE)
         self._counts = counts
 
     def longer(self, pause: float) -> float:
-        """Return the pause, seconds, that follows one that was in vain; 0 where there was none."""
+        """Return the seconds of the next pause after one that was in vain; 0 stands for none before."""
         return min(max(FIRST_PAUSE, 2 * pause), self._last_pause)
 
     def asked(self, asked: Sequence[Command | Call], *, over: bool = True) -> Steps[list[Reply]]:
-        """Return the reply to each; what is not answered, or refused, is asked again and again.
+        """Return the reply to each command; those that are not answered, or refused, are repeated.
 
-        With `over`, that it is answered ends what trouble there was. Raises AnewError where the record
-        was lost meanwhile.
+        With `over`, the replies end the trouble. Raises AnewError where the record was lost meanwhile.
         """
         replies = list((yield Ask(asked)))
         pause = FIRST_PAUSE
@@ -53,13 +52,13 @@ class Retry:
         return replies
 
     def in_trouble(self, reason: str) -> None:
-        """Take note of why it does not go on."""
+        """Keep the reason why the writer does not get on; log it where it is of another kind."""
         if self.trouble.partition(" ")[0] != reason.partition(" ")[0]:
             log.warning("pod %s: shared index: %s", self._pod, reason)
         self.trouble = reason
 
     def out_of_trouble(self) -> None:
-        """Take note that it goes on."""
+        """End the trouble, if there is any: the writer gets on."""
         if self.trouble:
             log.info("pod %s: shared index: answers again", self._pod)
             self.trouble = ""

@@ -1,4 +1,4 @@
-"""Who else writes a pod, as its writer tells in the log."""
+"""Logs which other writer has a pod."""
 
 import logging
 
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 class Rival:
-    """The other writer of a pod. `model` and `keyspace` are our own claim's.
+    """The other writer of a pod. `model` and `keyspace` are this writer's own.
 
-    `is_mistake` says whether there should be none; else it is one whose turn it is.
+    `is_mistake` says whether a second writer is a mistake; else writers of the pod take turns.
     """
 
     def __init__(self, pod: str, *, model: str, keyspace: str, is_mistake: bool) -> None:
@@ -21,10 +21,10 @@ class Rival:
         self._keyspace = keyspace
         self._is_mistake = is_mistake
         self._owner = ""
-        """Which was told of last."""
+        """The other writer that was logged last."""
 
     def tell_of(self, owner: str, said: bytes | None) -> None:
-        """Log who has the pod, once, when its own claim can be read; `said` may be another's still."""
+        """Log once who has the pod, when its claim can be read; `said` may be an earlier owner's."""
         try:
             claim = msgspec.json.decode(said or b"", type=Claim)
         except msgspec.MsgspecError:
@@ -43,7 +43,7 @@ class Rival:
         also = f", with {' and '.join(unlike)}" if unlike else ""
         other = f"pod {self._pod}: shared index: writer {owner} has the pod, {where}{also}"
         if self._is_mistake:
-            # A router may write too, and names no address either.
+            # Without an address the other writer may be a router, which is no second publisher.
             log.warning(
                 "%s; %stwo publishers have --pod %s: give each pod its own id",
                 other, "" if claim.watch else "if ", self._pod,
@@ -52,5 +52,5 @@ class Rival:
             log.info("%s", other)
 
     def forget(self) -> None:
-        """Take note that the pod is ours: whoever takes it next is told of again."""
+        """Let the next other writer be logged, since this one has the pod now."""
         self._owner = ""

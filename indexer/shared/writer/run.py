@@ -1,4 +1,4 @@
-"""Runs a pod's writer: what it asks goes to Redis, and news of the journal wake it."""
+"""Runs a pod's writer: sends its requests to Redis, and wakes it when the journal has grown."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,12 @@ from indexer.shared.writer.steps import Ask
 log = logging.getLogger(__name__)
 
 PAUSE = 0.01
-"""Seconds from the first news to a batch, so that an engine's step is one."""
+"""Seconds from the first news to a batch, so that the changes of one engine step are one batch."""
 FAREWELL_SECONDS = 0.5
 
 
 def random_base() -> int:
-    """Return a claim's base."""
+    """Return a random base for a claim."""
     return secrets.randbits(47)
 
 
@@ -35,7 +35,7 @@ class News:
         self._event.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for news, no longer than so many seconds; whether there were any."""
+        """Wait for news, at most that many seconds; return whether there was any."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -47,14 +47,14 @@ class News:
 async def write(
     redis: Redis, writer: Writer, news: News, *, timeout: float, pause: float = PAUSE
 ) -> None:
-    """Write until cancelled. `timeout`, seconds, is of one round trip."""
+    """Write until cancelled. `timeout` bounds one round trip, seconds."""
     try:
         while True:
             try:
                 await _run(redis, writer, news, timeout=timeout, pause=pause)
             except Exception:
                 log.exception(
-                    "the writer begins anew: a bug of ours, or Redis says what no script does"
+                    "the writer begins anew: a bug of ours, or a reply that no script of ours gives"
                 )
                 await asyncio.sleep(LAST_PAUSE)
     finally:
@@ -84,6 +84,6 @@ async def _replies(
     try:
         return await redis.run(asked, timeout=timeout)
     except Exception as error:
-        # Whatever fails below, the machine asks again; the publisher's other work goes on.
+        # Whatever failed, the writer asks again, and the publisher's other work goes on.
         log.exception("the shared index could not be asked: a bug of ours")
         return [UnreachableError(str(error) or type(error).__name__)] * len(asked)

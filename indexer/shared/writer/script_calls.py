@@ -1,4 +1,4 @@
-"""Changes of the index as calls of scripts, each of bounded work."""
+"""Turns changes of the index into calls of scripts, each of bounded work."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,16 @@ from indexer.shared.layout.names import Names, checkpoint
 from indexer.shared.redis.command import Argument, Call, Reply, script
 
 Changes = Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]
-"""Of each segment and slot: keys added and keys gone, none of them in both."""
+"""The keys added and the keys gone, by segment and slot; no key is in both."""
 
 MOST_CHANGES = 256
+"""The most changes in one call."""
 MOST_KEYS = 2048
-"""Of one call: 1 to 2 ms of the server's time, and at most 32 KiB."""
+"""The most keys in one call: 1 to 2 ms of the server's time, and at most 32 KiB."""
 MOST_PURGED = 64 << 10
 """Bytes of values that one call looks through: about 3 ms."""
 MOST_PURGED_SLOTS = 1024
-"""Of one call."""
+"""The most dead slots in one call."""
 
 
 class Status(IntEnum):
@@ -27,7 +28,7 @@ class Status(IntEnum):
 
     APPLIED = 1
     DUPLICATE = 0
-    """It had been applied before."""
+    """An earlier call applied it."""
     FENCED = -1
     """A later claim has the bucket."""
     GAP = -2
@@ -36,7 +37,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a bucket's checkpoint was when a script had run."""
+    """A script's status, and the bucket's checkpoint after it."""
 
     status: Status
     token: int
@@ -44,7 +45,7 @@ class Outcome:
 
 
 def outcome(reply: Reply) -> Outcome:
-    """Return what `apply`, `fence` said. Raises the error where the reply is one."""
+    """Return the outcome in a reply of `apply.lua` or `fence.lua`. Raises a reply that is an error."""
     if isinstance(reply, Exception):
         raise reply
     status, token, count = reply
@@ -62,8 +63,8 @@ def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes:
     """Return the calls that bring `changes` into the index, each with its bucket.
 
     `counts` says how many calls each bucket has seen under this token. A bucket's calls have to reach it
-    in this order; one that is repeated, with all after it, changes nothing more. In a cluster a call
-    that is sent elsewhere may be overtaken by the next, which then finds a gap: ask one at a time.
+    in this order; one that is repeated, with all after it, changes nothing more. In a cluster the next
+    call may overtake one that is redirected, and then finds a gap: send a bucket's calls one at a time.
     """
     field = checkpoint(pod)
     apply = script("apply")
@@ -116,9 +117,9 @@ def fence_call(names: Names, bucket: int, pod: str, token: int, ttl_ms: int) -> 
 def purge_calls(
     names: Names, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
 ) -> list[Call]:
-    """Return the calls that take `dead` slots out of a bucket, of which `page` are some fields.
+    """Return the calls that take `dead` slots out of those fields of a bucket that are in `page`.
 
-    Fields without any of them are left out, and so are those that cannot be read.
+    Fields without dead slots are left out, and so are malformed ones.
     """
     calls: list[Call] = []
     fields: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Where a pod's writer is, what it wants done, and why it begins anew (`writer.machine`)."""
+"""The states of a pod's writer, the steps that it asks for, and the causes for which it begins anew."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -10,7 +10,7 @@ from indexer.shared.redis.command import Call, Command, Reply
 
 
 class State(StrEnum):
-    """Where a writer is."""
+    """The states of a writer (`indexer.shared.writer.machine`)."""
 
     UNCLAIMED = "unclaimed"
     CLAIMING = "claiming"
@@ -36,14 +36,14 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """To be run now; the replies are to be sent back, in order."""
+    """Commands to run now; their replies are to be sent back, in order."""
 
     asked: Sequence[Command | Call]
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Nothing is to be done for so many seconds; or before, where there is news."""
+    """A pause of that many seconds; with `until_news`, it ends when the journal has grown."""
 
     seconds: float
     until_news: bool = False
@@ -51,7 +51,7 @@ class Rest:
 
 Result = TypeVar("Result")
 Steps = Generator[Ask | Rest, Sequence[Reply], Result]
-"""What is to be done, one after the other, and what comes of it. Send the replies of each `Ask`."""
+"""Steps to do one after the other, and their result. Send the replies of each `Ask`."""
 
 
 class AnewError(Exception):
@@ -61,7 +61,7 @@ class AnewError(Exception):
         super().__init__(cause)
         self.cause = cause
         self.floor = floor
-        """The highest token that was met."""
+        """The highest token that was found in a bucket."""
 
 
 class TakenError(Exception):

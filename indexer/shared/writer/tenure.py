@@ -1,7 +1,7 @@
-"""What a writer does under one claim of its pod: takes every bucket, writes everything, and goes on.
+"""The work of a writer under one claim of its pod: it takes all buckets, writes all, and goes on.
 
-The claim's token stands in every bucket beside the number of writes since: so a write is refused where a
-later claim has the bucket, repeated where its outcome is not known, and found out where it was lost.
+Every bucket has the claim's token and the number of writes since. So a bucket refuses a write once a
+later claim has it, a write whose outcome is not known can be repeated, and a lost write is noticed.
 """
 
 import logging
@@ -25,19 +25,21 @@ from indexer.watch.pod_cache import PodCache
 log = logging.getLogger(__name__)
 
 TOUCHES_OF_A_LIFE = 4
-"""How often the time to live of a bucket is renewed within it where nothing is written to it."""
+"""How often an idle bucket's time to live is renewed within that time."""
 MOST_PLACES = 4096
-"""Of a claim. An engine that is cleared takes new ones; a claim that has used them up is made anew."""
+"""The most places of a claim. Each clear takes new ones; a writer that has used them up claims anew."""
 BATCH_DELTAS = 4096
+"""The most deltas of a batch."""
 BATCH_BYTES = 1 << 20
-"""Of a batch and so of an entry of the log, unless one delta is larger."""
+"""The most bytes of a batch, and so of an entry of the log, unless one delta is larger."""
 
 
 class Tenure:
-    """One claim, which its writer made with a `token`. `claim` has no places yet.
+    """The work under one claim, whose number is `token`. `claim` has no places yet.
 
-    First `fence`, then `rebuild`; from then on `batch` and `audit`, in any order. Each raises AnewError
-    where something is not as it was left: the tenure is over then. `bucket_life` in seconds.
+    Call first `fence`, then `rebuild`; from then on `batch` and `audit`, in any order. Each raises
+    AnewError where something in Redis is not as the writer left it: the tenure is over then.
+    `bucket_life` is in seconds.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Tenure:
         self.applied = 0
         """The last sequence of the journal that Redis has."""
         self.writes: dict[int, int] = {}
-        """Of each bucket that was taken: how often it was written to under the token."""
+        """How often each bucket that was taken was written to under the token."""
         self._names = names
         self._cache = cache
         self._token = token
@@ -86,7 +88,8 @@ class Tenure:
         found = [outcome(reply) for reply in (yield from self._retry.asked(calls))]
         highest = max(one.token for one in found)
         if any(one.status is not Status.APPLIED for one in found):
-            # Also where it has this very token: that may be another's, whose record was lost.
+            # Also where a bucket has this very token already: another writer may have had it, whose
+            # record was lost.
             raise AnewError(Cause.FENCED, highest)
         self.writes = dict.fromkeys(buckets, 0)
         self._touch_at = self._clock() + self._bucket_life / TOUCHES_OF_A_LIFE
@@ -106,7 +109,7 @@ class Tenure:
         self._lease.demand_audit()
 
     def batch(self) -> Steps[None]:
-        """Write what the journal says next; there has to be something."""
+        """Write the journal's next deltas, of which there has to be one at least."""
         deltas = self._cache.journal.after(self.applied, BATCH_DELTAS)
         if deltas is None:
             raise AnewError(Cause.BEHIND)
@@ -137,7 +140,7 @@ class Tenure:
         self._counts.batches += 1
 
     def audit(self) -> Steps[None]:
-        """Look whether every bucket is as it was left; renew the lease then."""
+        """Check that every bucket is as the writer left it; then renew the lease."""
         now = self._lease.begin_audit()
         names, pod = self._names, self._cache.pod
         name = checkpoint(pod)
@@ -150,7 +153,7 @@ class Tenure:
             ]
         new, *replies = yield from self._retry.asked(asked)
         if new:
-            # It was not on the list, so what it holds may have been swept.
+            # The pod was not in the hash of pods, so its slots may have been swept.
             raise AnewError(Cause.FORGOTTEN)
         for (bucket, writes), stored in zip(self.writes.items(), replies, strict=False):
             token, _, count = (stored or b"0:0").partition(b":")
@@ -168,7 +171,7 @@ class Tenure:
         self._counts.audits += 1
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
-        """Write changes; over when every bucket has said that it has them."""
+        """Write changes; ends when every bucket has confirmed them."""
         for portion in portions(changes):
             waiting: dict[int, deque[Call]] = {}
             for bucket, call in apply_calls(
@@ -176,7 +179,7 @@ class Tenure:
             ):
                 waiting.setdefault(bucket, deque()).append(call)
             while waiting:
-                # One call of a bucket at a time: whether the next one is in order is known then.
+                # One call of a bucket at a time: in a cluster the next one could overtake it.
                 calls = {bucket: queue.popleft() for bucket, queue in waiting.items()}
                 waiting = {bucket: queue for bucket, queue in waiting.items() if queue}
                 replies = yield from self._retry.asked(list(calls.values()))
@@ -199,13 +202,13 @@ class Tenure:
         return set(self.writes) == set(range(self._names.buckets))
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where what it believes of its claim contradicts itself."""
+        """Raise BrokenInvariantError where its view of the claim contradicts itself."""
         self.claimed.check()
         self._log.check()
 
 
 def _bounded(deltas: Sequence[pb.Delta]) -> list[pb.Delta]:
-    """Return as many as fit into a batch, one at least."""
+    """Return as many of the first deltas as fit into a batch, at least one."""
     size = 0
     for number, delta in enumerate(deltas):
         size += delta.ByteSize()

@@ -154,7 +154,7 @@ def test_a_snapshot_that_names_a_key_twice_is_not_exact_and_the_next_one_is(flee
 
 def test_the_end_of_no_snapshot_is_refused(fleet: Fleet) -> None:
     fleet.loaded()
-    with pytest.raises(ProtocolError, match="the end of no snapshot"):
+    with pytest.raises(ProtocolError, match="the end of a snapshot came outside of one"):
         fleet.take(end())
 
 

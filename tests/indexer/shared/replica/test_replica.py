@@ -463,7 +463,7 @@ async def test_what_was_being_written_when_the_buckets_were_read_is_not_exact_ye
     copy = stand.replica._copies["p"]
     assert copy.state is State.FOLLOWING
     assert stand.rank.trust.level is Level.DEGRADED
-    assert "not confirmed" in stand.rank.trust.reason
+    assert "has not audited" in stand.rank.trust.reason
     stand.write()
     await stand.poll()
     assert stand.rank.trust.level is Level.DEGRADED
