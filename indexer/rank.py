@@ -40,7 +40,7 @@ class Rank(Protocol):
         """Blocks of its fastest tier; 0: not known."""
 
     def copies(self) -> int | None:
-        """Return how many blocks of the fastest tier are taken, by its events; None: not known."""
+        """Return how many blocks of the fastest tier are in use, by its events; None: not known."""
 
     def learn_capacity(self, blocks: int) -> None:
         """Set the cache's size, unless it is configured."""

@@ -1,4 +1,4 @@
-"""The publisher's composition root: an engine's ranks, their journal, the gRPC server."""
+"""The publisher's composition root: an engine's ranks, their journal, the gRPC server and its TLS."""
 
 import logging
 import secrets

@@ -185,7 +185,7 @@ class ArrayState:
         self._odd.let_go()
 
     def copies(self) -> int | None:
-        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
         copies = hits.copies(self.resolver.groups, self.resolver.names)
         if copies is None:
             return None

@@ -37,9 +37,9 @@ class Lag:
         self._said = -inf
         """The timestamp of the last applied batch."""
         self._difference = 0.0
-        """Our clock minus that timestamp, when the batch was applied."""
+        """The router's clock minus the last applied batch's timestamp and `_set_back`."""
         self._set_back = 0.0
-        """By how much the engine's clock was set back since."""
+        """Seconds by which the engine's clock was set back since the connection began."""
         self._least = self._least_before = inf
         self._window_began = -inf
         self._be(0.0)

@@ -152,7 +152,7 @@ class RankIngest:
             self.applier.tell_repeated()
 
     def copies(self) -> int | None:
-        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
         return self.state.copies()
 
     def blocks(self) -> Mapping[Tier, int]:

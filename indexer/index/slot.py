@@ -17,7 +17,8 @@ class Place:
     group: int = 0
     """The cache group (`indexer.engines.cache_groups`)."""
     doubted: bool = False
-    """Whether its blocks are in doubt: held when something was missed, and not proven since."""
+    """Whether the slot's blocks are in doubt: the rank held them when events were missed, and no event
+    since has shown that they are still there."""
     name: tuple[str, int] = field(init=False, repr=False, compare=False)
     """The rank's pod and number, made once since every look-up asks for it."""
 

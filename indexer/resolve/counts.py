@@ -15,7 +15,8 @@ class ResolverCounts:
     adopted: int = 0
     """Blocks counted in `parentless` whose parent was announced later."""
     unplaced: int = 0
-    """Stored blocks without a key: they have no tokens and an unknown hash, or sizes that do not fit."""
+    """Stored blocks that get no key: their event has no tokens and an unknown hash, or a block size
+    that is no multiple of the rank's."""
     unknown_removals: int = 0
     again: int = 0
     """Blocks stored where they were held already, although the engine keeps each once."""

@@ -14,7 +14,7 @@ from indexer.resolve.names import Names
 
 
 def copies(groups: Groups, names: Names) -> int | None:
-    """Return how many blocks of the fastest tier are taken; None where there are several pools.
+    """Return how many blocks of the fastest tier are in use; None if it has several pools.
 
     All copies in all groups count, since the groups' blocks come out of one pool. Names in doubt do not,
     since their blocks may be free, nor do groups that also name parts of blocks, since a block would

@@ -73,7 +73,7 @@ class RankState(Protocol):
         """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
 
     def copies(self) -> int | None:
-        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
 
     def may_show_hits(self) -> bool:
         """Return whether blocks may be shown as held only because hits were announced as stores."""
@@ -146,7 +146,7 @@ class PureState:
         self.resolver.stored_since_doubt = 0
 
     def copies(self) -> int | None:
-        """Return how many blocks of the fastest tier are taken; None where there are several pools."""
+        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
         return hits.copies(self.resolver.groups, self.resolver.names)
 
     def may_show_hits(self) -> bool:

@@ -80,7 +80,7 @@ class WatchedRank:
         """Do nothing: the publisher follows the engine."""
 
     def copies(self) -> int | None:
-        """Return how many blocks of the fastest tier are taken; None from a publisher that is older."""
+        """Return how many blocks of the fastest tier are in use; None from an older publisher."""
         return self._copies
 
     def blocks(self) -> Mapping[Tier, int]:
@@ -226,7 +226,7 @@ def layout_of(state: pb.RankState) -> Layout:
 
 
 def copies_of(state: pb.RankState) -> int | None:
-    """Return how many blocks of a rank's fastest tier are taken, as its publisher says."""
+    """Return how many blocks of a rank's fastest tier are in use, as its publisher says."""
     return state.copies if state.HasField("copies") else None
 
 

@@ -1,4 +1,7 @@
-"""What the router shows publishers and engines, and recognises them by."""
+"""Reads the TLS files of [watch] and [probe]: certificates to show publishers and engines, and CAs.
+
+Redis's are read in `indexer.shared.redis.connect`. The router's own gRPC port is plain.
+"""
 
 import ssl
 from pathlib import Path

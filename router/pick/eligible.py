@@ -1,4 +1,7 @@
-"""Decides which pods may take a request, or why none may."""
+"""Decides which pods may take a request, or why none may.
+
+That no pod has the role of a disaggregated request's part is found later, in `router.pick.weigh`.
+"""
 
 from collections.abc import Sequence
 

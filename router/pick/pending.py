@@ -28,7 +28,7 @@ class Placed:
     available: int
     """Tokens that the warmest candidate held."""
     predicted: Mapping[tuple[str, int], Predicted]
-    """The predictions for the best few candidates; for all candidates of a shadow pick."""
+    """The predictions, for the best candidates; in a shadow pick, for all of them."""
     shadow: bool
     went: tuple[str, int]
     """The pod and rank that serve it: those picked, unless a report named others."""

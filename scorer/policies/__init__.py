@@ -1,1 +1,4 @@
-"""The policies that order candidates: one per file, a frozen dataclass whose fields are its options."""
+"""The policies that order candidates: one per file, a frozen dataclass whose fields are its options.
+
+Each is registered under `warmpath.policies` in pyproject.toml (`scorer.policy`).
+"""

@@ -1,7 +1,7 @@
 """Hash tables from a 64-bit word to the number of the record that has it.
 
-Open addressing with linear probing in 4 bytes a place: a record's number, and in the bits above it a
-tag of the word, so that most places of other words are passed over without looking at their records.
+Open addressing with linear probing. A place has 4 bytes: a record's number, and above it a tag, some
+bits of its word's hash. A place with another tag is passed over without a look at its record.
 Deleting shifts later entries back (Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm R),
 so no tombstones gather. A word's first place comes from multiplying, not masking, so that tables grow
 by any factor.

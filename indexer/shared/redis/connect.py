@@ -1,4 +1,4 @@
-"""Opens connections to Redis with redis-py, which nothing else in `indexer` uses."""
+"""Opens connections to Redis, over TLS too, with redis-py, which nothing else in `indexer` uses."""
 
 import asyncio
 import contextlib

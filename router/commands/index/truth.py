@@ -30,7 +30,7 @@ class Truth:
     """The keys that a publisher's ranks hold."""
 
     epoch: str
-    """One life of the publisher."""
+    """The id of this run of the publisher's process; another id means that it was restarted."""
     sequence: int
     """The position in its journal."""
     held: Mapping[SpotOf, Keys]
