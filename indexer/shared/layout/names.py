@@ -86,7 +86,7 @@ class Names:
 
 
 BORN = b"born"
-"""The field of a bucket with the time when it was made: a bucket that was lost and made anew has another
+"""The field with the time when its bucket was made: a bucket that was lost and made anew has another
 time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
 
 

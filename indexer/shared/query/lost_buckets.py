@@ -1,7 +1,7 @@
 """Finds out that Redis has lost a bucket, by the time at which each bucket was made. Sans-I/O.
 
 Redis may drop one key, or all of them, while every connection stays. A bucket that is made anew after
-that has a later time (`names.BORN`), and a bucket that is not there has none.
+that has another time (`names.BORN`), and a bucket that is not there has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -112,7 +112,9 @@ class Writer:
                 yield from self._go_on(tenure)
             except AnewError as error:
                 cause, floor = error.cause, error.floor
-                log.warning("pod %s: shared index: %s; it is written anew", self._cache.pod, cause)
+                log.warning(
+                    "pod %s: shared index: %s; everything is written anew", self._cache.pod, cause
+                )
                 # Where Redis loses the content again and again, the writer slows down.
                 lasted = self.counts.audits - audits > AUDITS_OF_A_LEASE
                 pause = 0.0 if lasted else self._retry.longer(pause)
@@ -139,7 +141,7 @@ class Writer:
         if pause:
             yield Rest(pause)
         yield from self._ensure_schema()
-        # The pod is listed before its claim has a base: sweepers remove slots of pods that are not.
+        # The pod is listed before its claim has a base: sweepers remove the slots of unlisted pods.
         yield from self._retry.asked([self._calls.enlist()])
         base = self._random_base()
         reason = f"everything is being written anew: {cause}"
