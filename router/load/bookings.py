@@ -2,8 +2,8 @@
 
 A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
 any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
-tokens of context until the end. What is never reported stops to count by itself: a first token that
-is overdue (`router.load.overdue`) is taken for come, and in the end the whole booking expires.
+tokens of context until the end. A booking without reports stops counting by itself: an overdue first
+token (`router.load.overdue`) is presumed to have come, and in the end the whole booking expires.
 """
 
 import math
@@ -20,17 +20,18 @@ from scorer.candidate import IDLE, Load
 __all__ = ["Booking", "Bookings", "Work"]
 
 CLOCK_WAS_SET = 1.0
-"""Seconds back from which a clock was set; less is reports that overtook one another."""
+"""A step back by more than this many seconds means that the clock was set; after a smaller step, reports
+have overtaken one another."""
 
 MOST_PREFILL = 86400.0
-"""Seconds; no prefill takes a day."""
+"""Longest accepted prefill, in seconds: a day, which no prefill takes."""
 
 
 class Bookings:
     """All bookings of one router. Times are seconds of the caller's clock.
 
-    The clock may jump. Forwards, time has passed: what is due expires. Backwards, it was set: what is
-    booked keeps its age.
+    The clock may jump. A jump forwards counts as passed time, so due bookings expire. A jump backwards
+    means that the clock was set, so bookings keep their ages.
     """
 
     def __init__(
@@ -46,15 +47,16 @@ class Bookings:
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
 
-        A first token is overdue `late_factor` times the predicted wait and prefill and `late_seconds`
-        after its request went out; where many are never reported, as soon as it is predicted to be
-        there. `expects_first_tokens` says what is so before any is known to be reported or not.
-        `head_floor` is the least share that the first of those that wait on a rank weighs.
+        A first token is overdue when `late_factor` times its predicted wait and prefill, plus
+        `late_seconds`, have passed since its request went out; or, if many first tokens are never
+        reported, at its predicted time. `expects_first_tokens` selects the first rule until reports show
+        which one applies. The first waiting request of a rank always weighs at least the share
+        `head_floor` of its predicted prefill.
         """
         self.expired = 0
-        """Bookings that ended without a report."""
+        """Bookings that were released although nobody had reported their end."""
         self.unreported = 0
-        """Requests that did not fail and of which no first token was reported."""
+        """Requests that did not fail and whose first token was never reported."""
         self._expire_after = expire_after
         self._most = most
         self._new_id = new_id
@@ -76,11 +78,11 @@ class Bookings:
 
     @property
     def head_floor(self) -> float:
-        """The least share that the first of those that wait weighs."""
+        """The least share of its predicted prefill that a rank's first waiting request weighs."""
         return self._head_floor
 
     def listen(self, changed: Callable[[tuple[str, int]], None]) -> None:
-        """Have each rank told whose bookings change, from now on."""
+        """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""
         self._listeners.append(changed)
 
     def _tell(self, name: tuple[str, int]) -> None:
@@ -88,9 +90,9 @@ class Bookings:
             changed(name)
 
     def book(self, work: Work, now: float, *, computed: bool = False) -> Booking:
-        """Book work on a rank. Raises ValueError where its figures are impossible.
+        """Book work on a rank. Raises ValueError if its figures are impossible.
 
-        With `computed` another rank does its prefill: here it only keeps room.
+        With `computed`, another rank does the prefill; here only the context counts.
         """
         if not 0 <= work.cached <= work.prompt_tokens:
             raise ValueError(f"cached is {work.cached}, of {work.prompt_tokens} tokens")
@@ -117,11 +119,11 @@ class Bookings:
         rank: int | None = None,
         work: Work | None = None,
     ) -> bool:
-        """Take note that a request went out; False where the booking is not known.
+        """Record that a request went out; return False if the booking is not known.
 
-        Where it went elsewhere than was picked, `work` says what it costs there; with `pod` and
-        `rank` alone (rank 0 where only another pod is named) it is taken to cost the same. The last
-        place that is reported holds; the same place again changes nothing.
+        If the request went to another place than the picked one, `work` has its cost there. Given only
+        `pod` and `rank` (rank 0 if only another pod is named), the cost is assumed to be the same. The
+        last reported place counts; reporting the same place again changes nothing.
         """
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
@@ -144,7 +146,7 @@ class Bookings:
         return True
 
     def first_token(self, booking_id: str, now: float) -> bool:
-        """Release the prefill of a booking; False where it is not known."""
+        """Release the prefill of a booking; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is None:
@@ -154,10 +156,10 @@ class Bookings:
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
             elif now >= booking.lost_at:
-                # Of one that was given up nobody knows when its turn came.
+                # This first token was given up, so the time when its prefill's turn came is not known.
                 booking.prefill_from = None
             elif booking.prefill_from is not None:
-                # It was taken for come too early; those before it were, too.
+                # This first token was presumed too early, and so were those of earlier requests.
                 booking.prefill_from = max(booking.prefill_from, rank.told_at)
             booking.first_token_at = rank.told_at = now
             self._overdue.heard(silent=False)
@@ -165,11 +167,11 @@ class Bookings:
         return True
 
     def finish(self, booking_id: str, now: float) -> bool:
-        """Release all of a booking; False where it is not known."""
+        """Release all of a booking; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is not None:
-            # Its first token was there, reported or not.
+            # Its first token must have come, reported or not.
             if booking.first_token_at is None:
                 self._computed(booking, now)
                 self._miss()
@@ -177,7 +179,7 @@ class Bookings:
         return booking is not None
 
     def fail(self, booking_id: str, now: float) -> bool:
-        """Release all of a booking that came to nothing; False where it is not known."""
+        """Release all of a booking whose request failed; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is not None:
@@ -185,7 +187,7 @@ class Bookings:
         return booking is not None
 
     def lose(self, booking_id: str, now: float) -> bool:
-        """Release all of a booking that nobody will report any more; False where it is not known."""
+        """Release all of a booking that nobody will report on; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is not None:
@@ -193,22 +195,22 @@ class Bookings:
         return booking is not None
 
     def get(self, booking_id: str) -> Booking | None:
-        """Return a booking; None where it is not known."""
+        """Return a booking; None if it is not known."""
         return self._bookings.get(booking_id)
 
     def load(self, pod: str, rank: int, now: float) -> Load:
-        """Return what is booked on a rank; its queue and KV usage are not known here."""
+        """Return the booked load of a rank; its queue and KV usage are not known here."""
         now = self.expire(now)
         book = self._ranks.get((pod, rank))
         return IDLE if book is None else book.load(now, self._head_floor)
 
     def ranks(self) -> Mapping[tuple[str, int], RankBook]:
-        """Return what is booked, by pod and rank, to be read only."""
+        """Return the bookings of each rank, by pod and rank; callers only read them."""
         return self._ranks
 
     @property
     def picks(self) -> int:
-        """The number of the last pick that was heard of."""
+        """The highest known number of a pick, of this router or another."""
         return self._picks
 
     def overtake(self, number: int) -> None:
@@ -225,7 +227,7 @@ class Bookings:
             self._tell((pod, rank))
 
     def expire(self, now: float) -> float:
-        """Release what is past its time; return the time that counts, which never goes back a bit."""
+        """Release due bookings; return the time to use, which small steps back do not lower."""
         if now < self._now:
             if now >= self._now - CLOCK_WAS_SET:
                 return self._now
@@ -250,7 +252,7 @@ class Bookings:
         return now
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where ranks and bookings disagree."""
+        """Raise BrokenInvariantError if ranks and bookings disagree."""
         placed = 0
         for name, book in self._ranks.items():
             book.check()
@@ -264,14 +266,14 @@ class Bookings:
             raise BrokenInvariantError(f"{len(self._bookings)} bookings, {placed} of them on ranks")
         self._overdue.check()
         if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
-            raise BrokenInvariantError("more is kept than may be")
+            raise BrokenInvariantError("too many bookings or ranks are kept")
 
     def _place(self, booking: Booking, now: float) -> None:
         name = (booking.work.pod, booking.work.rank)
         book = self._ranks.get(name)
         if book is None:
             if len(self._ranks) >= self._most:
-                # Pods come and go: those that nobody has said are gone are not kept for ever.
+                # A pod may go without a call of `forget`; its ranks must not be kept for ever.
                 for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
                     del self._ranks[idle]
                     self._tell(idle)
@@ -283,7 +285,7 @@ class Bookings:
             self._overdue.expect(booking, seconds, now, of=len(self._bookings))
 
     def _miss(self) -> None:
-        """Take note that a request is over and had no first token, as far as was reported."""
+        """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
         self._overdue.heard(silent=True)
 
@@ -294,17 +296,20 @@ class Bookings:
         self.expired += 1
 
     def _computed(self, booking: Booking, now: float) -> None:
-        """Let a booking wait no longer, its prefill done."""
+        """Remove a booking from the waiting ones, since its prefill is done."""
         book = self._ranks[booking.work.pod, booking.work.rank]
         book.take_waiting(booking)
         book.free_since = now
         book.changed()
 
     def _let_go(self, booking: Booking, now: float) -> bool:
-        """Let a booking wait no longer, its prefill not done; False where it did not wait."""
+        """Remove a booking from the waiting ones without a known end of its prefill.
+
+        Return False if it did not wait.
+        """
         book = self._ranks[booking.work.pod, booking.work.rank]
         if book.heads(booking):
-            # The next one's turn comes only now.
+            # The next booking's turn comes only now.
             book.free_since = now
         return book.take_waiting(booking)
 
@@ -322,7 +327,7 @@ class Bookings:
         seconds = now - self._now
         for booking in self._bookings.values():
             booking.booked_at += seconds
-            # No further than now: a sum of floats may be off by a bit.
+            # Not later than now, which a sum of floats may exceed by a rounding error.
             booking.since = min(booking.since + seconds, now)
             booking.late_at += seconds
             booking.due_at += seconds

@@ -61,7 +61,7 @@ NAMES = {
         ("/metrics",),
         b"vllm:num_requests_running",
         b"vllm:num_requests_waiting",
-        # Its name until 0.10.
+        # vLLM uses the second name until 0.10.
         (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
         b"engine",
     ),

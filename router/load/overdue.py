@@ -1,8 +1,9 @@
-"""First tokens that no report tells of: when each is overdue, and taken for come.
+"""Decides when a first token without a report is overdue, and presumed to have come.
 
-It depends on gateways. Where they report first tokens, one that does not come is an engine that hangs,
-and nothing more is to be sent there. Where many are never reported (a gateway does not, or answers do
-not stream) only the prediction tells when a prefill is over.
+The time depends on the gateways. If they report first tokens, a missing report means that the engine
+hangs, so the booking goes on waiting and keeps other requests away. If many first tokens are never
+reported (a gateway may not report them, or answers may not stream), only the prediction shows when a
+prefill is over.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,15 +13,15 @@ from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
 
 SILENT_SHARE = 0.05
-"""The share of first tokens, never reported, from which on none is waited for."""
+"""Share of unreported first tokens above which the router stops waiting for reports."""
 SILENT_WEIGHT = 0.02
-"""Of the last one in that share."""
+"""Least weight of the latest first token in that share, a moving average."""
 SPARE = 64
-"""Entries that no longer hold and are kept, beside as many as there are bookings."""
+"""Outdated entries that the heap may have beyond the number of bookings."""
 
 
 class Overdue:
-    """When the first tokens of `waiting` bookings are overdue. Times are of their clock."""
+    """The times when the first tokens of `waiting` bookings are overdue, by the bookings' clock."""
 
     def __init__(
         self,
@@ -30,19 +31,19 @@ class Overdue:
         seconds: float,
         expects_first_tokens: bool,
     ) -> None:
-        """Take a first token for lost `factor` times its predicted time and `seconds` after that."""
+        """Count a report as lost `factor` times the predicted time plus `seconds` after the request."""
         self._waiting = waiting
         self._factor = factor
         self._seconds = seconds
         self._due: list[tuple[float, int, str]] = []
-        """A heap of when first tokens are overdue, with entries that hold no longer among them."""
+        """A heap of the times when first tokens are overdue; some entries may be outdated."""
         self._heard = 0
-        """Of how many first tokens it is known whether they were reported."""
+        """Number of first tokens that were reported or are known to be unreported."""
         self._silent = 0.0 if expects_first_tokens else 1.0
-        """The share that were not, a moving average."""
+        """Share of them that were not reported, a moving average."""
 
     def expect(self, booking: Booking, seconds: float, now: float, *, of: int) -> None:
-        """Wait for a first token that is predicted in so many seconds, one `of` so many bookings."""
+        """Wait for a first token predicted in `seconds`, that of one `of` so many bookings."""
         booking.due_at = min(now + seconds, booking.expires)
         booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
         booking.late_at = booking.due_at if self._is_silent else booking.lost_at
@@ -51,9 +52,9 @@ class Overdue:
             self.tidy()
 
     def pop(self, now: float) -> tuple[str, float] | None:
-        """Return a booking's id and when it was overdue, the earliest first; None where none is by now.
+        """Return the id of the booking that is overdue longest, and since when; None if none is overdue.
 
-        The booking may have ended meanwhile, or be waited for until another time.
+        The booking may have ended meanwhile, or its first token may now be overdue at another time.
         """
         if not self._due or self._due[0][0] > now:
             return None
@@ -61,7 +62,7 @@ class Overdue:
         return booking_id, late_at
 
     def heard(self, *, silent: bool) -> None:
-        """Take note of whether a first token was reported."""
+        """Record whether a first token was reported."""
         was_silent = self._is_silent
         self._heard += 1
         self._silent += max(SILENT_WEIGHT, 1 / self._heard) * (silent - self._silent)
@@ -72,16 +73,16 @@ class Overdue:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether so many first tokens are not reported that none is waited for."""
+        """Whether so many first tokens are unreported that the router does not wait for reports."""
         return self._silent > SILENT_SHARE
 
     def tidy(self) -> None:
-        """Keep only entries that hold, at the times that their bookings say now."""
+        """Rebuild the heap from the waiting bookings, without outdated entries."""
         self._due = [(one.late_at, one.number, one.id) for one in self._waiting()]
         heapify(self._due)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a booking waits that would do so for ever."""
+        """Raise BrokenInvariantError if a booking without an entry would wait for ever."""
         due = {(late_at, booking_id) for late_at, _, booking_id in self._due}
         if any((one.late_at, one.id) not in due for one in self._waiting()):
-            raise BrokenInvariantError("a booking waits that would do so for ever")
+            raise BrokenInvariantError("a booking without an entry would wait for ever")

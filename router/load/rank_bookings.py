@@ -134,7 +134,7 @@ class RankBook:
         """Time of the last reported first token."""
         self.last_pick = 0
         self.version = 0
-        """Grows with every change; passing time is none."""
+        """Grows with every change of the bookings, but not as time passes."""
         self.nanoseconds = 0
         self.uncached_tokens = 0
         self.prompt_tokens = 0
