@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 EXPIRE_SECONDS = 1.0
 BELIEVED_BYTES = 100
-"""Of the index a believed block, on the high side."""
+"""Bytes of the index that one believed block takes, estimated on the high side."""
 LEAST_BELIEVED_BYTES = 16 << 20
 
 
@@ -83,10 +83,10 @@ class Running:
 async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    Raises OSError for an address that cannot be bound, and for a state file that is somebody else's
-    (`router.state_file`). A tokenizer that cannot be loaded is logged, and only its model's texts
-    are refused, or picked by their length. On leaving, calls that are being answered have
-    `server.drain-seconds`, and then OSError is raised where the state cannot be saved.
+    Raises OSError if an address cannot be bound, or if another kind of file is in the state file's place
+    (`router.state_file`). If a tokenizer cannot be loaded, this is logged and affects only texts of its
+    model: Score refuses them, Pick goes by their length. On leaving, calls in progress have
+    `server.drain-seconds` to end; then OSError is raised if the state cannot be saved.
     """
     table = config.index
     if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
@@ -173,7 +173,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
         )
         picker = picking.picker(scorer)
-        expiring = kept(Work("ending picks of which nothing is reported", partial(_expire, picker)))
+        expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picker)))
         stack.callback(expiring.cancel)
         limits = config.limits
         largest = limits.largest_message
@@ -222,7 +222,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             Intake(calls, streams, metrics, seconds=limits.message_seconds),
             tokenize_seconds=limits.tokenize_seconds,
         )
-        # Who asks for the health waits for no call, and for no stream of Scores.
+        # Health checks have room of their own, so that they wait for no other call or stream.
         few = STANDARD * largest
         standard = Intake(room(few), room(few), metrics, seconds=limits.message_seconds)
         http_address = await _serve_http(config, registry, health, stack)
@@ -237,7 +237,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
 async def _in_thread(
     thread: LoopThread, context: AbstractAsyncContextManager[T], stack: AsyncExitStack
 ) -> T:
-    """Enter a context in a thread, which leaves it with the stack."""
+    """Enter a context in a thread; the same thread leaves it when the stack closes."""
     entered = await thread.call(context.__aenter__())
     stack.push_async_exit(lambda *_: thread.call(context.__aexit__(None, None, None)))
     return entered
@@ -246,10 +246,13 @@ async def _in_thread(
 def _shared_pods(
     config: Config, folder: Path, ingest: Ingest, health: Health
 ) -> AbstractAsyncContextManager[SharedPods]:
-    """Return what follows pods through the shared index; the router is ready when they are copied."""
+    """Return a context that follows pods through the shared index.
+
+    In replica mode the router becomes ready when all pods are copied, or the first attempt has failed.
+    """
     name = "shared-index"
     if config.shared_index.mode == "replica":
-        health.set(name, ok=False, reason="what pods hold is being copied for the first time")
+        health.set(name, ok=False, reason="the pods' blocks are being copied for the first time")
 
     def settled(reason: str) -> None:
         health.set(name, ok=True, reason=reason)
@@ -258,14 +261,14 @@ def _shared_pods(
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: object) -> None:
-    """Tell something to the thread that picks."""
-    # The loop is closed where the process is about to end.
+    """Call `what` in the thread that picks."""
+    # The loop may be closed already, when the process is about to end.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(what, *args)
 
 
 async def _expire(picker: Picker) -> None:
-    """End what is past its time where no pick comes that would."""
+    """Expire picks, bookings and beliefs also while no pick comes, which would do the same."""
     while True:
         picker.expire(time.monotonic())
         await asyncio.sleep(EXPIRE_SECONDS)

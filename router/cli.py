@@ -58,7 +58,7 @@ def _is_part(error: ModuleNotFoundError) -> bool:
 def _missing(error: ModuleNotFoundError) -> str:
     if error.name == BENCHMARKS:
         return "benchmarks are run from a checkout of the source: make bench"
-    return f"{error.name} is not installed; it takes the router's parts: pip install 'warmpath[router]'"
+    return f"{error.name} is not installed; install the extra: pip install 'warmpath[router]'"
 
 
 def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:

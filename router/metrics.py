@@ -2,7 +2,7 @@
 
 One file declares them all, however long it becomes, so that names and labels are compared at a glance.
 Labels are pods, ranks, tiers, methods and statuses: as many as are configured or defined. No prompt,
-hash or request id is ever a label. What the parts count in plain fields is read when it is scraped.
+hash or request id is ever a label. Parts count in plain fields, which are read at each scrape.
 """
 
 import time
@@ -65,13 +65,13 @@ class Metrics:
         )
         self._lag = Histogram(
             "warmpath_loop_lag_seconds",
-            "Lateness of the loop that answers: how long something held it.",
+            "By how much the event loop that answers calls woke up late.",
             buckets=LAGS,
             registry=registry,
         )
 
     def answered(self, method: str, code: str, seconds: float) -> None:
-        """Take note of one answer."""
+        """Count one answer."""
         meters = self._answered.get((method, code))
         if meters is None:
             meters = self._requests.labels(method, code), self._seconds.labels(method)
@@ -81,13 +81,13 @@ class Metrics:
         durations.observe(seconds)
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        """Take note of one scored prompt and the most that any pod holds of it."""
+        """Record a scored prompt's tokens, and how many of them the warmest pod holds."""
         self._tokens.observe(prompt_tokens)
         if prompt_tokens:
             self._matched.observe(matched_tokens / prompt_tokens)
 
     def lagged(self, seconds: float) -> None:
-        """Take note of how late the loop was, once."""
+        """Record by how much the loop woke up late, once."""
         self._lag.observe(seconds)
 
 
@@ -110,7 +110,7 @@ class PartsCollector(Collector):
         self._picking = picking
         self._attribution = attribution
         self._rooms = rooms
-        """Of calls' and of streams' messages."""
+        """The places of calls' messages, and those of streams' messages."""
 
     def describe(self) -> Iterable[Metric]:
         """Declare nothing ahead: the names are unique by construction."""
@@ -124,33 +124,53 @@ class PartsCollector(Collector):
         yield _gauge("warmpath_index_entries", "Pairs of block and slot.", stats.entries)
         yield _gauge("warmpath_index_slots", "Slots that hold any block.", stats.slots)
         yield _gauge("warmpath_index_bytes", "Bytes that the index takes.", stats.bytes)
-        yield _gauge("warmpath_index_max_bytes", "The most that it may take.", stats.max_bytes)
-        yield _counter("warmpath_index_evicted_keys", "Given up for want of room.", stats.evicted)
+        yield _gauge(
+            "warmpath_index_max_bytes", "Most bytes that the index may take.", stats.max_bytes
+        )
+        yield _counter(
+            "warmpath_index_evicted_keys", "Blocks evicted for lack of room.", stats.evicted
+        )
         stores = [store.stats for store in self._texts.pool.stores.values()]
         for name, help_text, field, make in (
             ("bytes", "Bytes held by the prefix stores.", "bytes", _gauge),
-            ("hit_bytes", "Bytes of text found.", "hit_bytes", _counter),
-            ("missed_bytes", "Bytes of text not found.", "missed_bytes", _counter),
-            ("evictions", "Entries let go.", "evictions", _counter),
+            ("hit_bytes", "Bytes of looked-up texts found.", "hit_bytes", _counter),
+            ("missed_bytes", "Bytes of looked-up texts not found.", "missed_bytes", _counter),
+            ("evictions", "Entries evicted for lack of room.", "evictions", _counter),
         ):
             total = sum(getattr(stats, field) for stats in stores)
             yield make(f"warmpath_prefix_store_{name}", help_text, total)
         pool = self._texts.pool.stats
-        yield _gauge("warmpath_tokenizer_waiting_prompts", "Prompts waiting.", pool.waiting_prompts)
-        yield _gauge("warmpath_tokenizer_waiting_bytes", "Their bytes.", pool.waiting_bytes)
-        yield _counter("warmpath_tokenizer_encoded_bytes", "Bytes of text.", pool.encoded_bytes)
-        yield _counter("warmpath_tokenizer_timeouts", "Waits cut short.", pool.timeouts)
+        yield _gauge(
+            "warmpath_tokenizer_waiting_prompts",
+            "Prompts that wait for a tokenizer.",
+            pool.waiting_prompts,
+        )
+        yield _gauge(
+            "warmpath_tokenizer_waiting_bytes", "Bytes of the waiting prompts.", pool.waiting_bytes
+        )
+        yield _counter(
+            "warmpath_tokenizer_encoded_bytes", "Bytes of tokenised texts.", pool.encoded_bytes
+        )
+        yield _counter("warmpath_tokenizer_timeouts", "Texts not tokenised in time.", pool.timeouts)
         yield _counter("warmpath_tokenizer_refused", "Prompts refused: queue full.", pool.refused)
-        yield _counter("warmpath_tokenizer_failed", "Texts a tokenizer failed on.", pool.failed)
+        yield _counter(
+            "warmpath_tokenizer_failed", "Texts that a tokenizer failed on.", pool.failed
+        )
         lost = self._texts.pool.workers.lost
-        yield _gauge("warmpath_tokenizer_lost_threads", "Threads that hang.", lost)
+        yield _gauge("warmpath_tokenizer_lost_threads", "Tokenizer threads that hang.", lost)
         yield from self._loads()
         renders = self._texts.renderer.stats
-        yield _gauge("warmpath_renderer_waiting_chats", "Chats waiting.", renders.waiting)
-        yield _gauge("warmpath_renderer_waiting_bytes", "Their bytes.", renders.waiting_bytes)
+        yield _gauge(
+            "warmpath_renderer_waiting_chats", "Chats that wait to be rendered.", renders.waiting
+        )
+        yield _gauge(
+            "warmpath_renderer_waiting_bytes", "Bytes of the waiting chats.", renders.waiting_bytes
+        )
         yield _counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
         yield _counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
-        yield _counter("warmpath_renderer_replaced", "Processes replaced.", renders.replaced)
+        yield _counter(
+            "warmpath_renderer_replaced", "Renderer processes replaced.", renders.replaced
+        )
         yield from self._in_flight()
         yield from self._picks()
         if self._shared is not None and self._shared.replica is not None:
@@ -164,17 +184,29 @@ class PartsCollector(Collector):
         stats = self._texts.tokenizers.stats
         loaded = len(self._texts.tokenizers.loaded())
         yield _gauge("warmpath_tokenizers_loaded", "Tokenizers in memory.", loaded)
-        yield _counter("warmpath_tokenizer_loads", "Attempts to load one.", stats.loads)
-        yield _counter("warmpath_tokenizer_load_failures", "Failed attempts.", stats.failures)
-        yield _counter("warmpath_tokenizer_evictions", "Let go for others.", stats.evictions)
+        yield _counter("warmpath_tokenizer_loads", "Attempts to load a tokenizer.", stats.loads)
+        yield _counter(
+            "warmpath_tokenizer_load_failures",
+            "Failed attempts to load a tokenizer.",
+            stats.failures,
+        )
+        yield _counter(
+            "warmpath_tokenizer_evictions", "Tokenizers unloaded to make room.", stats.evictions
+        )
         asked = CounterMetricFamily(
-            "warmpath_tokenizer_engine_requests", "Engines asked for tokens.", labels=["model"]
+            "warmpath_tokenizer_engine_requests",
+            "Requests for tokens sent to engines.",
+            labels=["model"],
         )
         failed = CounterMetricFamily(
-            "warmpath_tokenizer_engine_failures", "Not answered by one.", labels=["model"]
+            "warmpath_tokenizer_engine_failures",
+            "Requests for tokens that an engine did not answer.",
+            labels=["model"],
         )
         fallbacks = CounterMetricFamily(
-            "warmpath_tokenizer_fallbacks", "Answered locally instead.", labels=["model"]
+            "warmpath_tokenizer_fallbacks",
+            "Prompts tokenised locally because no engine answered.",
+            labels=["model"],
         )
         for model, engine in self._texts.sources.engines.items():
             asked.add_metric([model], engine.asked)
@@ -191,37 +223,39 @@ class PartsCollector(Collector):
                 strict=True,
             )
         )
-        yield _gauge("warmpath_in_flight_bytes", "Bytes kept for calls' messages.", kept)
-        yield _gauge("warmpath_in_flight_max_bytes", "The most that may be.", most)
-        yield _gauge("warmpath_in_flight_waiting_calls", "Calls not read yet.", waiting)
-        yield _counter("warmpath_in_flight_refused", "Calls refused unread.", refused)
-        yield _counter("warmpath_in_flight_late", "Calls whose message was late.", late)
+        yield _gauge("warmpath_in_flight_bytes", "Bytes reserved for messages.", kept)
+        yield _gauge("warmpath_in_flight_max_bytes", "Most bytes that may be reserved.", most)
+        yield _gauge("warmpath_in_flight_waiting_calls", "Calls that wait for room.", waiting)
+        yield _counter("warmpath_in_flight_refused", "Calls refused: too many waited.", refused)
+        yield _counter("warmpath_in_flight_late", "Calls ended: their message was late.", late)
 
     def _picks(self) -> Iterator[Metric]:
         picking = self._picking
         bookings, believed = picking.bookings, picking.believed.stats()
-        yield _gauge("warmpath_bookings", "Requests picked and not finished.", len(bookings))
-        yield _counter("warmpath_bookings_expired", "Never reported.", bookings.expired)
+        yield _gauge("warmpath_bookings", "Picked requests that have not ended.", len(bookings))
+        yield _counter(
+            "warmpath_bookings_expired", "Bookings whose end was never reported.", bookings.expired
+        )
         yield _counter(
             "warmpath_first_tokens_missing",
-            "Never reported, of requests that did not fail.",
+            "Requests that did not fail and whose first token was never reported.",
             bookings.unreported,
         )
-        gone = "Callers gone before the answer."
+        gone = "Picks whose caller was gone before the answer."
         yield _counter("warmpath_picks_cancelled", gone, picking.withdrawn)
-        yield _gauge("warmpath_believed_blocks", "Blocks only believed.", believed.blocks)
-        yield _gauge("warmpath_believed_max_blocks", "The most there may be.", believed.max_blocks)
+        yield _gauge("warmpath_believed_blocks", "Believed blocks.", believed.blocks)
+        yield _gauge("warmpath_believed_max_blocks", "Most believed blocks.", believed.max_blocks)
         yield _gauge("warmpath_sessions", "Sessions remembered.", len(picking.sessions))
         if picking.peers is not None:
             yield from _shared_bookings(picking.peers)
         for name, help_text in (
             ("requests", "Picks of the pod."),
             ("prompt_tokens", "Tokens of their prompts."),
-            ("available_tokens", "Of these, held by whichever pod held most."),
-            ("captured_tokens", "Of these, held by the pod."),
-            ("reported_requests", "Picks whose report says what the engine found cached."),
-            ("predicted_tokens", "Cached tokens that were predicted for them."),
-            ("delivered_tokens", "Cached tokens that the engine found for them."),
+            ("available_tokens", "Prompt tokens held by the candidate that held most."),
+            ("captured_tokens", "Prompt tokens held by the pod."),
+            ("reported_requests", "Picks whose report has the engine's cached tokens."),
+            ("predicted_tokens", "Cached tokens predicted for the reported requests."),
+            ("delivered_tokens", "Cached tokens that the engine found for the reported requests."),
             ("output_tokens", "Tokens of the answers, as reported."),
         ):
             metric = CounterMetricFamily(
@@ -234,10 +268,10 @@ class PartsCollector(Collector):
 
     def _shadows(self) -> Iterator[Metric]:
         for name, help_text in (
-            ("requests", "Picks in shadow whose pod was told."),
+            ("requests", "Shadow picks whose pod the caller reported."),
             ("prompt_tokens", "Tokens of their prompts."),
-            ("chosen_tokens", "Of these, held where the caller sent them."),
-            ("warmpath_tokens", "Of these, held where warmpath would have."),
+            ("chosen_tokens", "Prompt tokens held by the pods that callers chose."),
+            ("warmpath_tokens", "Prompt tokens held by the pods that warmpath would have chosen."),
         ):
             metric = CounterMetricFamily(f"warmpath_shadow_{name}", help_text, labels=["model"])
             for row in self._attribution.shadows():
@@ -257,7 +291,7 @@ class PartsCollector(Collector):
         )
         capacity = GaugeMetricFamily(
             "warmpath_rank_capacity",
-            "Blocks of the fastest tier, where it is known.",
+            "All blocks of the fastest tier, if known.",
             labels=rank_labels,
         )
         events = CounterMetricFamily(
@@ -309,16 +343,16 @@ def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
     now, told, relay = time.monotonic(), peers.told, peers.relay
     name = "warmpath_shared_bookings"
     connected = float(peers.is_connected)
-    yield _gauge(f"{name}_connected", "1 where Redis answered the last round.", connected)
+    yield _gauge(f"{name}_connected", "1 if Redis answered the last round.", connected)
     yield _gauge(f"{name}_routers", "Other routers whose bookings count here.", told.routers(now))
-    yield _gauge(f"{name}_oldest_seconds", "Age of what was told longest ago.", told.oldest(now))
-    yield _counter(f"{name}_told", "Times that it was told what is booked here.", peers.tells)
-    yield _counter(f"{name}_failures", "Rounds that Redis did not answer in full.", peers.failures)
-    yield _counter(f"{name}_malformed", "Values of others that cannot be.", told.malformed)
+    yield _gauge(f"{name}_oldest_seconds", "Age of the oldest of these bookings.", told.oldest(now))
+    yield _counter(f"{name}_told", "Times that this router wrote its bookings.", peers.tells)
+    yield _counter(f"{name}_failures", "Rounds with an error of Redis.", peers.failures)
+    yield _counter(f"{name}_malformed", "Invalid values of other routers.", told.malformed)
     for kind, help_text, count in (
-        ("handed_on", "Reports given to the router that booked.", relay.handed_on),
-        ("received", "Reports that others were given and handed on.", relay.received),
-        ("dropped", "Reports whose router went before it had them.", relay.dropped),
+        ("handed_on", "Reports handed on to the router with the booking.", relay.handed_on),
+        ("received", "Reports of own bookings received from other routers.", relay.received),
+        ("dropped", "Reports whose router disappeared before they were handed on.", relay.dropped),
     ):
         yield _counter(f"{name}_reports_{kind}", help_text, count)
 
@@ -328,10 +362,10 @@ def _copies(replica: Replica) -> Iterator[Metric]:
     polled = replica.polled_at
     if polled is not None:
         age = time.monotonic() - polled
-        yield _gauge(f"{name}_poll_age_seconds", "Since every pod was last asked for.", age)
+        yield _gauge(f"{name}_poll_age_seconds", "Time since all pods were last polled.", age)
     lost = replica.redis.disruptions
-    yield _counter(f"{name}_disruptions", "Times that a node was lost or reached.", lost)
-    yield _counter(f"{name}_log_entries", "Batches of publishers applied.", replica.entries())
+    yield _counter(f"{name}_disruptions", "Times that a Redis node was lost or reached anew.", lost)
+    yield _counter(f"{name}_log_entries", "Journal entries applied.", replica.entries())
     resyncs = CounterMetricFamily(
         f"{name}_resyncs", "Times that a pod's blocks were read anew.", labels=["reason"]
     )
@@ -339,7 +373,7 @@ def _copies(replica: Replica) -> Iterator[Metric]:
     for why in Resync:
         resyncs.add_metric([why], counts[why])
     lags = GaugeMetricFamily(
-        f"{name}_lag_deltas", "Deltas that a pod's record has and the copy not.", labels=["pod"]
+        f"{name}_lag_deltas", "Deltas in a pod's record that its copy lacks.", labels=["pod"]
     )
     for pod, lag in replica.lags().items():
         lags.add_metric([pod], lag)
@@ -351,7 +385,9 @@ def _writers(writers: Mapping[str, Writer]) -> Iterator[Metric]:
     state = GaugeMetricFamily(f"{name}_state", "1 for the state in force.", labels=["pod", "state"])
     trouble = GaugeMetricFamily(f"{name}_trouble", "1 while Redis does not answer.", labels=["pod"])
     rebuilds = CounterMetricFamily(
-        f"{name}_rebuilds", "Times that everything was written anew.", labels=["pod", "cause"]
+        f"{name}_rebuilds",
+        "Times that a pod's blocks were all written anew.",
+        labels=["pod", "cause"],
     )
     done = [
         CounterMetricFamily(f"{name}_{what}", help_text, labels=["pod"])
@@ -379,26 +415,30 @@ def _look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     name, copy = "warmpath_shared_index", remote.copy
     for what, help_text, count in (
         ("look_ups", "Prompts for which Redis was asked.", remote.look_ups),
-        ("reads", "Times that it was asked.", remote.reads),
-        ("read_seconds", "Time that these took.", remote.read_seconds),
-        ("read_bytes", "Bytes that they brought.", remote.read_bytes),
-        ("timeouts", "Reads that were not over in time.", remote.timeouts),
-        ("errors", "Reads of which some part failed.", remote.errors),
-        ("late", "Prompts that did not wait for the end of a read.", remote.late),
-        ("old_answers", "Answers made of what was read before.", remote.old_answers),
-        ("unknown_slots", "Stretches whose holder nobody knows.", remote.unknown_slots),
-        ("copy_hits", "Segments found in the copy.", copy.hits),
-        ("copy_misses", "Segments not found there.", copy.misses),
-        ("copy_evictions", "Segments let go for others.", copy.evicted),
-        ("openings", "Times that a bucket was left alone.", remote.reach.openings),
-        ("losses", "Times that a bucket was another than before.", remote.births.losses),
+        ("reads", "Reads from Redis.", remote.reads),
+        ("read_seconds", "Total time of the reads.", remote.read_seconds),
+        ("read_bytes", "Bytes that the reads returned.", remote.read_bytes),
+        ("timeouts", "Reads that did not end in time.", remote.timeouts),
+        ("errors", "Reads that failed otherwise, in part or in full.", remote.errors),
+        ("late", "Prompts answered before their reads had ended.", remote.late),
+        ("old_answers", "Answers made of an incomplete or outdated copy.", remote.old_answers),
+        (
+            "unknown_slots",
+            "Stretches of blocks whose slot belongs to no known rank.",
+            remote.unknown_slots,
+        ),
+        ("copy_hits", "Segments found in the router's copy.", copy.hits),
+        ("copy_misses", "Segments not found in the router's copy.", copy.misses),
+        ("copy_evictions", "Segments evicted from the copy.", copy.evicted),
+        ("openings", "Times that a bucket was left alone after failures.", remote.reach.openings),
+        ("losses", "Times that buckets were found lost or made anew.", remote.births.losses),
     ):
         yield _counter(f"{name}_{what}", help_text, count)
     yield _gauge(f"{name}_copy_segments", "Segments in the copy.", len(copy))
-    yield _gauge(f"{name}_copy_bytes", "Bytes that it takes.", copy.bytes)
-    yield _gauge(f"{name}_copy_max_bytes", "The most that it may take.", copy.max_bytes)
+    yield _gauge(f"{name}_copy_bytes", "Bytes of the copy.", copy.bytes)
+    yield _gauge(f"{name}_copy_max_bytes", "Most bytes of the copy.", copy.max_bytes)
     left_alone = remote.reach.open_buckets
-    yield _gauge(f"{name}_open_buckets", "Buckets left alone for now.", left_alone)
+    yield _gauge(f"{name}_open_buckets", "Buckets left alone now.", left_alone)
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

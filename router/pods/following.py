@@ -1,4 +1,4 @@
-"""Pods are found and followed for as long as the router runs; at its end what they hold is saved.
+"""Finds and follows pods while the router runs; at its end, saves the blocks that they hold.
 
 All of this runs in a thread of its own (`router.event_loop`), beside the one that answers.
 """
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 SWEEP_BUDGET = 20_000
-"""Keys of dropped slots looked at a tick: about 2 ms of the loop's time."""
+"""Keys that one tick searches for dropped slots: about 2 ms of the loop's time."""
 
 
 def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
-    """Return what the last process saved; nothing where it cannot be used."""
+    """Return the ranks that the last process saved; none if the file cannot be used."""
     if not table.state_file:
         return []
     try:
@@ -59,7 +59,7 @@ async def following(
 async def _find(
     config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
 ) -> None:
-    """Follow the pods of the file, and those that are found elsewhere as they come and go."""
+    """Follow the configured pods, and those that pod sets and the pods' file add and remove."""
     await reconciler.reconcile("the configuration", {pod.id: Found(pod) for pod in config.pods})
     sources: list[PodSource] = [
         DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
@@ -78,7 +78,7 @@ async def _tick(ingest: Ingest) -> None:
 
 
 def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
-    """Save what is known. Raises OSError, which names the file."""
+    """Save the index and the stream positions. Raises OSError, which names the file."""
     if not table.state_file:
         return
     path = folder / table.state_file
