@@ -1,1 +1,1 @@
-"""A request's prompt to tokens and blocks; no pods and no index."""
+"""Turns a request's prompt into tokens and blocks; knows no pods and no index."""

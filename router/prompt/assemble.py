@@ -1,4 +1,4 @@
-"""The parts that turn texts and chats into tokens, built and closed together."""
+"""Builds and closes the parts that turn texts and chats into tokens."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What reads texts, of every model."""
+    """The parts that turn the texts and chats of all models into tokens."""
 
     models: ModelTable
     sources: Sources
@@ -40,9 +40,9 @@ class Texts:
 
 @asynccontextmanager
 async def texts(config: Config, folder: Path) -> AsyncIterator[Texts]:
-    """Read texts for as long as the context is open; `folder` is where relative paths begin."""
+    """Provide the parts while the context is open; relative paths begin at `folder`."""
     async with AsyncExitStack() as stack:
-        # Outlives the pool, whose last work may still ask an engine.
+        # The sources outlive the pool, whose last work may still ask an engine.
         sources = stack.enter_context(Sources(folder, config, time.monotonic))
         table = config.prefix_store
         pool = TokenizerPool(
@@ -75,12 +75,12 @@ def _new_store(table: PrefixStoreTable) -> PrefixStore:
 def _models(
     config: Config, sources: Sources, tokenizers: TokenizerCache, renderer: ProcessRenderer
 ) -> ModelTable:
-    """Return every model; templates are made known as the tokenizers they come with are loaded."""
+    """Return all models; each chat template is registered when its tokenizer is loaded."""
     table = ModelTable()
     loop = asyncio.get_running_loop()
 
     def register(name: str, template: ModelTemplate) -> None:
-        # From the thread that loads; done before whoever waits for the tokenizer goes on.
+        # The loading thread calls this; the loop registers before callers that wait can go on.
         loop.call_soon_threadsafe(renderer.register, name, template)
 
     for model in config.models:
@@ -105,7 +105,7 @@ def _renderer(config: Config) -> ProcessRenderer:
 
 
 async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
-    """Begin to load the tokenizers, and await those that need nothing but this machine."""
+    """Begin to load the tokenizers, and wait for those that are files of this machine."""
     local = []
     has_any = [
         model
@@ -125,5 +125,5 @@ async def _load(model: str, tokenizers: TokenizerCache) -> None:
     try:
         await tokenizers.get(model)
     except TokenizerUnavailableError as error:
-        message = "model %r: texts are refused, and picked by their length: %s"
+        message = "model %r: Score refuses texts, and Pick goes by their length: %s"
         log.error(message, model, error)  # noqa: TRY400  says all

@@ -1,8 +1,8 @@
-"""Errors that tell a caller which field of his request cannot be taken, and why."""
+"""Errors that tell a caller which field of the request is refused, and why."""
 
 
 class BadRequestError(Exception):
-    """A request cannot be taken. `field` names the wrong field, the message says its limit."""
+    """A request is refused. `field` names the field at fault; the message has the limit, if any."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -10,4 +10,4 @@ class BadRequestError(Exception):
 
 
 class NoTokenizerError(BadRequestError):
-    """The request has a text or a chat, and nothing is configured that tokenises it for the model."""
+    """The request has a text or a chat, and nothing configured can tokenise it for the model."""

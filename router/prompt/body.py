@@ -1,8 +1,8 @@
-"""OpenAI request bodies: what of them decides which cached blocks a request can use.
+"""Parses OpenAI request bodies: the fields that decide which cached blocks a request can use.
 
-Bodies are taken as a gateway received them and checked field by field; what does not matter to the
-cache is passed over. Formats: OpenAI's completions and chat API as vLLM serves them
-(`vllm/entrypoints/openai`, 0.32).
+Bodies are taken as a gateway received them. The fields that matter to the cache are checked; all others
+are ignored. Formats: OpenAI's completions and chat API as vLLM serves them (`vllm/entrypoints/openai`,
+0.32).
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ CHAT = (
     "reasoning_effort",
     "system",
 )
-"""What `prefixstore.chats.chat_request` reads."""
+"""The fields that `prefixstore.chats.chat_request` reads."""
 COMMON = (
     "add_special_tokens",
     "model",
@@ -47,12 +47,12 @@ COMMON = (
     "truncate_prompt_tokens",
     "truncation_side",
 )
-"""What is read of both kinds of bodies."""
+"""The fields that are read from both kinds of bodies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatBody:
-    """A chat request: what the model's template takes, and how its text is tokenised."""
+    """A chat request: the input of the model's template, and how the rendered text is tokenised."""
 
     chat: Chat
     add_special_tokens: bool
@@ -70,7 +70,7 @@ class ChatBody:
             request["tools"] = chat.tools
         kwargs = chat.kwargs
         if chat.documents:
-            # The engine merges them into these itself, where a chat is completed.
+            # When an engine completes a chat, it merges the documents into these arguments itself.
             kwargs = kwargs | {"documents": chat.documents}
         if kwargs:
             request["chat_template_kwargs"] = kwargs
@@ -92,22 +92,22 @@ class Body:
     content: bytes | Text | ChatBody
     """Packed token ids, a text or a chat."""
     model: str
-    """Empty where the body names none."""
+    """Empty if the body names none."""
     cache_salt: str
     extra_key: str
-    """SGLang's: it keeps requests with different ones apart."""
+    """SGLang's `extra_key`: requests with different ones share no cached blocks."""
     lora_path: str
-    """The adapter, as SGLang takes it."""
+    """The adapter in SGLang's field `lora_path`."""
     reads_cache: bool
     truncation: Truncation | None = None
 
 
 def reads_cache(body: Mapping[str, Any]) -> bool:
-    """Whether the engine looks its cache up for this request.
+    """Return whether the engine looks for this request's prompt in its cache.
 
     Logprobs of the prompt need every position computed, so vLLM then skips the look-up
-    (`vllm/sampling_params.py`, `skip_reading_prefix_cache`); an echoed completion with logprobs asks
-    for the same.
+    (`vllm/sampling_params.py`, `skip_reading_prefix_cache`); an echoed completion with logprobs needs
+    them too.
     """
     if body.get("prompt_logprobs") is not None:
         return False
@@ -129,7 +129,7 @@ async def parse_chat(raw: bytes, field: str) -> Body:
 
 
 async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
-    """Parse a completions body with one prompt, of `most_tokens` ids at most.
+    """Parse a completions body with one prompt of at most `most_tokens` token ids.
 
     Raises BadRequestError.
     """
@@ -145,7 +145,7 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
 
 
 async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
-    """Return a text, or token ids, packed. Raises FieldError."""
+    """Return the prompt: a text, or packed token ids. Raises FieldError."""
     raw = fields.fields.get("prompt")
     if raw is None or bytes(memoryview(raw)[:5]) == b"null":
         raise FieldError("is missing")
@@ -180,7 +180,7 @@ def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) ->
 
 @contextmanager
 def _within(field: str) -> Iterator[None]:
-    """Have errors about what is within a field name their whole path."""
+    """Let errors about a part of a field name its whole path."""
     try:
         yield
     except (FieldError, TemplateError) as error:
@@ -189,7 +189,7 @@ def _within(field: str) -> Iterator[None]:
 
 
 def _typed(body: dict[str, Any], name: str, default: T, field: str) -> T:
-    """Return a field of the default's type. Raises BadRequestError where it has another."""
+    """Return a field, or else `default`. Raises BadRequestError if the field has another type."""
     value = body.get(name)
     if value is None:
         return default
@@ -218,7 +218,7 @@ def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
 
 
 def _one_text(body: dict[str, Any], name: str, field: str) -> str:
-    """Return a text, which SGLang also takes as a list with one for each prompt."""
+    """Return a text field, which SGLang also accepts as a list with one text per prompt."""
     value = body.get(name)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]

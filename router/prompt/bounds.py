@@ -1,7 +1,7 @@
-"""How much a caller may say: a request that says more is refused whole.
+"""Limits of a request's parts; a request that exceeds one is refused as a whole.
 
-What a caller says beside the prompt is kept for a while, in caches and among the last picks, and every
-name is compared.
+Names and lists beside the prompt have limits too, since they are kept for a while, in caches and among
+the last picks, and every name is compared.
 """
 
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from router.prompt.bad_request import BadRequestError
 
 MOST_NAME_BYTES = 1024
-"""Of a model's, an adapter's, a pod's or an item's name, of a salt and of an extra key."""
+"""Longest name (of a model, an adapter, a pod or a multimodal item), salt or extra key."""
 MOST_ENTRIES = 4096
-"""Of each list in a request: pods that are named, ranks of which it says the load, multimodal items."""
+"""Most entries of each list in a request: named pods, ranks with a reported load, multimodal items."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a prompt may have."""
+    """The largest accepted prompt."""
 
     max_prompt_bytes: int
     max_prompt_tokens: int
 
     def check_tokens(self, field: str, tokens: int) -> None:
-        """Raise BadRequestError where a prompt has too many tokens."""
+        """Raise BadRequestError if a prompt has too many tokens."""
         limit = self.max_prompt_tokens
         if tokens > limit:
             raise BadRequestError(
@@ -31,8 +31,8 @@ class Limits:
 
 
 def check_name(field: str, name: str, most: int = MOST_NAME_BYTES) -> str:
-    """Return a name. Raises BadRequestError where it is too long."""
-    # No character takes less than a byte.
+    """Return a name. Raises BadRequestError if it is too long."""
+    # Each character takes at least one byte, so a name of too many characters need not be encoded.
     size = len(name) if len(name) > most else len(name.encode())
     if size > most:
         raise BadRequestError(field, f"is longer than {most} bytes")
@@ -40,6 +40,6 @@ def check_name(field: str, name: str, most: int = MOST_NAME_BYTES) -> str:
 
 
 def check_count(field: str, count: int, most: int = MOST_ENTRIES) -> None:
-    """Raise BadRequestError where something is there too often."""
+    """Raise BadRequestError if a list has too many entries."""
     if count > most:
         raise BadRequestError(field, f"has more than {most} entries")

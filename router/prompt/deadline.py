@@ -1,10 +1,10 @@
-"""A caller's time, shared by what is awaited one after the other."""
+"""A caller's deadline, shared by the steps that are awaited one after the other."""
 
 import asyncio
 
 
 class TimeLeft:
-    """What is left of some seconds that began when it was made; on the running loop's clock."""
+    """The rest of `seconds` that began when it was made, by the running loop's clock."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()

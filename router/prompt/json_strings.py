@@ -1,8 +1,8 @@
 """Decodes the strings of a large JSON document in slices, apart from the rest of it.
 
-A decoder takes milliseconds a megabyte, all in one go, and nearly all of a large body is strings. So the
-strings are taken out of the document: a short stand-in takes the place of each, and whoever decodes the
-document puts them back. The decoder is the library's, for the strings too.
+A decoder takes milliseconds per megabyte in one call, and nearly all of a large body is strings. So the
+strings are taken out of the document: a short stand-in takes the place of each, and once the document is
+decoded, `Strings.put_back` puts them back. The library's decoder decodes the strings too.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 SLICE_BYTES = 32 << 10
-"""Looked at without a pause: about a millisecond's work."""
+"""Bytes that are processed without a pause: about a millisecond's work."""
 LARGE_BYTES = 256 << 10
-"""To decode more takes milliseconds."""
+"""Decoding more bytes in one call takes milliseconds."""
 SHORT_BYTES = 64
 """A string of at most that many bytes stays where it is."""
 VALUES_AT_ONCE = 2048
@@ -76,14 +76,14 @@ NONE = Strings({})
 
 
 class _Document:
-    """A document whose strings are taken out."""
+    """A document whose strings are being taken out."""
 
     def __init__(self, raw: bytes, kept: Collection[str]) -> None:
         self._raw = raw
         self._kept = kept
         self._parts: list[bytes] = []
         self._copied = 0
-        """The document's bytes that are in `_parts`."""
+        """Number of the document's leading bytes that are in `_parts`, or replaced there."""
         self._waiting: list[bytes] = []
         """Strings, in quotes, that are yet to be decoded; each has its place in `_parts`."""
         self._places: list[int] = []
@@ -123,7 +123,7 @@ class _Document:
 
     def _put(self, place: int, text: str | bytes) -> None:
         if isinstance(text, bytes):
-            # Whoever decodes the document finds its fault, if that value matters.
+            # It is not a JSON string: decoding the document reports this if the value is needed.
             self._parts[place] = text
         elif text in self._kept:
             self._parts[place] = msgspec.json.encode(text)
@@ -141,8 +141,8 @@ class _Document:
 async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[bytes, Strings]:
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
-    The document returned is valid JSON just where `raw` is. Raises StringError where it ends within a
-    string, where there are more than `most`, and where a number takes a whole slice.
+    The returned document is valid JSON wherever `raw` is, and only there. Raises StringError if `raw`
+    ends within a string, has more than `most` strings, or has a number that fills a whole slice.
     """
     document = _Document(raw, kept)
     at, opened, strings = 0, -1, 0
@@ -175,10 +175,10 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
 
 
 async def _long(raw: bytes, start: int, stop: int) -> str | bytes:
-    """Return the text of a string, by slices that hold whole characters; a slice if it is no JSON.
+    """Return the text of a string, decoded in slices of whole characters; a slice with a fault, if any.
 
-    Some faults are found wherever the string stands, others only where it is decoded: a slice with a
-    fault of the first kind takes precedence.
+    A decoder finds some faults even in a string that it skips, others only in one that it decodes. A
+    slice with a fault of the first kind takes precedence.
     """
     texts = []
     fault = b""
@@ -199,7 +199,7 @@ async def _long(raw: bytes, start: int, stop: int) -> str | bytes:
 
 
 def _is_string(raw: bytes) -> bool:
-    """Return whether a decoder can pass over a string in quotes."""
+    """Return whether a decoder can skip a string in quotes without finding a fault."""
     try:
         msgspec.json.decode(raw, type=msgspec.Raw)
     except _ERRORS:
@@ -213,7 +213,7 @@ def _whole(piece: bytes) -> bytes:
 
 
 def _without_escapes(piece: bytes) -> bytes:
-    r"""Return a slice of as many bytes in which each \\ and \" is something else."""
+    r"""Return a slice of the same length in which other bytes take the place of each \\ and \"."""
     return piece.replace(rb"\\", b"__").replace(rb"\"", b"__")
 
 
@@ -226,7 +226,7 @@ def _whole_characters(piece: bytes) -> bytes:
     if last >= 0:
         first = _FIRST_OF_PAIR.search(plain, max(0, last - _PAIR_BYTES), last)
         return piece[: first.start() if first else last]
-    # UTF-8: what goes on in the next slice begins in the last three bytes.
+    # UTF-8: a character that goes on in the next slice begins in the last three bytes.
     for back in (1, 2, 3):
         byte = piece[-back]
         if byte < 0x80:
@@ -237,7 +237,7 @@ def _whole_characters(piece: bytes) -> bytes:
 
 
 def _text(raw: bytes) -> str | bytes:
-    """Return the text of a string in quotes; the string itself if it is no JSON."""
+    """Return the text of a string in quotes; the string itself if it is not JSON."""
     try:
         return msgspec.json.decode(raw, type=str)
     except _ERRORS:

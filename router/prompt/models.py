@@ -17,11 +17,11 @@ class Model:
     """One base model."""
 
     name: str
-    """Seeds the keys, whatever name a request uses."""
+    """The name from which keys derive, whichever name a request uses."""
     vocab_size: int = 0
-    """Token ids lie below it; 0: the tokenizer's, once it is loaded."""
+    """One more than the highest token id; 0: that of the tokenizer, once it is loaded."""
     tokenizer: str = ""
-    """The tokenizer's id; empty: token ids only."""
+    """The tokenizer's id; empty: requests can only give token ids."""
 
 
 class ModelTable:
@@ -31,7 +31,7 @@ class ModelTable:
         self._models: dict[str, tuple[Model, str]] = {}
 
     def add(self, model: Model, aliases: Iterable[str], adapters: Iterable[str]) -> None:
-        """Add a model. Raises ValueError where a name is taken."""
+        """Add a model. Raises ValueError if a name is taken."""
         for name, lora in (
             [(model.name, "")] + [(a, "") for a in aliases] + [(a, a) for a in adapters]
         ):

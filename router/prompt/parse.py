@@ -1,4 +1,4 @@
-"""From a request's message to its prompt; every limit is checked that needs no tokenizer."""
+"""Parses the prompt of a request's message, and checks all limits that need no tokenizer."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -34,23 +34,23 @@ FIELDS = {
     "token_ids_packed": "prompt.token_ids_packed",
     "token_ids": "prompt.token_ids.ids",
 }
-"""By form of a message: where it has the content."""
+"""For each form of a prompt, the field of the request that has its content."""
 
 ITEMS_AT_ONCE = 256
 """Multimodal items that are read without a pause: about a millisecond's work."""
 LONG = 256 << 10
 """Bytes of packed ids, or characters of a text: a longer prompt is read in steps of its own."""
 MOST_CHARACTER_BYTES = 4
-"""Of a character in UTF-8."""
+"""Most bytes that a character takes in UTF-8."""
 
 NO_BODY = Body(content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True)
 """The body of a prompt that is not given as one."""
 
 
 def gives_ids(message: AnyPrompt) -> bool:
-    """Whether a prompt is given as token ids, so that to parse it waits for nobody.
+    """Return whether a prompt is given as token ids, so that parsing it waits for no other part.
 
-    This is asked before the message is parsed. Others may have their turn meanwhile where it is long.
+    This can be called before the message is parsed. Parsing a long prompt still lets other tasks run.
     """
     return message.HasField("token_ids_packed") or message.HasField("token_ids")
 
@@ -86,7 +86,7 @@ class PromptParser:
         if isinstance(content, bytes):
             self._check_ids(content, model, field)
             if len(content) > LONG:
-                # To match it may take as long as to read it.
+                # Matching the prompt may take as long as reading it, so other tasks may run between.
                 await asyncio.sleep(0)
         return Prompt(
             model=model,
@@ -120,7 +120,7 @@ class PromptParser:
             )
 
     async def _text(self, message: AnyPrompt) -> Text:
-        # Protobuf decodes it each time that it is asked for.
+        # Protobuf decodes the text anew at each access.
         text = message.text
         size = len(text)
         if size > LONG:
@@ -192,7 +192,7 @@ def listed_ids(message: wire.TokenIds, field: str) -> bytes:
 
 
 def _either(message: AnyPrompt, body: Body, name: Literal["cache_salt", "extra_key"]) -> str:
-    """Return a field of the prompt or of its body. Raises BadRequestError where the two differ."""
+    """Return a field of the prompt or of its body. Raises BadRequestError if the two differ."""
     given: str = getattr(message, name)
     in_body: str = getattr(body, name)
     if given and in_body and given != in_body:
@@ -201,14 +201,14 @@ def _either(message: AnyPrompt, body: Body, name: Literal["cache_salt", "extra_k
 
 
 async def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[Item, ...]:
-    """Return the multimodal items; only token ids say where the prompt ends."""
+    """Return the multimodal items; of token ids, their ends are checked against the prompt's end."""
     tokens = len(content) // TOKEN_BYTES if isinstance(content, bytes) else None
     items = []
     end = 0
     given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
     async for position, item in in_turns(enumerate(given), ITEMS_AT_ONCE):
         field = f"prompt.multimodal[{position}]"
-        # Protobuf makes each anew, each time that it is asked for.
+        # Protobuf makes each of these values anew at each access.
         name, offset, length = item.hash, item.offset, item.length
         if not name:
             raise BadRequestError(f"{field}.hash", "is empty")

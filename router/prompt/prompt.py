@@ -1,4 +1,4 @@
-"""A prompt as its request gives it: the one value that stands for it once the request is parsed."""
+"""A parsed prompt, as its request gives it, before it is tokenised."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ Form = Literal["ids", "text", "chat"]
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt that was checked as far as no tokenizer is needed."""
+    """A prompt that has passed all checks that need no tokenizer."""
 
     model: Model
     adapter: str
@@ -24,16 +24,16 @@ class Prompt(msgspec.Struct, frozen=True):
     """Packed token ids, a text or a chat."""
     cache_salt: str
     extra_key: str
-    """SGLang's: it keeps requests with different ones apart."""
+    """SGLang's `extra_key`: requests with different ones share no cached blocks."""
     items: tuple[Item, ...]
     lora_path: str
-    """The adapter that a body names as SGLang takes it."""
+    """The adapter that a body names in SGLang's field `lora_path`."""
     reads_cache: bool
     truncation: Truncation | None
 
     @property
     def form(self) -> Form:
-        """What its content is, in whichever field it came."""
+        """The kind of its content, whichever field it came in."""
         match self.content:
             case bytes():
                 return "ids"

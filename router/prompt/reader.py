@@ -1,4 +1,4 @@
-"""From a request's prompt to the tokens that engines cache."""
+"""Turns a request's prompt into the tokens that engines cache."""
 
 import msgspec
 
@@ -22,20 +22,20 @@ UNREAD = (
     RendererFullError,
     TokenizerUnavailableError,
 )
-"""Errors of a text that cannot be tokenised now, whatever it says."""
+"""Errors that mean that a text cannot be tokenised now, whatever its content."""
 
 
 class ReadPrompt(msgspec.Struct, frozen=True):
-    """A prompt, read."""
+    """A prompt with its tokens."""
 
     prompt: TokenPrompt
     covered_chars: int
     """Characters of the text that the tokens cover; 0 for token ids, and for a chat that the engine
     rendered."""
     lora_path: str = ""
-    """The adapter that a body names as SGLang takes it."""
+    """The adapter that a body names in SGLang's field `lora_path`."""
     unread: int = 0
-    """Tokens, as reckoned, of what is left of a text that was not tokenised."""
+    """Reckoned tokens of the part of the text that was not tokenised."""
     unread_because: str = ""
     form: Form = "ids"
     """The form that it came in."""
@@ -46,12 +46,12 @@ class PromptReader:
 
     def __init__(self, texts: Texts, limits: Limits) -> None:
         self._untokenised: dict[tuple[str, str], str] = {}
-        """By model and field, why nothing that is configured tokenised the last prompt."""
+        """By model and field, why nothing configured could tokenise the last prompt."""
         self._tokeniser = Tokeniser(texts.tokenizers, texts.renderer, texts.pool, limits)
         self._parser = PromptParser(texts.models, limits, self._tokeniser.vocab_size)
 
     def troubles(self) -> dict[str, str]:
-        """Return by model why its texts or chats cannot be tokenised, as it was last time."""
+        """Return the models whose texts or chats could not be tokenised last time, with the reasons."""
         asked = {model: reason for (model, _), reason in self._untokenised.items()}
         return asked | self._tokeniser.troubles()
 
@@ -65,11 +65,11 @@ class PromptReader:
     ) -> ReadPrompt:
         """Read a prompt; a chat is rendered and text tokenised for at most `timeout` seconds.
 
-        Raises BadRequestError and UnknownModelError, TokenizerUnavailableError where the model's
-        tokenizer cannot be had, what the pool and the renderer raise where they are full or closed, and
-        RenderTimeoutError and RenderCrashedError. A tokenizer that is still being loaded when the time
-        is over is as one that has not come to the text: no token is known. With `may_reckon` that is so
-        too wherever a text cannot be tokenised now, instead of the errors that say so.
+        Raises BadRequestError and UnknownModelError; TokenizerUnavailableError if the model's tokenizer
+        is unavailable; the errors of a pool or renderer that is full or closed; RenderTimeoutError and
+        RenderCrashedError. If the time is over while the tokenizer is still being loaded, no error is
+        raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds in
+        place of all errors of UNREAD.
         """
         prompt = await self._parser.parse(message)
         if trace:

@@ -1,4 +1,4 @@
-"""A prompt as the tokens that engines cache, and its blocks: what a request could find of it."""
+"""A prompt as the tokens that engines cache, and its blocks that a request could find cached."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +14,7 @@ from indexer.packed_keys import packed_keys
 
 
 class Memo(Protocol):
-    """Where a text's block keys are kept (`prefixstore.store.memo`)."""
+    """Keeps the block keys of a text (`prefixstore.store.memo`)."""
 
     def keys(self, root: int) -> bytes:
         """Return the leading keys that are known, packed."""
@@ -24,10 +24,10 @@ class Memo(Protocol):
 
 
 class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
-    """A prompt as engines cache it; those are equal that they cache alike.
+    """A prompt as engines cache it; two prompts are equal if engines cache them alike.
 
-    `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine
-    computes anew whatever it holds (`router.prompt.reader`). `memo` is there for a text.
+    `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine computes
+    anew whatever its cache holds (`router.prompt.body.reads_cache`). `memo` is set for a text.
     """
 
     model: str
@@ -59,14 +59,15 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         """Return the blocks that a request could find cached.
 
         The last token is always computed anew, so a block that ends with it does not count
-        (`shared/engine-events.md`, 4.3). With `lookahead` a block names the token after it too, which is
-        not the last either: SGLang under EAGLE looks up the pairs of all tokens but the last.
+        (`shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after it,
+        which must not be the last token either: SGLang with EAGLE looks up pairs of adjacent tokens,
+        without the last token.
         """
         anew = 2 if lookahead else 1
         blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
         apart = self.lora, self.cache_salt, self.extra_key
         alone = bool(self.cache_salt or self.extra_key)
-        # Those that set requests apart come once or twice each.
+        # A salt or an extra key comes once or twice, so caching its root would be of no use.
         find = _root.__wrapped__ if alone else _root
         root = find(self.model, block_size, apart, hash_seed)
         extras: Sequence[bytes | None] = ()
@@ -81,7 +82,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         return Chain(root, self.ids, block_size, blocks, extras, made)
 
     def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
-        """Return the keys of all full blocks, of which only those are computed that are not known."""
+        """Return the keys of all full blocks; compute only those that `memo` lacks."""
         made = memo.keys(root)
         done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
         if done < blocks:

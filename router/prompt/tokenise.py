@@ -1,4 +1,4 @@
-"""From a prompt to the tokens of its model, within a caller's time."""
+"""Turns a prompt into the tokens of its model, within a caller's deadline."""
 
 import asyncio
 from dataclasses import dataclass
@@ -32,26 +32,26 @@ class Ids(NamedTuple):
 
     packed: bytes
     covered_chars: int = 0
-    """Characters of the text that they stand for; 0 where there is no text of ours."""
+    """Characters of the text that the tokens cover; 0 if the router has no text."""
     memo: KeyMemo | None = None
     unread: int = 0
-    """Tokens, as estimated, of what is left of the text where the time was over before its end."""
+    """Reckoned tokens of the rest of the text, if the time was over before its end."""
 
 
 CHARS_PER_TOKEN = 4
-"""Of English text, roughly: of a text of which nothing is known its length has to do."""
+"""About the average of English text; a text that was not tokenised is estimated by its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prompt, the time there is for it, and where its steps are noted."""
+    """A prompt, the time left for it, and the trace of its steps."""
 
     prompt: Prompt
     left: TimeLeft
     trace: Trace | None
 
     def step(self, name: str) -> None:
-        """Note that a step ended."""
+        """Record the end of a step."""
         if self.trace:
             self.trace.step(name)
 
@@ -61,7 +61,7 @@ class Asked:
         return BadRequestError(f"{body}.truncate_prompt_tokens", problem)
 
     def tokenised(self, text: str, tokens: Tokens) -> None:
-        """Note what became of a text; it is empty where an engine rendered it."""
+        """Record a text and its tokens; the text is empty if an engine rendered it."""
         if self.trace:
             self.trace.tokenised(text, tokens)
 
@@ -81,18 +81,18 @@ class Tokeniser:
         self._pool = pool
         self._limits = limits
         self._troubles: dict[str, str] = {}
-        """By model, why its tokenizer could not be had when it was last asked for."""
+        """By model, why its tokenizer was unavailable at the last attempt."""
 
     def troubles(self) -> dict[str, str]:
-        """Return by model why its tokenizer cannot be had, of those that could not last time."""
+        """Return the models whose tokenizer was unavailable at the last attempt, with the reasons."""
         return self._tokenizers.failures() | self._troubles
 
     def vocab_size(self, model: Model) -> int:
-        """Return one more than a model's highest token id; 0 where it is not known."""
+        """Return one more than a model's highest token id; 0 if it is not known."""
         return model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
 
     async def tokens(self, prompt: Prompt, timeout: float, trace: Trace | None = None) -> Ids:
-        """Return a prompt's tokens, which takes at most `timeout` seconds."""
+        """Return a prompt's tokens within `timeout` seconds."""
         content = prompt.content
         if isinstance(content, bytes):
             return truncated(Ids(content), prompt.truncation)
@@ -102,7 +102,7 @@ class Tokeniser:
         return await self._text(content.text, asked, special=content.add_special_tokens)
 
     async def _text(self, text: str, asked: Asked, *, special: bool) -> Ids:
-        """Return a text's tokens; `special` says whether special tokens are put around it."""
+        """Return a text's tokens; `special` says whether special tokens are added around them."""
         model, field = asked.prompt.model, asked.prompt.field
         if not text:
             raise BadRequestError(field, "is empty; at least one character is needed")
@@ -136,7 +136,7 @@ class Tokeniser:
             raise asked.refused(f"cannot be honoured: {error}") from error
 
     async def _chat(self, content: ChatBody, asked: Asked) -> Ids:
-        """Return a chat's tokens: the engine's own where it is asked, else through the template."""
+        """Return a chat's tokens: from an engine if the model has one, else by the chat template."""
         model, field, cut = asked.prompt.model, asked.prompt.field, asked.prompt.truncation
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
@@ -148,7 +148,7 @@ class Tokeniser:
                         "needs truncation_side beside add_special_tokens: the engine renders the chat"
                     )
                 try:
-                    # Beside the model's texts, and no text can be taken for a chat.
+                    # Chats have a store beside that of texts, so no text can be taken for a chat.
                     name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
                     found = await self._encode(name, tokenizer.chats, text, asked, special=False)
                     asked.tokenised("", found)
@@ -174,16 +174,16 @@ class Tokeniser:
         except (RenderCrashedError, RenderTimeoutError):
             raise
         except BrokenTemplateError as error:
-            # Whatever is in the chat.
+            # The template fails for every chat.
             raise NoTokenizerError("prompt.chat_body.messages", error.problem) from error
         except TemplateError as error:
             field = f"prompt.chat_body.{error.field or 'messages'}"
             raise BadRequestError(field, error.problem) from error
 
     async def _tokenizer(self, asked: Asked) -> Tokenizer | None:
-        """Return a model's tokenizer, None where it is not loaded in time."""
+        """Return a model's tokenizer; None if it is not loaded in time."""
         try:
-            # The load is not the caller's to end: the cache goes on with it.
+            # The timeout ends only the wait: the cache goes on loading.
             async with asyncio.timeout(asked.left.seconds()):
                 tokenizer = await self._tokenizers.get(asked.prompt.model.tokenizer)
         except TimeoutError:
@@ -219,17 +219,17 @@ class Tokeniser:
     ) -> TokenizerUnavailableError:
         self._troubles[model.name] = str(error)
         return TokenizerUnavailableError(
-            f"model {model.name!r}: its tokenizer cannot be had: {error}; token ids need none"
+            f"model {model.name!r}: its tokenizer is unavailable: {error}; token ids need none"
         )
 
 
 def truncated(ids: Ids, truncation: Truncation | None) -> Ids:
-    """Return what the engine leaves of a prompt."""
+    """Return a prompt's tokens after the engine has truncated them."""
     if truncation is None or (not ids.unread and _fits(ids.packed, truncation)):
         return ids
     if not ids.unread:
         return Ids(cut(ids.packed, truncation), ids.covered_chars)
-    # Its end is not known, and so neither what is before what is left.
+    # The prompt's last tokens are not known, so neither are those that the engine would keep.
     most = min(len(ids.packed) // TOKEN_BYTES + ids.unread, truncation.tokens)
     return Ids(b"", unread=most)
 
@@ -239,7 +239,7 @@ def _fits(packed: bytes, truncation: Truncation) -> bool:
 
 
 def reckoned(prompt: Prompt) -> Ids:
-    """Return a prompt's tokens where nothing tokenises it: of a text, about how many it has."""
+    """Return a prompt's tokens without a tokenizer; of a text, only an estimate of their number."""
     content = prompt.content
     if isinstance(content, bytes):
         return truncated(Ids(content), prompt.truncation)
@@ -248,5 +248,5 @@ def reckoned(prompt: Prompt) -> Ids:
 
 
 def reckon(text: str, covered_chars: int = 0) -> int:
-    """Return about how many tokens the rest of a text has."""
+    """Return an estimate of the number of tokens that the rest of a text has."""
     return -(-(len(text) - covered_chars) // CHARS_PER_TOKEN)

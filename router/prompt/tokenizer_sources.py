@@ -18,21 +18,21 @@ from router.config.schema import Config, Hub, Model
 
 
 class Sources:
-    """Makes sources. A context manager; leaving it closes the connections to engines.
+    """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
 
     Relative paths begin at `folder`; `clock` is monotonic, in seconds.
     """
 
     def __init__(self, folder: Path, config: Config, clock: Callable[[], float]) -> None:
-        """Make those of a configuration. Raises OSError for [probe]'s files."""
+        """Prepare the sources of a configuration. Raises OSError if [probe]'s files cannot be used."""
         self._folder = folder
         self._settings = config.tokenizers
-        # The engines that are asked are those that are probed.
+        # The engines that tokenise are probed too, so the same credentials apply.
         self._tls = engine_credentials(config.probe, folder)
         self._clock = clock
         self._stack = ExitStack()
         self.engines: dict[str, EngineStats] = {}
-        """By model, as are `fallbacks`."""
+        """Counters of requests to engines, by model; `fallbacks` has those of fall-backs."""
         self.fallbacks: dict[str, FallbackStats] = {}
 
     def __enter__(self) -> Self:
@@ -42,7 +42,7 @@ class Sources:
         self._stack.close()
 
     def of(self, model: Model) -> TokenizerSource | None:
-        """Return a model's source, None where it has no tokenizer."""
+        """Return a model's source; None if it has no tokenizer."""
         local = self.local(model)
         if not model.tokenizer_urls:
             return local
@@ -72,7 +72,7 @@ class Sources:
         return path.read_text(encoding="ascii").strip()
 
     def local(self, model: Model) -> TokenizerSource | None:
-        """Return the source that needs no engine, None where there is none."""
+        """Return the source that needs no engine; None if there is none."""
         if model.tokenizer:
             return FolderSource(self._folder / model.tokenizer)
         return self._hub(model.hub) if model.hub.repo else None
@@ -91,7 +91,7 @@ class Sources:
 def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
     """Return the template that came with a tokenizer, if any.
 
-    It is compiled where it is rendered: a template is a program.
+    It is not compiled here: a template is a program, so it is compiled in the process that renders.
     """
     if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
         return None
@@ -103,7 +103,7 @@ def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
 
 
 class TemplateSource:
-    """A source that makes the template known that comes with its tokenizer."""
+    """A source that also registers the chat template that comes with its tokenizer."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How a prompt became tokens, noted on the way for who asked (`warmpath score --explain`)."""
+"""Records how a prompt became tokens, for callers that ask (`warmpath score --explain`)."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 
 
 class Trace:
-    """Takes note of one prompt's steps; `clock` tells seconds."""
+    """Records one prompt's steps; `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -17,17 +17,17 @@ class Trace:
         self._tokens: Tokens | None = None
 
     def step(self, name: str) -> None:
-        """Take note that a step ended, which began when the last one did."""
+        """Record the end of a step that began when the last one ended."""
         now = self._clock()
         self._steps.append(pb.Step(name=name, seconds=now - self._last))
         self._last = now
 
     def tokenised(self, text: str, tokens: Tokens) -> None:
-        """Take note of a text and of what became of it; it is empty where an engine rendered it."""
+        """Record a text and its tokens; the text is empty if an engine rendered it."""
         self._text, self._tokens = text, tokens
 
     def explanation(self, ids: bytes) -> pb.Explanation:
-        """Return what was noted; `ids` are the prompt's tokens, packed."""
+        """Return the recorded explanation; `ids` are the prompt's tokens, packed."""
         explanation = pb.Explanation(text=self._text, token_ids_packed=ids, steps=self._steps)
         if self._tokens:
             explanation.stored_chars = min(self._tokens.stored_chars, len(self._text))

@@ -1,7 +1,7 @@
-"""Prompts that the engine is to cut, as vLLM 0.32 cuts them (`vllm/renderers/params.py`).
+"""Truncates prompts as vLLM 0.32 does (`vllm/renderers/params.py`).
 
-Without `truncation_side` a text is cut by the tokenizer, which keeps its special tokens and the last of
-the others; token ids, and everything where a side is named, are cut as they are.
+Without `truncation_side`, vLLM's tokenizer cuts a text: it keeps the special tokens and the last of the
+others. Token ids, and any prompt for which a side is named, are cut with their special tokens.
 """
 
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What is left of a prompt's tokens: at most so many."""
+    """The request to keep at most `tokens` of a prompt's tokens."""
 
     tokens: int
     side: Side | None = None
-    """Where it is cut; None: where vLLM's tokenizers cut, which is on the left."""
+    """The side that is cut off; None: the left, as vLLM's tokenizers do."""
 
 
 class NoRoomError(Exception):
-    """The special tokens alone take more than what is to be left."""
+    """The special tokens alone take all the tokens that may be kept, or more."""
 
 
 def cut(ids: bytes, truncation: Truncation) -> bytes:
-    """Return what is left of packed token ids."""
+    """Return the packed token ids that are kept."""
     size = truncation.tokens * TOKEN_BYTES
     return ids[:size] if truncation.side == "right" else ids[-size:]
 
 
 def cut_between(ids: bytes, plain: bytes, truncation: Truncation) -> bytes:
-    """Return what is left of packed ids if the special tokens around the `plain` ones stay.
+    """Return the packed ids that are kept if the special tokens around the `plain` ones stay.
 
-    Raises NoRoomError, and ValueError where the special tokens are not around the others.
+    Raises NoRoomError, and ValueError if the special tokens are not around the others.
     """
     places = range(0, len(ids) - len(plain) + 1, TOKEN_BYTES)
     begin = next((at for at in places if ids.startswith(plain, at)), None)
