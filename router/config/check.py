@@ -1,4 +1,4 @@
-"""Contradictions within a configuration whose keys all have the right form."""
+"""Finds contradictions in a configuration whose keys all have the right form."""
 
 import importlib.util
 import re
@@ -15,11 +15,11 @@ from router.config.schema import Config, Hub, Pick, Server, SharedIndex
 from scorer.policy import UnknownPolicyError, make_policy
 
 URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
-"""With a path where there is one; without credentials, which would end up in messages."""
+"""A URL, with or without a path; credentials are not allowed, as they would end up in messages."""
 
 
 def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what has the right form and still cannot be."""
+    """Yield each contradiction: the path of a key, and its problem."""
     yield from _addresses(config)
     yield from _endpoints(config)
     yield from _sources(config)
@@ -88,7 +88,7 @@ def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with how Redis is reached, and what is asked of it."""
+    """Yield what is wrong with the connection to Redis and the prefix of its keys."""
     if not table.url:
         for key in (
             "mode",
@@ -160,7 +160,7 @@ def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]
 
 
 def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with where tokenizers come from."""
+    """Yield what is wrong with the sources of tokenizers."""
     for position, model in enumerate(config.models):
         at = ("models", position)
         for url in model.tokenizer_urls:
@@ -222,7 +222,7 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 yield at, problem
                 continue
             socket = rank_endpoint(endpoint, pod.first_rank)
-            # With a topic each, pods may share one socket that they connect to.
+            # Pods with topics may share one endpoint of events; endpoints of replay are never shared.
             if not pod.topic or key == "replay":
                 if socket in taken:
                     yield at, f"{endpoint!r} is {taken[socket]} already"

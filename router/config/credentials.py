@@ -13,7 +13,7 @@ from router.config.schema import Probe, Watch
 
 
 class CredentialsError(OSError):
-    """Files of [probe] cannot be used; `key` names them there."""
+    """A file of [probe] cannot be used; `key` is the key of that table which names it."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"probe.{key}: {problem}")
@@ -22,7 +22,7 @@ class CredentialsError(OSError):
 
 
 def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:
-    """Return what publishers are shown, and recognised by; None for plain connections.
+    """Return the credentials for connections to publishers; None for plain connections.
 
     Files are relative to `folder`. Raises OSError.
     """
@@ -33,7 +33,7 @@ def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials
 
 
 def engine_credentials(table: Probe, folder: Path) -> EngineTls:
-    """Return what engines that serve HTTPS are shown, and recognised by.
+    """Return the credentials for connections to engines that serve HTTPS.
 
     Files are relative to `folder`. Raises CredentialsError.
     """
@@ -42,7 +42,7 @@ def engine_credentials(table: Probe, folder: Path) -> EngineTls:
         context = ssl.create_default_context(cafile=folder / table.ca if table.ca else None)
         if table.cert:
             key, files = "cert", f"{table.cert} with {table.key}"
-            # OpenSSL asks at the terminal for a password that it is not given.
+            # Without a given password, OpenSSL would ask for one at the terminal.
             context.load_cert_chain(folder / table.cert, folder / table.key, password="")
     except OSError as error:
         raise CredentialsError(key, f"{files} cannot be used: {error}") from error

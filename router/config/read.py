@@ -1,7 +1,7 @@
-"""Reads the configuration and names its first problem; `router.config.check` has the contradictions.
+"""Reads the configuration and names its first problem; `router.config.check` finds contradictions.
 
-Whatever is wrong is said as `FILE:LINE: KEY: what, and what is allowed`; unknown keys are refused
-wherever they stand.
+An error has the form `FILE:LINE: KEY: problem`, where the problem includes the allowed values; unknown
+keys are refused in every table.
 """
 
 import difflib
@@ -49,7 +49,7 @@ def load(path: Path) -> Config:
 
 
 def located(path: Path, text: str, at: tuple[str | int, ...], problem: str) -> str:
-    """Say what is wrong with one key of a file that holds `text`."""
+    """Return the error for one key of a file whose content is `text`."""
     return f"{path}:{find_line(text, at)}: {_dotted(at)}: {problem}"
 
 
@@ -61,7 +61,7 @@ def _has_key(path: Path) -> bool:
 
 
 def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what this machine lacks: files and folders that are named, and memory."""
+    """Yield what this machine lacks: memory, and files and folders that the configuration names."""
     try:
         mmap.mmap(-1, config.index.max_bytes).close()
     except OSError as error:
@@ -73,7 +73,7 @@ def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
             yield ("models", position, "tokenizer"), problem
         key_file = model.tokenizer_key_file
         if key_file and not _has_key(folder / key_file):
-            problem = f"there is no key in {folder / key_file}: one line of ASCII"
+            problem = f"there is no key in {folder / key_file}: it must be one word of ASCII"
             yield ("models", position, "tokenizer-key-file"), problem
         if model.hub.token_file and not (folder / model.hub.token_file).is_file():
             problem = f"there is no file {folder / model.hub.token_file}"
@@ -113,7 +113,7 @@ def _toml(text: str, source: str) -> dict[str, Any]:
 
 
 def _checked(raw: dict[str, Any], text: str, source: str) -> Config:
-    """Return the configuration that `text` writes out. Raises ConfigError for its first problem."""
+    """Return `raw`, read from `text`, as a configuration. Raises ConfigError for its first problem."""
     for path, problem in _problems(raw):
         raise ConfigError(f"{source}:{find_line(text, path)}: {_dotted(path)}: {problem}")
     return msgspec.convert(raw, Config)
@@ -125,7 +125,7 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 
 def _problems(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong, first what has the wrong form."""
+    """Yield all problems; contradictions come after errors of form."""
     yield from _unknown(raw, Config, ())
     yield from _misformed(raw)
     yield from contradictions(msgspec.convert(raw, Config))
@@ -176,7 +176,7 @@ def _misformed(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str
 
 
 def _choices(path: tuple[str | int, ...]) -> list[str]:
-    """Return what a key may be that is one of several texts."""
+    """Return the allowed values of a key that takes one of several texts."""
     hint: Any = Config
     for part in path:
         if isinstance(part, int):

@@ -1,7 +1,7 @@
 """The router's configuration: one frozen tree, read from TOML once.
 
 Every default stands beside its unit and its reason. `router.config.read` reads and checks it.
-One file has every key, however many there are, as the file that it describes is one.
+This one module has every key, however many there are, since it describes one file.
 """
 
 from typing import Annotated, Literal
@@ -61,14 +61,14 @@ class Limits(Table, frozen=True):
     max_queued_bytes: Bytes = 64 * MIB
     """Most bytes of the prompts that wait for a tokenizer."""
     max_in_flight_bytes: Bytes = 160 * MIB
-    """Bytes of the messages of all calls, from before one is read until it is answered: one that is not
-    read yet counts as the largest, 17 MiB. Memory may grow by twice this."""
+    """Most bytes of the messages of all calls; a message counts from before it is read until its call is
+    answered, and before it is read as the largest one, 17 MiB. Memory may grow by twice this."""
     message_seconds: Seconds = 2.0
-    """How long a message may take to come while other calls wait for the room that is kept for it."""
+    """How long a message may take to arrive while other calls wait for the room kept for it."""
 
     @property
     def largest_message(self) -> int:
-        """Bytes that gRPC accepts: more than a prompt may have, so that its refusal names the field."""
+        """Bytes that gRPC accepts: more than a prompt may have, so the router can name the field."""
         largest = 2 * max(self.max_prompt_bytes, 5 * self.max_prompt_tokens) + MIB
         return min(largest, (1 << 31) - 1)
 
@@ -86,18 +86,18 @@ class IndexTable(Table, frozen=True):
 
 
 class PrefixStoreTable(Table, frozen=True):
-    """[prefix-store]: text to tokens."""
+    """[prefix-store]: the tokens of known texts, and the threads that tokenise."""
 
     kind: Literal["lru", "trie"] = "lru"
     """lru: beginnings by their digest, about 2 bytes for a byte of text. trie: the texts themselves,
     compared byte for byte, about 3."""
     max_bytes: Bytes = 256 * MIB
-    """What may be kept of each model's texts, tokens and block keys; past it the texts used least
-    recently go."""
+    """Most bytes of the texts, tokens and block keys kept for each model; beyond it the least recently
+    used texts are dropped."""
     workers: Annotated[int, Meta(gt=0, le=256)] = 2
     """Threads that tokenise; they run without the interpreter lock."""
     hang_seconds: Seconds = 30.0
-    """When a thread is given up, and another takes its place: a text of 8 MB takes about 5 s."""
+    """Time on one text after which a thread is given up and replaced; 8 MB of text take about 5 s."""
 
 
 class Templates(Table, frozen=True):
@@ -106,11 +106,11 @@ class Templates(Table, frozen=True):
     workers: Annotated[int, Meta(gt=0, le=64)] = 2
     """Processes, of about 30 MB each; a chat of 10,000 tokens keeps one busy for about 2 ms."""
     render_seconds: Seconds = 5.0
-    """Of one rendering; past it the process is ended: what takes this long does not end by itself."""
+    """Longest time of one rendering; the process is then ended, since the template must be hanging."""
     max_output_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 16 * MIB
-    """Of one rendered text: twice the longest body, since templates write JSON and tags of their own."""
+    """Largest rendered text: twice the longest body, since templates add JSON and tags of their own."""
     max_memory_bytes: Annotated[int, Meta(ge=128 * MIB, le=MOST_BYTES)] = 512 * MIB
-    """Of one process's address space: a body of 8 MiB, of nothing but small objects, took 200 MB."""
+    """Largest address space of one process: a body of 8 MiB of only small objects took 200 MB."""
 
 
 class Events(Table, frozen=True):
@@ -207,7 +207,7 @@ class Hub(Table, frozen=True):
     revision: str = ""
     """The full commit, 40 hexadecimal digits."""
     files: dict[str, str] = {}
-    """Each file that is used, tokenizer.json for one, with its SHA-256."""
+    """The SHA-256 of each file that is used, tokenizer.json for example."""
     token_file: str = ""
     """File with the access token, relative to this one; empty: none is sent."""
     endpoint: str = ""
@@ -221,8 +221,8 @@ class Hub(Table, frozen=True):
 class Placeholders(Table, frozen=True):
     """[models.placeholders]: the text that the engine writes for a medium if its template takes text.
 
-    It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Where
-    it is not given, chats with such a medium are refused.
+    It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Chats
+    with a medium that has no placeholder are refused.
     """
 
     image: str | None = None
@@ -248,16 +248,16 @@ class Model(Table, frozen=True):
     tokenizer: str = ""
     """Folder with tokenizer.json, relative to this file."""
     hub: Hub = Hub()
-    """Instead of a folder. Without any tokenizer prompts are token ids."""
+    """A tokenizer of the hub, instead of a folder. Without any, prompts must be token ids."""
     tokenizer_urls: list[str] = []
     """Engines whose own /tokenize is asked, in turn; a folder or the hub is then the fall-back."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
-    """Token ids lie below it; 0: the tokenizer's, or unchecked where there is none."""
+    """One more than the highest token id; 0: the tokenizer's, or unchecked if there is none."""
     tokenizer_key_file: str = ""
     """File with the API key that these engines ask for, relative to this file; empty: none."""
     placeholders: Placeholders = Placeholders()
     shared_tiers: list[Literal["cpu", "disk", "remote"]] = []
-    """Tiers that all its pods share: a block that one holds there counts for all."""
+    """Tiers that all its pods share: a block that one pod holds there counts for all."""
 
 
 class Pod(Table, frozen=True):
@@ -268,13 +268,14 @@ class Pod(Table, frozen=True):
     address: str
     """host:port that serves requests."""
     https: bool = False
-    """Whether it serves them over HTTPS: it is asked so then, and has to be who `address` says."""
+    """Whether it serves them over HTTPS. The router then asks it over HTTPS, and its certificate must be
+    for the host of `address`, or for probe.server-name."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     """The kind of engine."""
     events: str = ""
     """ZeroMQ endpoint of rank 0's events; rank r is r ports further. With trtllm the URL of
-    /kv_cache_events. Without it and `watch` the pod is followed through [shared-index], where its
-    publisher writes; without that too, what was sent to it stands in."""
+    /kv_cache_events. Without `events` and `watch` the pod is followed through [shared-index], where its
+    publisher writes; without that too, the prompts that were sent to it are assumed to be cached."""
     watch: str = ""
     """host:port of the publisher beside the engine (`warmpath publish`), instead of `events`."""
     replay: str = ""
@@ -284,13 +285,13 @@ class Pod(Table, frozen=True):
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
     """Data-parallel ranks."""
     first_rank: FirstRank = 0
-    """The engine's own number of the first of them, where one server has only some of a deployment's: it
-    counts in ports and metrics. Answers number a pod's ranks from 0."""
+    """The engine's own number of the first rank, if this server has only some ranks of a deployment:
+    ports and metrics follow it. Answers number a pod's ranks from 0."""
     role: Role = "both"
     """Its task if prefill and decoding run on different pods."""
     blocks: Blocks = 0
-    """Blocks of a rank's cache; with it a damaged view heals once the cache has turned over, and more
-    than fits is seen. 0: what vLLM's /metrics says, else not known."""
+    """Blocks of a rank's cache. If known, a damaged view heals once the cache has turned over, and drift
+    is noticed. 0: the number in vLLM's /metrics, or not known."""
     block_size: BlockSize = 32
     """The tokens_per_block of trtllm, whose events do not have it."""
 
@@ -303,22 +304,22 @@ class PodSet(Table, frozen=True):
     dns: str = ""
     """A name that resolves to all pods' addresses: a headless service."""
     namespace: str = ""
-    """Of Kubernetes; with it one of `selector` and `inference-pool`."""
+    """A namespace of Kubernetes; it needs one of `selector` and `inference-pool`."""
     selector: str = ""
     """Labels, as in app=vllm,tier=gpu."""
     inference_pool: str = ""
     """An InferencePool's name; its selector is used."""
     port: Annotated[int, Meta(gt=0, lt=65536)] = 8000
-    """Where pods serve requests."""
+    """The port at which pods serve requests."""
     https: bool = False
     """Whether they serve them over HTTPS, under the addresses at which they are found."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
-    """0: engines' events are not followed; [shared-index] is, where there is one."""
+    """0: engines' events are not followed; pods are followed through [shared-index] if there is one."""
     replay_port: Annotated[int, Meta(ge=0, lt=65536)] = 5558
     """0: no replay."""
     watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
-    """Where publishers listen; 0: engines are followed directly."""
+    """The port at which publishers listen; 0: engines are followed directly."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
     first_rank: FirstRank = 0
     role: Role = "both"
@@ -395,8 +396,8 @@ class SharedIndex(Table, frozen=True):
     `redis-sentinel://host:port,host:port/NAME`; `rediss...` with TLS. Empty: there is none."""
     mode: Literal["replica", "shared"] = "replica"
     """replica: the router copies what its pods hold and keeps that current; no answer waits for Redis.
-    shared: it asks for each prompt, and keeps what was asked for last: for pods that hold far more than
-    fits into this process."""
+    shared: it asks Redis for each prompt and keeps only recent answers, which suits pods that hold far
+    more than fits into this process."""
     prefix: str = "warmpath"
     """Prefix of all keys, which separates deployments on one Redis."""
     user: str = ""
@@ -410,7 +411,7 @@ class SharedIndex(Table, frozen=True):
     key: str = ""
     """PEM of its private key."""
     deadline_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
-    """mode = "shared": the longest that an answer waits for Redis; then it is made of what is there."""
+    """mode = "shared": longest wait of an answer for Redis; then it is made of the data at hand."""
     poll_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
     """mode = "replica": pause between two reads of changes."""
     stale_seconds: Seconds = 60.0

@@ -1,10 +1,10 @@
-"""Where the processes of one router keep their states: a file each."""
+"""Names the state files of one router's processes: each process has its own."""
 
 from router.config.schema import Config
 
 
 def state_files(config: Config) -> list[str]:
-    """Return the state files of all processes; none where nothing is saved."""
+    """Return the state files of all processes; none if no state is saved."""
     name, processes = config.index.state_file, config.server.processes
     if not name or processes == 1:
         return [name] if name else []

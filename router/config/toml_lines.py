@@ -1,4 +1,4 @@
-"""Where in a TOML text a key stands, so that an error can name the line."""
+"""Finds a key in a TOML text, so that an error can name the line."""
 
 import re
 
@@ -10,10 +10,10 @@ Path = tuple[str | int, ...]
 
 
 def find_line(text: str, path: Path) -> int:
-    """Return the line, from 1, of the deepest part of `path` that the text writes out; 1 for none.
+    """Return the line, from 1, of the deepest part of `path` that is found in the text; 1 for none.
 
-    Knows tables, arrays of tables and dotted keys. What lies inside an inline value is found at the
-    line of the key that it belongs to.
+    Knows tables, arrays of tables and dotted keys. A path into an inline value leads to the line of the
+    value's key.
     """
     best, best_length = 1, 0
     table: Path = ()
