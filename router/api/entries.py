@@ -1,7 +1,7 @@
-"""The entries of a request's lists, counted before the message is parsed.
+"""Counts the entries of a request's lists before the message is parsed.
 
-Protobuf makes an object of each text and message in a list, all in one go: a second for what a few
-megabytes can hold. Here no object is made, and no more is looked at than what may be there.
+Protobuf makes an object of each text and message in a list, all in one call, which takes a second for as
+many as a few megabytes can hold. Counting makes no objects, and ends at the first list that is too long.
 """
 
 from collections.abc import Iterator
@@ -10,28 +10,29 @@ from typing import Any
 from router.prompt.bounds import MOST_ENTRIES, check_count
 
 TEXT_OR_MESSAGE = 2
-"""The wire type."""
+"""The wire type of texts and messages."""
 MORE = 0x80
-"""Set in a byte of a varint that another follows."""
+"""The bit that is set in every byte of a varint except the last."""
 NUMBER = 0
 """The wire type of a varint."""
 UNKNOWN = 0
-"""Stands for the tags of all fields that a message does not know: there are half a billion."""
+"""Stands for the tags of all fields that a message does not define: there are half a billion."""
 FIXED = {1: 8, 5: 4, 3: 0, 4: 0}
-"""Bytes of what has a wire type of its own; of groups, which nobody writes, the fields follow."""
+"""Bytes after the tag, by wire type with a fixed length. A group, which nobody writes, has none at its
+beginning and end; the fields between them are counted as usual."""
 AT_ONCE = 1024
 """Fields that are counted without a pause: about two milliseconds' work."""
 LEAST_BYTES = 2
-"""Of an entry: its tag and its length."""
+"""Least bytes of an entry: its tag and its length."""
 NESTED = ("prompt",)
-"""Messages whose lists are looked at too. Those of loads and items have none."""
+"""Fields in whose messages lists are counted too. The messages of loads and items have no lists."""
 
 
 def check_entries(raw: bytes, kind: Any, most: int = MOST_ENTRIES) -> Iterator[None]:
-    """Raise BadRequestError where anything is there more than `most` times.
+    """Raise BadRequestError if any field occurs more than `most` times.
 
-    `kind` is the message's descriptor. Bytes that are no message are left for the parser to refuse.
-    Yields where others may have their turn.
+    `kind` is the message's descriptor. Bytes that are not a message are left for the parser to refuse.
+    Yields whenever other tasks may run.
     """
     if len(raw) > LEAST_BYTES * most:
         yield from _Entries(raw, most).check(0, len(raw), kind, "")
@@ -42,9 +43,10 @@ class _Entries:
         self._raw = raw
         self._most = most
         self._seen = 0
-        """Fields, of all messages."""
+        """Number of fields so far, in all messages."""
         self._counts: dict[str, dict[int, int]] = {}
-        """By tag, of all messages that stand in one place: the parser makes one of them."""
+        """Number of fields by path and tag. Messages with one path are counted together, since the
+        parser merges them into one."""
 
     def check(self, at: int, end: int, kind: Any, path: str) -> Iterator[None]:
         raw, most = self._raw, self._most
@@ -80,13 +82,13 @@ class _Entries:
 
 
 def _nested(kind: Any) -> dict[int, Any]:
-    """Return by tag the messages in a message of which the lists are looked at."""
+    """Return, by tag, those fields of a message in whose messages lists are counted too."""
     fields = [kind.fields_by_name.get(name) for name in NESTED]
     return {field.number << 3 | TEXT_OR_MESSAGE: field for field in fields if field is not None}
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a number and where it ends; one that never ends is the last thing there."""
+    """Return a number and the position after it; a number without a last byte ends at `end`."""
     if at < end and raw[at] < MORE:
         return raw[at], at + 1
     number = shift = 0

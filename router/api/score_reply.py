@@ -1,7 +1,7 @@
-"""Score's replies in bytes, without an object for each pod.
+"""Encodes Score's replies without an object for each pod.
 
-They are written by hand, since most of a reply is the same each time. What is written is what protobuf
-would write: `tests/router/api/test_wire.py` compares them.
+The bytes are written by hand, since most of a reply is the same each time. Protobuf would write the same
+bytes: `tests/router/api/test_wire.py` compares them.
 """
 
 import struct
@@ -55,12 +55,12 @@ def match_part(score: float, match: Match) -> bytes:
 
 
 def score_entry(fixed: bytes, part: bytes = b"") -> bytes:
-    """Return a ScoreResponse's entry of a PodScore in two parts."""
+    """Return a ScoreResponse's entry for a PodScore that is given in two parts."""
     return SCORES_TAG + varint(len(fixed) + len(part)) + fixed + part
 
 
 def score_rest(prompt_tokens: int, covered_chars: int, request_id: int) -> bytes:
-    """Return the fields of a ScoreResponse behind its scores."""
+    """Return the fields of a ScoreResponse that follow its scores."""
     fields = ((b"\x10", prompt_tokens), (b"\x18", covered_chars), (b"\x20", request_id))
     return b"".join(tag + varint(value) for tag, value in fields if value)
 

@@ -16,7 +16,7 @@ from router.drain import Drain
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 0.5
-"""For answers that were given and are not written yet; it ends who watches the health, too."""
+"""Time for writing the last answers; then the streams that remain, of health watchers, are ended."""
 
 
 @asynccontextmanager
@@ -26,17 +26,17 @@ async def serving(
     checks: HealthService,
     drain: Drain,
 ) -> AsyncIterator[str]:
-    """Serve for as long as the context is open, and drain then; yield host:port, as really bound.
+    """Serve while the context is open, then drain; yield host:port with the port that was bound.
 
-    Raises OSError for an address that cannot be bound.
+    Raises OSError if the address cannot be bound.
     """
     server = grpc.aio.server(
         options=[
             *GRPC_OPTIONS,
             ("grpc.max_receive_message_length", config.limits.largest_message),
             ("grpc.so_reuseport", int(config.server.processes > 1)),
-            # What comes of a call before it is read: with probes it grows to megabytes. In less room
-            # than this, calls of one connection wait for the room of those before.
+            # These bound how much of a call arrives before it is read: BDP probes would raise it to
+            # megabytes, and with less than this the calls of one connection wait for each other.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", 256 << 10),
         ]
@@ -47,14 +47,14 @@ async def serving(
     except RuntimeError as error:
         raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
     await server.start()
-    telling = kept(Work("telling who watches the health", checks.keep_telling))
+    telling = kept(Work("informing health watchers", checks.keep_telling))
     try:
         yield f"{config.server.listen.rpartition(':')[0]}:{port}"
     finally:
         telling.cancel()
         checks.end()
         seconds = config.server.drain_seconds
-        log.info("the process was asked to end: calls that were begun have %g s", seconds)
+        log.info("the process was asked to end: calls in progress have %g s", seconds)
         await drain.run(seconds)
-        log.info("it ends with %d calls and streams cut off", drain.open)
+        log.info("the process ends; %d calls and streams are cut off", drain.open)
         await server.stop(STOP_SECONDS)

@@ -1,7 +1,7 @@
-"""gRPC's standard services, health and reflection, whose messages have room like those of all calls.
+"""Serves gRPC's standard services, health and reflection, within limits on their messages' memory.
 
-As gRPC's library serves them, whoever connects could have the router keep any number of the largest
-messages. What is asked here is a name.
+gRPC's own implementation has no such limit: any client could make the router keep any number of the
+largest messages. Requests to these services are small, since they only hold a name.
 """
 
 from contextlib import aclosing
@@ -19,13 +19,13 @@ from router.api.intake import Context, Intake, RefusedError
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MOST_BYTES = 4096
-"""Of a question to reflection."""
+"""Longest request to the reflection service."""
 
 
 def standard_handlers(
     health: HealthService, service: str, intake: Intake
 ) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Return the handlers of health, and of reflection of a service beside these two."""
+    """Return the handlers of health and of reflection, which lists `service` and these two services."""
 
     async def check(raw: bytes, _: Context) -> bytes:
         try:
@@ -69,10 +69,10 @@ def standard_handlers(
 
 
 def _question(raw: bytes) -> reflection_pb2.ServerReflectionRequest:
-    problem = f"a question has {len(raw)} bytes, more than {MOST_BYTES}"
+    problem = f"a reflection request has {len(raw)} bytes, more than {MOST_BYTES}"
     if len(raw) <= MOST_BYTES:
         try:
             return reflection_pb2.ServerReflectionRequest.FromString(raw)
         except DecodeError:
-            problem = "a question is no ServerReflectionRequest"
+            problem = "a reflection request is not a ServerReflectionRequest"
     raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, problem)
