@@ -71,5 +71,5 @@ def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:
                 raise
             summary = f"({_missing(error)})"
         lines.append(f"  {name:<13} {summary}")
-    lines += ["", "'warmpath COMMAND --help' tells more."]
+    lines += ["", "'warmpath COMMAND --help' shows the options."]
     return "\n".join(lines)

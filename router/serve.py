@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )
     pass_over_what_is_no_http()
-    # At INFO it logs each request to an engine's tokenizer.
+    # httpx2 logs each request to an engine's tokenizer at INFO.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
         config = load(args.config)

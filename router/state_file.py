@@ -83,9 +83,9 @@ def _kind(path: Path) -> str:
     except FileNotFoundError:
         return ""
     if not stat.S_ISREG(mode):
-        return KINDS.get(stat.S_IFMT(mode), "no file")
+        return KINDS.get(stat.S_IFMT(mode), "not a regular file")
     with path.open("rb") as file:
-        return "" if file.read(len(FORMAT)) in {b"", FORMAT} else "somebody else's file"
+        return "" if file.read(len(FORMAT)) in {b"", FORMAT} else "not a state file"
 
 
 def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
@@ -108,7 +108,7 @@ def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
             os.fsync(file.fileno())
         aside.replace(file_at)
     except OSError:
-        # The incomplete file must not keep a full disk full.
+        # On a full disk, the incomplete file would keep taking space.
         aside.unlink(missing_ok=True)
         raise
     return len(HEADING) + DIGEST_BYTES + len(payload)
@@ -156,7 +156,7 @@ def load(path: Path, hash_seed: str) -> list[SavedRank]:
     digest = raw[len(HEADING) :][:DIGEST_BYTES]
     payload = raw[len(HEADING) + DIGEST_BYTES :]
     if hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest() != digest:
-        raise BadStateError(f"{path}: is damaged: its checksum is another")
+        raise BadStateError(f"{path}: is damaged: its checksum does not match")
     try:
         state = msgspec.msgpack.decode(payload, type=State)
     except msgspec.MsgspecError as error:

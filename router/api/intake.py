@@ -68,7 +68,7 @@ class Intake:
     def __init__(
         self, calls: InFlight, streams: InFlight, counts: Counts, *, seconds: float
     ) -> None:
-        """Keep the messages of calls with one in `calls`, those of all others in `streams`."""
+        """Count the messages of unary calls in `calls`, and those of streams in `streams`."""
         self._calls = calls
         self._streams = streams
         self._counts = counts
@@ -157,7 +157,7 @@ class Intake:
                 self._calls.leave(call.place)
 
     async def _message(self, room: InFlight, call: "_Call", context: Context) -> bytes | None:
-        """Return a message that has a place in a room, or None where no more comes.
+        """Return the next message, with a place in `room`; None if no more comes.
 
         Raises NoPlaceError and LateError.
         """

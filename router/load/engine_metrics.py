@@ -122,7 +122,7 @@ def parse(
 
 
 def observe(figures: Mapping[str, object], at: float) -> Observed | None:
-    """Return an observation; None where a figure is missing or impossible."""
+    """Return an observation; None if a figure is missing or impossible."""
     running = _figure(figures.get("running"), MOST_REQUESTS)
     waiting = _figure(figures.get("waiting"), MOST_REQUESTS)
     kv_usage = _figure(figures.get("kv_usage", 0.0), FULL)

@@ -127,7 +127,7 @@ class RankBook:
         self.in_flight: OrderedDict[str, Booking] = OrderedDict()
         """Bookings by id, in the order of `since`."""
         self.waiting: OrderedDict[str, Booking] = OrderedDict()
-        """Those of them without a first token, in the same order."""
+        """The bookings without a first token, in the same order."""
         self.free_since = float("-inf")
         """Presumed end of the rank's last prefill."""
         self.told_at = float("-inf")
@@ -237,12 +237,12 @@ class RankBook:
             if times != sorted(times):
                 raise BrokenInvariantError("bookings are not in the order in which they went out")
         if any(self.in_flight.get(name) is not one for name, one in self.waiting.items()):
-            raise BrokenInvariantError("a booking waits that is not in flight")
+            raise BrokenInvariantError("a waiting booking is not in flight")
         first = next(iter(self.waiting.values()), None)
         if self._head is not None and (first is None or self._head.since != first.since):
-            raise BrokenInvariantError("the head that is kept is not the first that waits")
+            raise BrokenInvariantError("the cached head is not the first waiting booking")
         if any(booking.first_token_at is not None for booking in self.waiting.values()):
-            raise BrokenInvariantError("a booking waits that has its first token")
+            raise BrokenInvariantError("a waiting booking already has its first token")
 
     def _weigh(self, work: Work, sign: int) -> None:
         self.nanoseconds += sign * work.nanoseconds

@@ -163,10 +163,10 @@ FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
     "link to a device": (lambda path: path.symlink_to("/dev/null"), "is a device"),
     "link in a circle": (lambda path: path.symlink_to(path), "is a link"),
     "link into nowhere": (lambda path: path.symlink_to("/no/such/file"), "there is no folder"),
-    "another file": (_other, "is somebody else's file"),
+    "another file": (_other, "is not a state file"),
     "link to another file": (
         lambda path: (_other(path.parent / "notes"), path.symlink_to("notes")),
-        "notes is somebody else's file",
+        "notes is not a state file",
     ),
 }
 
@@ -250,7 +250,7 @@ def test_what_came_there_meanwhile_is_not_replaced_at_the_end(
         async with running(parse(serving(tmp_path, "state").read_text(), "test"), tmp_path):
             _other(tmp_path / "state")
 
-    with pytest.raises(OSError, match="is somebody else's file"):
+    with pytest.raises(OSError, match="is not a state file"):
         asyncio.run(run())
     assert (tmp_path / "state").read_text() == "somebody's notes"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "warmpath.toml"]
