@@ -61,5 +61,5 @@ def test_a_command_whose_parts_are_missing_names_the_extra(command: str) -> None
 def test_what_there_is_is_listed_all_the_same() -> None:
     done = run("from router.cli import main; sys.exit(main([]))")
     assert done.returncode == 0, done.stderr
-    assert "  publish       Follow the engine" in done.stdout
+    assert "  publish       Follow an engine" in done.stdout
     assert "pip install 'warmpath[router]'" in done.stdout

@@ -145,16 +145,17 @@ async def test_an_engine_that_publishes_nothing_is_named_and_no_file_is_left(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(record, "START_SECONDS", 0.2)
     worker = Worker("w", Process("worker", tmp_path / "log"))
     await worker.start(SETTINGS)
     out = tmp_path / "out.jsonl.gz"
     target = f"--target=http://{worker.address}"
     silent = f"tcp://127.0.0.1:{held_port}"
-    for options, named in (
-        ([f"--events={silent}"], "--events: nobody publishes"),
-        ([f"--events={worker.events}", f"--replay={silent}"], "--replay: no answer"),
+    for seconds, options, named in (
+        (0.2, [f"--events={silent}"], "--events: nobody publishes"),
+        # The events have to connect in that time, on a busy machine too.
+        (5.0, [f"--events={worker.events}", f"--replay={silent}"], "--replay: no answer"),
     ):
+        monkeypatch.setattr(record, "START_SECONDS", seconds)
         command = [target, *options, f"--out={out}", "--listen=127.0.0.1:0"]
         assert await asyncio.to_thread(record_in_a_loop, command) == 1
         assert named in capsys.readouterr().err
