@@ -110,7 +110,7 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt
-	@$(BIN)/warmpath bench
+	@$(BIN)/python -m bench
 
 MINUTES ?= 120
 soak: setup ## ingestion under faults, the shared index, long state machines (20 minutes), then MINUTES=120 beside hostile peers

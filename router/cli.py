@@ -16,8 +16,6 @@ PARTS = (
     "uvloop",
 )  # fmt: skip
 """Modules of the extra `router`, which a publisher's environment may lack."""
-BENCHMARKS = "bench"
-"""The package of benchmarks, which is in the source and not in an installed warmpath."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,12 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_part(error: ModuleNotFoundError) -> bool:
-    return (error.name or "").partition(".")[0] in (*PARTS, BENCHMARKS)
+    return (error.name or "").partition(".")[0] in PARTS
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    if error.name == BENCHMARKS:
-        return "benchmarks are run from a checkout of the source: make bench"
     return f"{error.name} is not installed; install the extra: pip install 'warmpath[router]'"
 
 

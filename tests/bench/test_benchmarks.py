@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from bench import command
+from bench import __main__ as command
 
 pytestmark = pytest.mark.deep
 

@@ -1,10 +1,10 @@
-"""`warmpath bench pick` and `warmpath bench policy`."""
+"""`python -m bench pick` and `python -m bench policy`."""
 
 import json
 
 import pytest
 
-from bench import command
+from bench import __main__ as command
 from bench.speed import policy_bars
 from router.commands.simulate.study import BEST_PUBLISHED, PUBLISHED
 

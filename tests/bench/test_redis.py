@@ -1,10 +1,10 @@
-"""`warmpath bench redis`."""
+"""`python -m bench redis`."""
 
 import json
 
 import pytest
 
-from bench import command
+from bench import __main__ as command
 from router.commands.local.redis_server import NoServerError, find_server
 
 pytestmark = pytest.mark.deep

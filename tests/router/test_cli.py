@@ -1,7 +1,6 @@
 """The command line: what a user types, and what they see."""
 
 import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -165,7 +164,7 @@ def test_a_file_that_is_no_text_is_refused_by_option(
 def test_every_command_is_listed_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 0
     printed = capsys.readouterr().out
-    for name in ("bench", "check-config", "demo", "pods", "record", "score", "serve", "verify"):
+    for name in ("check-config", "demo", "pods", "record", "score", "serve", "verify"):
         line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
         assert len(line.split()) > 2
 
@@ -173,26 +172,3 @@ def test_every_command_is_listed_with_what_it_does(capsys: pytest.CaptureFixture
 def test_an_unknown_command_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["scroe"]) == 2
     assert "did you mean 'score'?" in capsys.readouterr().err
-
-
-def test_benchmarks_are_sent_for_to_a_checkout_where_they_are_not_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An installed warmpath has no folder of benchmarks."""
-    for name in [one for one in sys.modules if one.partition(".")[0] == "bench"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [_WithoutBenchmarks(), *sys.meta_path])
-    assert cli.main(["bench", "index"]) == 1
-    assert "checkout of the source: make bench" in capsys.readouterr().err
-    assert cli.main([]) == 0
-    assert "bench         (benchmarks are run from" in capsys.readouterr().out
-
-
-class _WithoutBenchmarks:
-    """A finder that finds nothing of theirs, as in an environment that has only the wheel."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        if name.partition(".")[0] == "bench":
-            package = name.partition(".")[0]
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)

@@ -1,8 +1,9 @@
-"""`warmpath bench`: measures the parts, and prints ratios."""
+"""`python -m bench`: measures the parts, and prints ratios."""
 
 import argparse
 import importlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -52,7 +53,7 @@ BY_NAME_ONLY = frozenset({"policy", "redis"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure index, ingestion, Score, texts, recovery, workers, picks, Redis; ratios compare."""
     parser = argparse.ArgumentParser(
-        prog="warmpath bench",
+        prog="python -m bench",
         description=main.__doc__,
         epilog="Ratios to the peer are printed where it is installed; `make bench` installs it.",
     )
@@ -100,3 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not peer.is_installed():
         console.print("The peer is not installed: make bench installs it.")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
