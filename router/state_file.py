@@ -19,6 +19,7 @@ import msgspec
 
 from indexer.follow.saved import SavedRank
 from indexer.keys.key import fingerprint
+from indexer.unreadable import UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ def load(path: Path, hash_seed: str) -> list[SavedRank]:
         raise BadStateError(f"{path}: is damaged: its checksum does not match")
     try:
         state = msgspec.msgpack.decode(payload, type=State)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadStateError(f"{path}: {error}") from error
     if state.hash_seed != fingerprint("", hash_seed):
         raise BadStateError(f"{path}: was saved under another index.hash-seed")

@@ -1,1 +1,1 @@
-"""Pure functions from matches and load to scores and a pick. Imports the standard library and NumPy only."""
+"""Pure functions from matches and load to scores and a pick; only the standard library and NumPy."""

@@ -31,6 +31,7 @@ from indexer.engines.event import (
 from indexer.engines.wire import LONGEST_KIND, name_of, within
 from indexer.keys.extra import pack_extra
 from indexer.keys.token import pack_tokens
+from indexer.unreadable import UNREADABLE
 
 MOST_NAME_BYTES = 64
 MOST_TOKEN_DIGITS = 10
@@ -135,7 +136,7 @@ def split(answer: bytes) -> list[bytes]:
     """
     try:
         return [bytes(raw) for raw in msgspec.json.decode(answer, type=list[msgspec.Raw])]
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MalformedEventError(str(error)) from error
 
 
@@ -143,7 +144,7 @@ def address(event: bytes) -> tuple[int, int]:
     """Return an event's rank and its number there. Raises MalformedEventError."""
     try:
         found = _address.decode(event)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise MalformedEventError(str(error)) from error
     rank = found.attention_dp_rank or 0
     within("attention_dp_rank", rank, 0, MOST_NUMBER)
@@ -165,7 +166,7 @@ class Codec:
                 unread = Unread(kind[:LONGEST_KIND], "its type is not known")
                 return Batch(0.0, (), envelope.attention_dp_rank, unread=(unread,))
             data: Data = _data.decode(envelope.data)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise MalformedEventError(str(error)) from error
         rank, group = envelope.attention_dp_rank, envelope.window_size
         within("window_size", group, 0, MOST_NUMBER)

@@ -15,6 +15,7 @@ import xxhash
 
 from indexer.engines.cache_groups import MOST_NUMBER
 from indexer.engines.event import Batch, Cleared, EngineHash, Event, MalformedEventError, Unread
+from indexer.unreadable import UNREADABLE
 
 UINT64 = (1 << 64) - 1
 
@@ -62,7 +63,7 @@ def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBa
         timestamp = msgspec.msgpack.decode(parts[0], type=float)
         raws = msgspec.msgpack.decode(parts[1], type=list[msgspec.Raw])
         rank = msgspec.msgpack.decode(parts[2], type=int | None) if len(parts) > 2 else None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise MalformedEventError(str(error)) from error
     return WireBatch(timestamp, [_event(raw, types) for raw in raws], rank)
 
@@ -85,7 +86,7 @@ def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent 
         if isinstance(item, list):
             item = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
         return msgspec.convert(item, wire_type)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError) as error:
+    except (*UNREADABLE, TypeError) as error:
         # A TypeError is a map whose key cannot be hashed.
         return Unread(tag, str(error))
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from indexer.unreadable import UNREADABLE
+
 MOST_REQUESTS = 1_000_000
 """Most credible requests of a rank; a higher figure counts as an error."""
 FULL = 1.05
@@ -171,7 +173,7 @@ def _statistics(page: bytes) -> dict[int | None, Figures]:
     """Read TensorRT-LLM's statistics of its last iterations, in order of time for each rank."""
     try:
         answer = msgspec.json.decode(page)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     said: dict[int | None, Figures] = {}
     for iteration in answer if isinstance(answer, list) else [answer]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from indexer.invariant import BrokenInvariantError
+from indexer.unreadable import UNREADABLE
 from router.load.other_routers import NOBODY, Count, OthersBook, RankTold, together
 from router.peers.booking_id import is_router
 
@@ -82,7 +83,7 @@ class ToldBookings:
         elif peer is None or peer.value != value:
             try:
                 told = _decode(value)
-            except ValueError:
+            except (ValueError, *UNREADABLE):
                 self.malformed += 1
                 self._go(router)
                 return None
@@ -183,7 +184,7 @@ def _is_fresh(peer: _Peer, now: float) -> bool:
 
 
 def _decode(value: bytes) -> Told:
-    """Return a decoded value. Raises ValueError if it is invalid."""
+    """Return a decoded value. Raises ValueError if it is invalid, and UNREADABLE."""
     if len(value) > MOST_BYTES:
         raise ValueError(f"{len(value)} bytes")
     told = msgspec.msgpack.decode(value, type=Told)

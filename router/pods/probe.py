@@ -7,7 +7,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 from indexer.follow.engine_tls import EngineTls
 from indexer.follow.poll import problem_of
 from indexer.rank import Rank
+from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, parse
 from router.pods.namespaces import limit_known
 from router.pods.table import Pod, Status
@@ -45,6 +46,10 @@ LATER_SECONDS = 0.01
 """Start times that differ by less are the same start, rounded."""
 MOST_BYTES = 8 << 20
 """Longest answer; the metrics of eight ranks have about 1 MB."""
+MOST_NAME_BYTES, MOST_NAMES_BYTES = 1024, 64 << 10
+"""Longest name of a model or adapter, and longest sum of a pod's names: ListPods shows them all."""
+MOST_VERSION_BYTES = 128
+"""Longest version of an engine."""
 
 Sink = Callable[[str, int, Observed], None]
 """Receives a pod's id, a rank's number and its observed load."""
@@ -238,21 +243,28 @@ class Prober:
     async def _models(self, session: aiohttp.ClientSession, *, is_dated: bool) -> Sequence[str]:
         try:
             listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=Listed)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return ()
         before = self._bases
         self._bases = frozenset(one.id for one in listed.data if one.parent is None)
         if before - self._bases and not is_dated:
             # Adapters come and go while an engine runs; its base models change only with a restart.
             self._restarted("it no longer serves a model that it served")
-        return tuple(one.id for one in listed.data)
+        names = tuple(_bounded(one.id for one in listed.data))
+        if left_out := len(listed.data) - len(names):
+            log.warning(
+                "pod %s: %d names in /v1/models are left out: each has at most %d bytes, all %d",
+                self._pod.id, left_out, MOST_NAME_BYTES, MOST_NAMES_BYTES,
+            )  # fmt: skip
+        return names
 
     async def _version(self, session: aiohttp.ClientSession) -> str:
         path = VERSIONS[self._engine]
         try:
-            return msgspec.json.decode(await self._get(session, path), type=Versioned).version
-        except msgspec.MsgspecError:
+            said = msgspec.json.decode(await self._get(session, path), type=Versioned).version
+        except UNREADABLE:
             return ""
+        return said if len(said.encode()) <= MOST_VERSION_BYTES else ""
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
         """Return the body of an answer with status 200, otherwise an empty one."""
@@ -278,6 +290,16 @@ class Prober:
                 if len(answer) > MOST_BYTES:
                     return response.status, b""
             return response.status, bytes(answer)
+
+
+def _bounded(names: Iterable[str]) -> Iterator[str]:
+    """Yield the names that are short enough, as long as there is room for them."""
+    room = MOST_NAMES_BYTES
+    for name in names:
+        size = len(name.encode())
+        if size <= min(room, MOST_NAME_BYTES):
+            room -= size
+            yield name
 
 
 def _restarts(rank: Rank) -> int:

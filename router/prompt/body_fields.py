@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from indexer.keys.token import pack_tokens
+from indexer.unreadable import UNREADABLE
 from router.prompt.json_strings import (
     LARGE_BYTES,
     NONE,
@@ -56,7 +57,7 @@ class RawFields:
         await _check_values(raw, MOST_VALUES, name)
         try:
             value = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
         if memoryview(raw).nbytes > LARGE_BYTES:
             await asyncio.sleep(0)
@@ -79,7 +80,7 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
         found = msgspec.json.decode(raw, type=_kind(names))
     except msgspec.ValidationError as error:
         raise FieldError("is not a JSON object") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise FieldError(f"is not JSON: {_why(raw, error)}") from error
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
@@ -152,7 +153,7 @@ async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> 
 def _ids(piece: bytes) -> Sequence[int] | None:
     try:
         ids = msgspec.json.decode(b"[" + piece + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         # It was cut within a list or a text.
         return None
     return ids if all(type(token) is int for token in ids) else None

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from indexer.unreadable import UNREADABLE
+
 SLICE_BYTES = 32 << 10
 """Bytes that are processed without a pause: about a millisecond's work."""
 LARGE_BYTES = 256 << 10
@@ -22,7 +24,6 @@ SHORT_BYTES = 64
 VALUES_AT_ONCE = 2048
 """Values that strings are put back into without a pause."""
 
-_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
 _MARK = secrets.token_hex(8)
 """Begins each stand-in. It is drawn anew by each process, so that no caller can write a stand-in."""
 _QUOTE = re.compile(b'"')
@@ -115,7 +116,7 @@ class _Document:
         texts: Sequence[str | bytes]
         try:
             texts = msgspec.json.decode(b"[" + b",".join(self._waiting) + b"]", type=list[str])
-        except _ERRORS:
+        except UNREADABLE:
             texts = [_text(one) for one in self._waiting]
         for place, text in zip(self._places, texts, strict=True):
             self._put(place, text)
@@ -202,7 +203,7 @@ def _is_string(raw: bytes) -> bool:
     """Return whether a decoder can skip a string in quotes without finding a fault."""
     try:
         msgspec.json.decode(raw, type=msgspec.Raw)
-    except _ERRORS:
+    except UNREADABLE:
         return False
     return True
 
@@ -240,5 +241,5 @@ def _text(raw: bytes) -> str | bytes:
     """Return the text of a string in quotes; the string itself if it is not JSON."""
     try:
         return msgspec.json.decode(raw, type=str)
-    except _ERRORS:
+    except UNREADABLE:
         return raw

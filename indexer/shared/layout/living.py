@@ -11,6 +11,7 @@ import msgspec
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf
 from indexer.shared.redis.command import Command
+from indexer.unreadable import UNREADABLE
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ def read_owner(pod: str, reply: Sequence[bytes | None]) -> Owner | None:
             claim=msgspec.json.decode(claim, type=Claim) if claim else None,
             building=int(building) if building else None,
         )
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, *UNREADABLE) as error:
         raise BadRecordError(f"the record of pod {pod!r} cannot be read: {error}") from error
 
 

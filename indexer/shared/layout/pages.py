@@ -12,6 +12,8 @@ from indexer.keys.word import WORD_BYTES
 from indexer.shared.layout.names import BORN, Names, checkpoint
 from indexer.shared.redis.command import Command
 
+MOST_DIGITS = 15
+"""Of a checkpoint's numbers: Lua has them as doubles."""
 CHECKPOINT = checkpoint("")
 """The beginning of each checkpoint's field, which is longer than a block's field."""
 
@@ -68,9 +70,9 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
     return page
 
 
-def token_of(checkpoint: bytes) -> int:
-    """Return the claim's number in a checkpoint. Raises ValueError where it is malformed."""
+def read_checkpoint(checkpoint: bytes) -> tuple[int, int]:
+    """Return a checkpoint's claim number and count of writes. Raises ValueError if it is malformed."""
     token, _, count = checkpoint.partition(b":")
-    if not (token.isdigit() and count.isdigit()):
-        raise ValueError(f"{checkpoint[:40]!r} is no checkpoint")
-    return int(token)
+    if not all(digits.isdigit() and len(digits) <= MOST_DIGITS for digits in (token, count)):
+        raise ValueError(f"{checkpoint[:40]!r} is not a checkpoint")
+    return int(token), int(count)

@@ -26,6 +26,7 @@ from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
 from indexer.trust import MOST_REASON, Level
+from indexer.unreadable import UNREADABLE
 from indexer.watch.watched_rank import layout_of
 
 SLOTS_OF_A_CLAIM = 1 << 16
@@ -103,7 +104,7 @@ def read_record(fields: Mapping[bytes, bytes]) -> Record | None:
         return None
     try:
         return _read(fields)
-    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+    except (ValueError, KeyError, *UNREADABLE) as error:
         raise BadRecordError(f"a pod's record cannot be read: {error}") from error
 
 

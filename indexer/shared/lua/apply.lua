@@ -20,9 +20,9 @@ local fields = {}
 for at = 6, #ARGV, 4 do fields[#fields + 1] = ARGV[at] end
 local read = redis.call("HMGET", bucket, checkpoint, unpack(fields))
 
-if not read[1] then return {-2, 0, 0} end
-local colon = find(read[1], ":", 1, true)
-local stored_token, stored_count = tonumber(sub(read[1], 1, colon - 1)), tonumber(sub(read[1], colon + 1))
+local stored_token, stored_count = string.match(read[1] or "", "^(%d+):(%d+)$")
+if not stored_token or #stored_token > 15 or #stored_count > 15 then return {-2, 0, 0} end
+stored_token, stored_count = tonumber(stored_token), tonumber(stored_count)
 if stored_token > token then return {-1, stored_token, stored_count} end
 if stored_token < token or stored_count ~= tonumber(ARGV[3]) then
   local before = stored_token == token and stored_count >= after

@@ -12,9 +12,10 @@ if redis.replicate_commands then
 end
 local read = redis.call("HMGET", KEYS[1], ARGV[1], "born")
 local stored, born = read[1], read[2]
-if stored then
-  local colon = string.find(stored, ":", 1, true)
-  local token, count = tonumber(string.sub(stored, 1, colon - 1)), tonumber(string.sub(stored, colon + 1))
+-- A checkpoint that no script wrote is replaced.
+local token, count = string.match(stored or "", "^(%d+):(%d+)$")
+if token and #token < 16 and #count < 16 then
+  token, count = tonumber(token), tonumber(count)
   if token > tonumber(ARGV[2]) then return {-1, token, count} end
   if token == tonumber(ARGV[2]) then return {0, token, count} end
 end

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
 from indexer.shared.layout.living import Living, Owner, ask_owner, read_owner
 from indexer.shared.layout.names import Names, checkpoint
-from indexer.shared.layout.pages import ask_checkpoints, ask_page, read_page, token_of
+from indexer.shared.layout.pages import ask_checkpoints, ask_page, read_checkpoint, read_page
 from indexer.shared.redis.command import Argument, Call, Command, Reply, good, script
 from indexer.shared.writer.script_calls import purge_calls
 
@@ -182,7 +182,7 @@ def _checkpoints(
         (reply,) = yield [ask_checkpoints(names, bucket, cursor, PAGE)]
         page = read_page(good(reply))
         swept.fields += PAGE
-        found |= {pod: token_of(value) for pod, value in page.checkpoints.items()}
+        found |= {pod: read_checkpoint(value)[0] for pod, value in page.checkpoints.items()}
         if page.is_last:
             return found
         cursor = page.cursor

@@ -5,6 +5,7 @@ import logging
 import msgspec
 
 from indexer.shared.layout.record import Claim
+from indexer.unreadable import UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Rival:
         """Log once who has the pod, when its claim can be read; `said` may be an earlier owner's."""
         try:
             claim = msgspec.json.decode(said or b"", type=Claim)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return
         if owner == self._owner or claim.owner != owner:
             return

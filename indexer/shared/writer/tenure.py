@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.pages import read_checkpoint
 from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
@@ -156,10 +157,13 @@ class Tenure:
             # The pod was not in the hash of pods, so its slots may have been swept.
             raise AnewError(Cause.FORGOTTEN)
         for (bucket, writes), stored in zip(self.writes.items(), replies, strict=False):
-            token, _, count = (stored or b"0:0").partition(b":")
-            if int(token) > self._token:
-                raise AnewError(Cause.FENCED, int(token))
-            if (int(token), int(count)) != (self._token, writes):
+            try:
+                token, count = read_checkpoint(stored or b"0:0")
+            except ValueError as error:
+                raise AnewError(Cause.LOST) from error
+            if token > self._token:
+                raise AnewError(Cause.FENCED, token)
+            if (token, count) != (self._token, writes):
                 log.debug("pod %s: bucket %d has %r", pod, bucket, stored)
                 raise AnewError(Cause.LOST)
         self._audits += 1

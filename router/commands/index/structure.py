@@ -13,7 +13,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.shared.layout.bucket import Bucket, read_bucket
 from indexer.shared.layout.living import Living
 from indexer.shared.layout.names import checkpoint
-from indexer.shared.layout.pages import ask_page, read_page, token_of
+from indexer.shared.layout.pages import ask_page, read_checkpoint, read_page
 from router.commands.index.access import Access, PodSeen, living_of
 
 PAGE = 256
@@ -82,7 +82,7 @@ def _check_segments(access: Access, number: int, bucket: Bucket) -> None:
 
 def _check_checkpoints(pods: Mapping[str, PodSeen], bucket: Bucket) -> None:
     """Raise BrokenInvariantError or ValueError if a bucket lacks a valid pod's checkpoint."""
-    stored = {field: token_of(value) for field, value in bucket.checkpoints.items()}
+    stored = {field: read_checkpoint(value)[0] for field, value in bucket.checkpoints.items()}
     for name, seen in pods.items():
         expected = _token(seen)
         there = stored.get(checkpoint(name), 0)

@@ -21,6 +21,7 @@ from msgspec import Meta
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import TOKEN_BYTES, pack_tokens
 from indexer.keys.word import pack_words
+from indexer.unreadable import UNREADABLE
 from router.commands.gzipped import DAMAGED, open_gzipped
 from router.commands.simulate import bad_line
 
@@ -138,7 +139,7 @@ def read_traffic(path: Path, most: int = 0) -> Traffic:
         raise ValueError(f"{path} is empty")
     try:
         known = msgspec.json.decode(first[1])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ValueError(f"{path}, line {first[0]}: {error}") from error
     is_mooncake = isinstance(known, dict) and "input_length" in known
     traffic = _mooncake(path, most) if is_mooncake else _log(path, most)
@@ -174,7 +175,7 @@ def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, Li
             where = f"{path}, line {number}"
             try:
                 yield where, decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 raise ValueError(f"{where}: {bad_line.told(line, error)}") from error
 
 

@@ -5,6 +5,8 @@ import re
 
 import msgspec
 
+from indexer.unreadable import UNREADABLE
+
 TELLABLE = frozenset(
     ("timestamp", "input_tokens", "output_tokens", "input_length", "output_length", "block_size")
 )
@@ -28,7 +30,7 @@ def told(line: bytes, error: Exception) -> str:
 def _value(line: bytes, field: str) -> str:
     try:
         value = msgspec.json.decode(line)[field]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         # The line has further errors after the field.
         return ""
     return "" if isinstance(value, dict | list) else f" is {shown(value)}"

@@ -212,6 +212,30 @@ async def test_what_it_says_of_its_models_may_be_nonsense(
     assert rank.capacity == 0
 
 
+@pytest.mark.parametrize("page", [b"[" * 200_000 + b"]" * 200_000, b'{"data":[{"id":"\xff"}]}'])
+async def test_pages_that_cannot_be_read_are_as_good_as_none(
+    engine: tuple[Engine, Pod, RankIngest], page: bytes
+) -> None:
+    server, pod, _ = engine
+    server.models = server.metrics = page
+    await look(Seen().prober(pod, "trtllm"))
+    assert pod.ready
+    assert not pod.status.models
+
+
+async def test_names_of_models_and_versions_have_a_length_and_names_a_sum(
+    engine: tuple[Engine, Pod, RankIngest], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, pod, _ = engine
+    names = ["m", "x" * 1025, *(f"{number:01024d}" for number in range(70)), "short"]
+    server.models = msgspec.json.encode({"data": [{"id": name} for name in names]})
+    server.version = "1" * 129
+    await look(Prober(pod, interval=1, timeout=5))
+    assert list(pod.status.models) == ["m", *names[2:65], "short"]
+    assert "8 names in /v1/models are left out" in caplog.text
+    assert not pod.status.version
+
+
 LOADED = b"""vllm:num_requests_running{engine="0",model_name="m"} 3.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
 vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25

@@ -16,7 +16,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.tasks import cancel, watched
 from indexer.resolve.rank_state import PureState
 from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import Names, checkpoint
 from indexer.shared.layout.record import Record, read_record
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.writer.machine import Writer
@@ -267,6 +267,21 @@ async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
         redis_server.ask("DEL", names.record("p"))
         await until(lambda: one.writer.counts.rebuilds[Cause.RECORD], "the loss is noticed")
         await told(pod, redis_server.ask, names)
+
+
+@pytest.mark.parametrize("value", [b"", b"x:1", b"1:", b"1:-1", b"\xff" * 20, b"9" * 5000 + b":1"])
+async def test_a_checkpoint_that_no_writer_wrote_counts_as_lost_and_is_replaced(
+    redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture, value: bytes
+) -> None:
+    names, pod = Names(prefix, buckets=2), Pod()
+    pod.store(range(64))
+    async with writing(pod, redis_server.url, names, lease=LEASE) as one:
+        await until(lambda: is_told(pod, redis_server.ask, names))
+        redis_server.ask("HSET", names.bucket(1), checkpoint("p"), value)
+        await until(lambda: one.writer.counts.rebuilds[Cause.LOST])
+        await until(lambda: is_told(pod, redis_server.ask, names))
+        assert content_of(redis_server.ask, names) == pod.truth
+    assert "a bug of ours" not in caplog.text
 
 
 async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_when_it_ends(

@@ -1,0 +1,130 @@
+"""Bytes of peers, callers and files that no decoder can read: too deep, not UTF-8, or malformed."""
+
+import asyncio
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from indexer.engines import sglang, trtllm, vllm
+from indexer.engines.event import Batch, MalformedEventError
+from indexer.shared.layout.living import read_owner
+from indexer.shared.layout.record import BadRecordError, read_record
+from indexer.shared.writer.rival import Rival
+from router import state_file
+from router.load.engine_metrics import parse
+from router.peers.received import ToldBookings
+from router.prompt.body_fields import FieldError, raw_fields
+
+DEEP = 200_000
+JSON = {
+    "too deep": b'{"data":' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "not UTF-8": b'{"owner":"\xff\xfe"}',
+    "cut off": b'{"owner":"',
+}
+MSGPACK = {
+    "too deep": b"\x93\xcb" + bytes(8) + b"\x91" * DEEP + b"\xc0\xc0",
+    "not UTF-8": b"\x93\xcb" + bytes(8) + b"\x91\x91\xa2\xff\xfe\xc0",
+    "cut off": b"\x93\xcb",
+}
+
+ROOT = Path(__file__).parents[2]
+
+
+def _record(raw: bytes) -> None:
+    with pytest.raises(BadRecordError):
+        read_record({b"token": b"1", b"claim": raw})
+
+
+def _owner(raw: bytes) -> None:
+    with pytest.raises(BadRecordError):
+        read_owner("p", [b"1", raw, None])
+
+
+def _rival(raw: bytes) -> None:
+    Rival("p", model="m", keyspace="k", is_mistake=True).tell_of("two", raw)
+
+
+def _statistics(raw: bytes) -> None:
+    assert parse("trtllm", raw, ranks=1, at=0.0) == {}
+
+
+def _body(raw: bytes) -> None:
+    async def read() -> None:
+        fields = await raw_fields(raw, ("data", "owner"))
+        await fields.decoded("owner")
+
+    with pytest.raises(FieldError):
+        asyncio.run(read())
+
+
+def _trtllm(raw: bytes) -> None:
+    with pytest.raises(MalformedEventError):
+        trtllm.split(b"[" + raw)
+
+
+@pytest.mark.parametrize("fault", JSON)
+@pytest.mark.parametrize("read", [_record, _owner, _rival, _statistics, _body, _trtllm])
+def test_json_that_cannot_be_read_costs_only_itself(
+    read: Callable[[bytes], None], fault: str
+) -> None:
+    read(JSON[fault])
+
+
+def _bookings(raw: bytes) -> None:
+    told = ToldBookings("one", lambda _: None)
+    assert told.hear("two", raw, 0.0) is None
+    assert told.malformed == 1
+
+
+def _state(raw: bytes) -> None:
+    path = Path("state")
+    path.write_bytes(
+        state_file.HEADING
+        + hashlib.blake2b(raw, digest_size=state_file.DIGEST_BYTES).digest()
+        + raw
+    )
+    with pytest.raises(state_file.BadStateError):
+        state_file.load(path, "")
+
+
+def _vllm(raw: bytes) -> None:
+    _events(vllm.decode, raw)
+
+
+def _sglang(raw: bytes) -> None:
+    _events(sglang.decode, raw)
+
+
+def _events(decode: Callable[[bytes], Batch], raw: bytes) -> None:
+    with contextlib.suppress(MalformedEventError):
+        assert not decode(raw).events
+
+
+@pytest.mark.parametrize("fault", MSGPACK)
+@pytest.mark.parametrize("read", [_bookings, _state, _vllm, _sglang])
+def test_msgpack_that_cannot_be_read_costs_only_itself(
+    read: Callable[[bytes], None],
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    read(MSGPACK[fault])
+
+
+def test_handlers_of_decoding_errors_name_all_of_them() -> None:
+    named = re.compile(r"except [^\n]*(?:MsgspecError|msgspec\.DecodeError)")
+    # The rooms of prefixstore read what a process of ours has written, and do not import indexer.
+    # `_encoded` in the state file encodes.
+    excused = {"prefixstore/chats/render_worker.py", "router/state_file.py"}
+    found = {
+        str(path.relative_to(ROOT))
+        for room in ("router", "indexer", "publisher", "prefixstore", "scorer")
+        for path in (ROOT / room).rglob("*.py")
+        if named.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == excused
