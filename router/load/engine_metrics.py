@@ -12,8 +12,9 @@ there may be a hundred pods to read every two seconds.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -83,17 +84,15 @@ NAMES = {
 }
 """The names by engine."""
 
-NAME = b"|".join(
-    name for one in NAMES.values() for name in (one.running, one.waiting, *one.kv_usage)
-)
 LONGEST = 40
 """Most characters of a number; engines write none longer."""
 LINE = re.compile(
-    # Possessive quantifiers throughout, so that a malformed page takes no longer than any other.
-    rb"^(" + NAME + rb')(?![\w:])(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]*+'
-    rb"([^ \t\r\n]{0,40})",
-    re.MULTILINE,
+    # Possessive quantifiers throughout, so that a malformed line takes no longer than any other.
+    rb'([\w:]++)(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]*+([^ \t\r\n]{0,40})'
 )
+MOST_LINES, MOST_LINE_BYTES = 1024, 16 << 10
+"""Lines of a metric (or last iterations) that are read, and the longest line: to read them takes
+milliseconds. vLLM's longest has 2 KB."""
 LABEL = re.compile(rb'(\w+)="((?:[^"\\]++|\\.)*+)"')
 
 Figures = dict[str, Any]
@@ -123,6 +122,27 @@ def parse(
     return seen
 
 
+def lines(page: bytes, beginning: bytes) -> Iterator[bytes]:
+    """Yield the lines of a page that begin so, as far as they are not longer than MOST_LINE_BYTES.
+
+    A search for a few names takes a tenth of the time of a regular expression over the whole page.
+    """
+    after_break = b"\n" + beginning
+    start = 0
+    if not page.startswith(beginning):
+        start = page.find(after_break) + 1
+        if not start:
+            return
+    while True:
+        stop = page.find(b"\n", start)
+        stop = len(page) if stop < 0 else stop
+        if stop - start <= MOST_LINE_BYTES:
+            yield page[start:stop]
+        start = page.find(after_break, stop) + 1
+        if not start:
+            return
+
+
 def observe(figures: Mapping[str, object], at: float) -> Observed | None:
     """Return an observation; None if a figure is missing or impossible."""
     running = _figure(figures.get("running"), MOST_REQUESTS)
@@ -144,10 +164,13 @@ def _series(names: Names, page: bytes) -> dict[int | None, Figures]:
     kinds = {names.running: "running", names.waiting: "waiting"}
     kinds |= dict.fromkeys(names.kv_usage, "kv_usage")
     said: dict[int | None, Figures] = {}
-    for line in LINE.finditer(page):
-        kind = kinds.get(line[1])
+    for raw in chain.from_iterable(islice(lines(page, name), MOST_LINES) for name in kinds):
+        line = LINE.match(raw)
+        kind = line and kinds.get(line[1])
+        if not line or not kind:
+            continue
         labels = dict(LABEL.findall(line[2] or b""))
-        if kind is None or labels.get(b"priority"):
+        if labels.get(b"priority"):
             # SGLang adds a line per priority; the line without a priority is the total.
             continue
         figures = said.setdefault(_rank(labels.get(names.rank_label)), {})
@@ -171,12 +194,14 @@ def _number(text: bytes) -> float:
 
 def _statistics(page: bytes) -> dict[int | None, Figures]:
     """Read TensorRT-LLM's statistics of its last iterations, in order of time for each rank."""
+    is_list = page.lstrip()[:1] == b"["
     try:
-        answer = msgspec.json.decode(page)
+        raws = msgspec.json.decode(page, type=list[msgspec.Raw]) if is_list else [page]
+        iterations = [msgspec.json.decode(raw) for raw in raws[-MOST_LINES:]]
     except UNREADABLE:
         return {}
     said: dict[int | None, Figures] = {}
-    for iteration in answer if isinstance(answer, list) else [answer]:
+    for iteration in iterations:
         if not isinstance(iteration, dict):
             continue
         figures: Figures = {

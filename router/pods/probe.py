@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import aiohttp
@@ -18,7 +19,7 @@ from indexer.follow.engine_tls import EngineTls
 from indexer.follow.poll import problem_of
 from indexer.rank import Rank
 from indexer.unreadable import UNREADABLE
-from router.load.engine_metrics import NAMES, Observed, parse
+from router.load.engine_metrics import NAMES, Observed, lines, parse
 from router.pods.namespaces import limit_known
 from router.pods.table import Pod, Status
 
@@ -34,18 +35,20 @@ starts, vLLM while it drains and when its engine is dead. One such answer suffic
 LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
 
-CAPACITY = re.compile(
-    rb'^vllm:cache_config_info\{[^}\n]*\bnum_gpu_blocks="(\d{1,10})"', re.MULTILINE
-)
+CACHE_CONFIG = b"vllm:cache_config_info{"
+CAPACITY = re.compile(rb'[^}]*\bnum_gpu_blocks="(\d{1,10})"')
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """The path of each engine's version."""
 
-STARTED = re.compile(rb"^process_start_time_seconds(?:\{[^}\n]*\})?[ \t]+(\S{1,40})", re.MULTILINE)
+START_TIME = b"process_start_time_seconds"
+STARTED = re.compile(START_TIME + rb"(?:\{[^}]*\})?[ \t]+(\S{1,40})")
 """The start of the engine's process, in seconds: a metric of prometheus_client (vLLM, SGLang)."""
+MOST_PROCESSES = 64
+"""Start times that are read of a page."""
 LATER_SECONDS = 0.01
 """Start times that differ by less are the same start, rounded."""
-MOST_BYTES = 8 << 20
-"""Longest answer; the metrics of eight ranks have about 1 MB."""
+MOST_BYTES = 2 << 20
+"""Longest answer, for each 16 ranks or part of them; the metrics of eight ranks have about 1 MB."""
 MOST_NAME_BYTES, MOST_NAMES_BYTES = 1024, 64 << 10
 """Longest name of a model or adapter, and longest sum of a pod's names: ListPods shows them all."""
 MOST_VERSION_BYTES = 128
@@ -233,7 +236,7 @@ class Prober:
 
     def _learn(self, metrics: bytes) -> Status:
         """Record the cache size of an engine that has come up; return its new status."""
-        found = CAPACITY.search(metrics)
+        found = CAPACITY.match(next(lines(metrics, CACHE_CONFIG), b""))
         if found:
             for rank in self._ranks:
                 # One of vLLM's blocks is the null block, which is never cached.
@@ -275,7 +278,7 @@ class Prober:
         return answer if status == 200 else b""
 
     async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
-        """Return the status and body of an answer; the body is empty beyond MOST_BYTES."""
+        """Return the status and body of an answer; the body is empty where it is too long."""
         url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
         # No redirects: a pod must not make the router send requests to other hosts.
         async with session.get(
@@ -285,9 +288,10 @@ class Prober:
             server_hostname=self._tls.name if self._tls else None,
         ) as response:
             answer = bytearray()
+            most = MOST_BYTES * -(-max(len(self._pod.ranks), 1) // 16)
             async for chunk in response.content.iter_any():
                 answer += chunk
-                if len(answer) > MOST_BYTES:
+                if len(answer) > most:
                     return response.status, b""
             return response.status, bytes(answer)
 
@@ -309,7 +313,10 @@ def _restarts(rank: Rank) -> int:
 
 def _starts(metrics: bytes) -> Iterator[float]:
     """Yield the finite start times of processes in a page of metrics."""
-    for found in STARTED.finditer(metrics):
+    for line in islice(lines(metrics, START_TIME), MOST_PROCESSES):
+        found = STARTED.match(line)
+        if not found:
+            continue
         with contextlib.suppress(ValueError):
             started = float(found[1])
             if math.isfinite(started):

@@ -129,7 +129,7 @@ async def lying_pages(rng: Random) -> asyncio.Server:
 
     async def page(_: str, writer: asyncio.StreamWriter) -> None:
         huge = b'vllm:cache_config_info{num_gpu_blocks="' + b"9" * 5000 + b'"} 1\n'
-        what = rng.randrange(7)
+        what = rng.randrange(8)
         if what == 0:
             writer.write(
                 b"HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n"
@@ -154,6 +154,9 @@ async def lying_pages(rng: Random) -> asyncio.Server:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         elif what == 5:
             writer.write(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
+        elif what == 6:
+            body = b"[" * 200_000 + b"]" * 200_000
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xff")
 

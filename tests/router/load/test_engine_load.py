@@ -4,11 +4,12 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load.engine_metrics import NAMES, Observed, parse
+from router.load.engine_metrics import MOST_LINE_BYTES, MOST_LINES, NAMES, Observed, lines, parse
 from tests.simworker.local_worker import LocalWorker
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -164,3 +165,22 @@ async def test_a_workers_own_page_is_read(engine: str) -> None:
         assert max(one.kv_usage for one in seen.values()) > 0
         _, page = await worker.get("/metrics")
         assert set(said(engine, page.encode(), 2).values()) == {Observed(0, 0, 0.0, 9.0)}
+
+
+@pytest.mark.parametrize("beginning", ["", "a 1\n", "\n\n", "xname 1\n"])
+def test_lines_are_found_by_their_beginning_wherever_they_stand(beginning: str) -> None:
+    page = f'{beginning}name{{a="1"}} 2\nother 3\nnamed 4\n# name 5\nname 6'.encode()
+    assert [*lines(page, b"name")] == [b'name{a="1"} 2', b"named 4", b"name 6"]
+    assert [*lines(page, b"missing")] == []
+
+
+def test_no_more_of_a_page_is_read_than_takes_milliseconds() -> None:
+    series = b'vllm:num_requests_running{engine="%d"} 1\nvllm:num_requests_waiting{engine="%d"} 0\n'
+    many = b"".join(series % (rank, rank) for rank in range(2 * MOST_LINES))
+    assert len(parse("vllm", many, ranks=2 * MOST_LINES, at=0.0)) == MOST_LINES
+    long = b'vllm:num_requests_running{x="' + b"y" * MOST_LINE_BYTES + b'"} 1\n'
+    assert parse("vllm", long + series % (0, 0), ranks=1, at=0.0)[0].running == 1
+    iterations = [{"numActiveRequests": 9, "numQueuedRequests": 9}] * 5 * MOST_LINES
+    last = {"numActiveRequests": 3, "numQueuedRequests": 2}
+    page = msgspec.json.encode([*iterations, last])
+    assert parse("trtllm", page, ranks=1, at=7.0) == {0: Observed(3, 2, 0.0, 7.0)}
