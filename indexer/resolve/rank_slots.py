@@ -75,9 +75,9 @@ class RankSlots:
         self.slot(spot)
 
     def set_aside(self) -> None:
-        """Keep the held blocks as in doubt and begin every place anew.
+        """Put all held blocks in doubt, and begin every place again without certain blocks.
 
-        Where blocks are set aside already, those stay, and the blocks held since are let go.
+        Where a place has blocks in doubt already, those stay, and its certain blocks are let go.
         """
         for spot in list(self.certain):
             if spot in self.doubted:

@@ -61,7 +61,7 @@ class RankState(Protocol):
         """
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as something was missed."""
+        """Put every block that is held now in doubt, as events were missed."""
 
     def can_settle(self, capacity: int) -> bool:
         """Return whether all blocks cached at the last doubt must be gone or proven by now."""
@@ -70,7 +70,7 @@ class RankState(Protocol):
         """Drop every name that is still in doubt."""
 
     def lost_room(self) -> None:
-        """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
+        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
@@ -97,7 +97,7 @@ class RankState(Protocol):
         """Return the state that a later process goes on from."""
 
     def restore(self, saved: SavedResolver) -> object:
-        """Go on from what another process saved; nothing may have been applied before."""
+        """Go on from the state that another process saved; nothing may have been applied before."""
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
@@ -130,7 +130,7 @@ class PureState:
         return False
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as something was missed."""
+        """Put every block that is held now in doubt, as events were missed."""
         self.resolver.doubt()
 
     def can_settle(self, capacity: int) -> bool:
@@ -142,7 +142,7 @@ class PureState:
         self._pass_on(self.resolver.settle())
 
     def lost_room(self) -> None:
-        """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
+        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
         self.resolver.stored_since_doubt = 0
 
     def copies(self) -> int | None:
@@ -180,7 +180,7 @@ class PureState:
         return self.resolver.save()
 
     def restore(self, saved: SavedResolver) -> None:
-        """Go on from what another process saved."""
+        """Go on from the state that another process saved."""
         self._pass_on(self.resolver.restore(saved))
 
     def check(self) -> None:
