@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
     pool: NDArray[np.int64]
     """(p): slots of the places that share the cache's blocks."""
     most: int
-    """The most blocks that these places can hold together."""
+    """The most blocks that the places of `pool` can hold together."""
     slower: NDArray[np.int64]
     """(s): slots of the slower tiers' places."""
     enough: int
