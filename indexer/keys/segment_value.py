@@ -27,7 +27,7 @@ MOST_RECORDS = 512
 
 
 class BadSegmentError(ValueError):
-    """A value has no form that this version writes."""
+    """A segment's value does not have a form that this version writes."""
 
 
 class Packed(NamedTuple):
