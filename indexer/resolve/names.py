@@ -50,7 +50,7 @@ class Names:
         return holding.copies if holding else {}
 
     def certain(self, spot: Spot, names: Sequence[EngineHash]) -> int:
-        """Return how many of `names` a place holds and are not in doubt."""
+        """Return how many of `names` a place holds, not counting names in doubt."""
         holding = self.holdings.get(spot)
         if holding is None:
             return 0

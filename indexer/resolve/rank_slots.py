@@ -133,7 +133,7 @@ class RankSlots:
             keys = held.get(spot, set())
             slots = {of[spot] for of in (self.certain, self.doubted) if spot in of}
             if sum(map(self._index.count, slots)) != len(keys):
-                raise BrokenInvariantError(f"the slots of {spot} hold another number of keys")
+                raise BrokenInvariantError(f"the slots of {spot} do not hold {len(keys)} keys")
             stretches = self._index.stretches(list(keys))
             if sum(stop - start for slot, start, stop in stretches if slot in slots) != len(keys):
                 raise BrokenInvariantError(f"the slots of {spot} do not hold all of its keys")

@@ -1,4 +1,4 @@
-"""The state of one rank, to which its batches are applied in order; and its pure form."""
+"""The state of one rank, to which its batches are applied in order; its form in pure Python."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -82,7 +82,7 @@ class RankState(Protocol):
         """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
 
     def forget(self) -> object:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
 
     def close(self) -> None:
         """Let the rank hold nothing, for good."""
@@ -104,7 +104,7 @@ class RankState(Protocol):
 
 
 class PureState:
-    """The pure form of a rank's state: a resolver, and a sink for its changes."""
+    """A rank's state in pure Python: a resolver, and a sink for its changes."""
 
     def __init__(self, resolver: Resolver, sink: Sink) -> None:
         self.resolver = resolver
@@ -158,7 +158,7 @@ class PureState:
         self._pass_on(self.resolver.give_up_excess())
 
     def forget(self) -> None:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
         self.resolver.forget()
         self._sink.empty()
 

@@ -104,7 +104,7 @@ class Resolver:
         return [Emptied()]
 
     def forget(self) -> list[Change]:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
         self.groups.clear()
         return self.empty()
 
