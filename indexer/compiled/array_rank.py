@@ -1,7 +1,8 @@
 """One rank over the compiled index: plain names in arrays, and the pure resolver for odd names.
 
-Batches are scanned and followed in the arrays, event by event, up to the first name that is not plain;
-the rest of that batch is decoded and goes to the resolver (`indexer.compiled.names.odd`).
+`indexer.compiled.names.names` says which names are plain. Batches are scanned and followed in the
+arrays, event by event, up to the first name that is not plain; the rest of that batch is decoded
+and goes to the resolver (`indexer.compiled.names.odd`).
 """
 
 import dataclasses
@@ -223,7 +224,7 @@ class ArrayState:
     # Ends and beginnings
 
     def forget(self) -> None:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
         self._odd.count()
         self._odd.pass_on(self.resolver.forget())
 

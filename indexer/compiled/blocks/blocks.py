@@ -4,8 +4,8 @@ A block is a record of 16 bytes: its key, the number of its set of slots, when i
 its depth in its chain. A router that follows engines directly also keeps the name that the first engine
 gave the block, and its parent's number; those arrays take memory only once they are written to.
 
-A block was matched no later than its parent, and is one deeper. So giving up blocks in order of match,
-the deepest first, never makes a hole.
+A block was last matched no later than its parent, and is one deeper. So giving up blocks in order
+of their last match, the deepest first, never makes a hole in a chain.
 """
 
 from typing import NamedTuple
