@@ -29,7 +29,7 @@ DEFAULT_BYTES = 1 << 30
 LEAST_BYTES = 512 << 10
 """The smallest bound: it holds the tables and a few steps of writing."""
 LATEST = 0xFFFF
-"""The highest time of a match that fits a record."""
+"""The highest time of a match that fits into a record."""
 
 
 _stretch = partial(tuple.__new__, Stretch)
@@ -113,7 +113,7 @@ class ArrayIndex:
         )
 
     def now(self) -> int:
-        """Return the time in the unit of records: seconds since the index began, at most `LATEST`."""
+        """Return the time as blocks are stamped: seconds since `_epoch`, at most `LATEST`."""
         return min(LATEST, int(self._clock() - self._epoch))
 
     # Writing

@@ -1,7 +1,8 @@
 """One rank over the compiled index: plain names in arrays, and the pure resolver for odd names.
 
-Batches are scanned and followed in the arrays, event by event, up to the first name that is not plain;
-the rest of that batch is decoded and goes to the resolver (`indexer.compiled.names.odd`).
+`indexer.compiled.names.names` says which names are plain. Batches are scanned and followed in the
+arrays, event by event, up to the first name that is not plain; the rest of that batch is decoded
+and goes to the resolver (`indexer.compiled.names.odd`).
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ from indexer.resolve.saved import SavedResolver
 
 
 class ArrayState:
-    """What one rank holds. `dialect` names the form of its engine's batches; `decode` decodes them."""
+    """The state of one rank. `dialect` names the form of its batches; `decode` decodes them."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class ArrayState:
     # Doubt, and the end of it
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as something was missed."""
+        """Put every block that is held now in doubt, as events were missed."""
         self._odd.let_go()
         with self._odd.following():
             self.resolver.doubt()
@@ -162,7 +163,7 @@ class ArrayState:
             self._odd.adapt()
 
     def can_settle(self, capacity: int) -> bool:
-        """Whether everything that was cached at the last doubt must be gone or proven by now."""
+        """Return whether all blocks cached at the last doubt must be gone or proven by now."""
         slots = (self._slots.certain, self._slots.doubted)
         return self.resolver.can_settle(capacity) and not any(
             tier is not Tier.GPU and self._index.count(slot)
@@ -180,7 +181,7 @@ class ArrayState:
             self._odd.mark_odd()
 
     def lost_room(self) -> None:
-        """Handle the loss of keys that the index gave up for want of room."""
+        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
         self.resolver.stored_since_doubt = 0
         self._odd.let_go()
 
@@ -197,7 +198,7 @@ class ArrayState:
         return copies
 
     def may_show_hits(self) -> bool:
-        """Whether something may be shown only because a hit was announced as a store."""
+        """Return whether blocks may be shown as held only because hits were announced as stores."""
         return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
@@ -223,7 +224,7 @@ class ArrayState:
     # Ends and beginnings
 
     def forget(self) -> None:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
         self._odd.count()
         self._odd.pass_on(self.resolver.forget())
 

@@ -28,18 +28,18 @@ STEP = 256
 LOOKS = 16 * STEP
 """Most records that the writer looks at before it lets readers in."""
 FEW = STEP // 16
-"""Blocks to give up at a time where that also frees memory outside the arrays: few are enough then."""
+"""Blocks to make room for at a time where giving up also frees memory outside the arrays."""
 MOST_LOAD = 0.75
 GROWTH = 1.5
 LEAST_PLACES = 1 << 10
 SETS_LOAD = 0.6
 RECORD_BYTES = 16
 NAME_BYTES = 12
-"""A block's name and parent, where the index keeps them."""
+"""Bytes of a block's name and its parent's number, where the index keeps them."""
 SHARE = 32
-"""At the bound, one block in this many is given up at once."""
+"""At the bound, at least one block in this many is given up at once."""
 KEPT_BACK = 16
-"""One byte in this many stays free for writes that cannot wait."""
+"""One byte in this many is kept back (`_fits`)."""
 LEAST_WORDS = 4
 """Words of a set in a new index: 256 slots."""
 
@@ -52,7 +52,7 @@ class Arrays:
         self.evicted = 0
         """Blocks given up for want of room."""
         self.losers: set[int] = set()
-        """Slots that lost some of them."""
+        """Slots that lost some of these blocks."""
         self.outside: dict[object, Callable[[], int]] = {}
         """Functions that return a rank's bytes outside the arrays, by their owner."""
         self.purges: dict[object, Callable[[], None]] = {}
@@ -66,7 +66,7 @@ class Arrays:
         self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES)
         self.sets = self._new_sets(0, LEAST_WORDS)
         self.view = look_up.view_of(self.blocks, self.sets)
-        """What a look-up reads."""
+        """The arrays that a look-up reads (`look_up.view_of`)."""
         self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
         """Scratch memory for the keys of one step."""
         self.lock = threading.Lock()
@@ -74,7 +74,7 @@ class Arrays:
         """How many readers wait for the lock. A hint to the writer: it need not be exact."""
         self._has_given_up = False
         self._left = 0
-        """How many more blocks surely have room; `reserve` computes it anew where that is too few."""
+        """How many more blocks surely have room; `reserve` counts again where they are too few."""
 
     def turn(self) -> threading.Lock:
         """Let waiting readers go first; return the lock, for a step of writing."""
@@ -122,7 +122,7 @@ class Arrays:
         return self.evicted == before
 
     def _room_left(self) -> int:
-        """Return how many blocks have room without another table or another look at the bytes."""
+        """Return how many more blocks surely have room, in each table and within the bound."""
         state = self.blocks.state
         free = self.max_bytes - self.max_bytes // KEPT_BACK - self.nbytes()
         left = min(
@@ -170,7 +170,7 @@ class Arrays:
             self._replace(blocks, sets)
 
     def make_room(self, wanted: int, more: int) -> bool:
-        """Give up blocks where `wanted` more bytes, for `more` blocks, would exceed the bound.
+        """Give up orphans, then blocks, where `wanted` bytes for `more` blocks exceed the bound.
 
         Return whether the bytes fit now.
         """
@@ -201,11 +201,11 @@ class Arrays:
         return sets_of.new_sets(capacity, words, max(LEAST_PLACES, _roomy(used, SETS_LOAD)))
 
     def _set_places(self, more: int) -> int:
-        """Return the size of the larger table of sets that `more` blocks need; 0 where this one does."""
+        """Return the size of the larger table of sets that `more` blocks need; 0 for none."""
         return _places(self.sets.table, int(self.sets.state[sets_of.USED]) + more + 1, SETS_LOAD)
 
     def _set_rows(self, more: int) -> int:
-        """Return how many sets beyond the present ones may be needed."""
+        """Return how many rows of sets that were never used `more` blocks may need."""
         state = self.sets.state
         # While a block changes slots, its old set and its new one are both in use.
         return max(0, int(state[sets_of.USED]) + more + 2 - int(state[sets_of.TOP]))
@@ -299,10 +299,10 @@ class Arrays:
 
 
 def _roomy(entries: int, load: float) -> int:
-    """Return the places of a table that has room for so many entries, and for some growth."""
+    """Return how many places a table needs for `entries` entries and some growth."""
     return int(entries / load * GROWTH)
 
 
 def _places(table: NDArray[np.uint32], entries: int, load: float = MOST_LOAD) -> int:
-    """Return the size of the larger table that so many entries need; 0 where this one is enough."""
+    """Return the size of the larger table that `entries` entries need; 0 if `table` is enough."""
     return _roomy(entries, load) if entries > load * len(table) else 0

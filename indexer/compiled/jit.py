@@ -35,7 +35,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """Compile a function into its callers: passing a tuple of arrays costs more than most of them."""
+    """Compile a function into its callers, as a call with a tuple of arrays takes long."""
     options = {**_OPTIONS, **_BORROWED, "forceinline": True}
     return cast("Function", numba.njit(cache=_IS_KEPT, **options)(function))
 

@@ -11,7 +11,7 @@ from indexer.compiled.xxh64 import block_key
 def make_keys(
     tokens: NDArray[np.uint32], size: int, root: np.uint64, keys: NDArray[np.uint64]
 ) -> None:
-    """Write the keys of the leading blocks of `size` ids, chained to `root`; `tokens` has them all."""
+    """Fill `keys` with the first blocks' keys: `size` ids of `tokens` each, chained to `root`."""
     key = root
     for block in range(keys.size):
         key = block_key(tokens, block * size, size, key)
@@ -19,7 +19,7 @@ def make_keys(
 
 
 def packed(tokens: bytes, size: int, blocks: int, root: int) -> bytes:
-    """Return the keys of `make_keys`, packed. Raises ValueError where there are too few tokens."""
+    """Return the first `blocks` blocks' keys, packed. Raises ValueError for too few tokens."""
     keys = np.empty(blocks, np.uint64)
     if blocks:
         ids = np.frombuffer(tokens, np.uint32, blocks * size)

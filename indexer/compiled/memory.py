@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 HUGE = 8 << 20
-"""From this size on the kernel is asked for huge pages: random look-ups then miss one cache less."""
+"""Bytes from which on the kernel is asked for huge pages: a random look-up misses less then."""
 
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike, *, sparse: bool = False) -> NDArray[Any]:

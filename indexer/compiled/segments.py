@@ -1,4 +1,4 @@
-"""Finds who holds a prompt's blocks in the values of the shared index's segments (`keys.segment_value`).
+"""Finds which slots hold a prompt's blocks, in the shared index's segments (`keys.segment_value`).
 
 The values came from a server: each read is tested against the end of its value.
 """
@@ -27,7 +27,7 @@ def _word(values: NDArray[np.uint8], at: int) -> np.uint64:
 
 @inlined
 def _columns(values: NDArray[np.uint8], start: int, end: int) -> int:
-    """Return a packed value's number of columns; 0 where it is none, or has too many records."""
+    """Return a packed value's number of columns; 0 where it is not packed, or too long."""
     if end - start < HEAD or values[start] != 1 or values[start + 1] != 0:
         return 0
     columns = np.int64(values[start + 2]) | np.int64(values[start + 3]) << 8
@@ -67,9 +67,9 @@ def of_segments(
 ) -> int:
     """Write the stretches of `keys` as rows: slot, first block, and the position after the last block.
 
-    Return their number, which may be greater than there was room for. Value n ends before byte `ends[n]`
-    and is that of the blocks from `starts[n]` up to `starts[n + 1]`; if it is empty, nobody holds them.
-    A value that cannot be read is marked in `bad`.
+    Return their number, which may be greater than the number of rows in `found`. Value n ends
+    before byte `ends[n]` and is that of the blocks from `starts[n]` up to `starts[n + 1]`; if it is
+    empty, nobody holds them. A value that cannot be read is marked in `bad`.
     """
     columns_in_all = 0
     begin = 0
@@ -163,7 +163,7 @@ def of_segments(
 def stretches_of(
     keys: NDArray[np.uint64], parts: Sequence[tuple[int, int, bytes | None]]
 ) -> tuple[list[list[int]], list[int]]:
-    """Return the stretches as rows, and the numbers of parts that cannot be read.
+    """Return the stretches of `keys` (rows as in `of_segments`), and which parts cannot be read.
 
     A part has the first position of its blocks, the position after them, and their packed value. Parts
     follow each other without a gap.

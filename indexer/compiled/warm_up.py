@@ -35,7 +35,7 @@ def warm_up(index: ArrayIndex) -> None:
     for slot in range(10):  # more sets than their table has room for
         index.add(slot, [key for key in range(1 << 10) if key >> slot & 1])
     index.add(300, keys)
-    # To Numba, a read-only array is of another type, for which it compiles a function anew.
+    # To Numba, a read-only array is of another type, for which it compiles a function again.
     unpack(np.frombuffer(bytes(1), np.uint8), np.empty(1, np.uint32))
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))

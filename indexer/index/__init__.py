@@ -1,4 +1,4 @@
-"""The contract of a block-to-slots index, its pure forms and its slots.
+"""The contract of a block-to-slots index, its forms in pure Python, and its slots.
 
 The compiled form is `indexer.compiled`.
 """

@@ -1,7 +1,8 @@
 """The contract of a block-to-pods index.
 
-An index knows for each key which slots hold it. A slot stands for one tier of a rank, in one life of its
-engine (`indexer.index.slot`); the index itself does not know what a slot stands for.
+An index knows for each key which slots hold it. A slot stands for a tier and a cache group of a
+rank, in one life of its engine (`indexer.index.slot`); the index itself does not know what a slot
+stands for.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,8 +49,9 @@ class IndexStats:
 class Index(Protocol):
     """What every backend promises; `tests/conformance/test_index.py` runs on all of them.
 
-    One thread writes; each backend states what other threads may do meanwhile. All calls are idempotent:
-    adding held keys, removing keys that are not held, and dropping an empty slot change nothing.
+    One thread writes; each backend states what other threads may do meanwhile. All writes are
+    idempotent: adding held keys, removing keys that are not held, and dropping an empty slot change
+    nothing.
     """
 
     def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
@@ -70,7 +72,7 @@ class Index(Protocol):
     def sweep(self, budget: int) -> Iterable[int]:
         """Free the remains of dropped slots, looking at no more than `budget` keys.
 
-        Returns the slots that are wholly swept by now and may be used anew.
+        Returns the slots that are wholly swept by now and may be used again.
         """
 
     def take_losers(self) -> set[int]:

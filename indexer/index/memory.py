@@ -1,8 +1,8 @@
 """The embedded index in pure Python: one dict from key to an interned bit set of slots.
 
-The compiled index (`indexer.compiled.array_index`) serves wherever Numba can be had. This one has two
-uses beside it: routers without Numba serve with it, at a sixth of the speed and with the same keys; and
-tests compare the compiled code with it and with the pure resolver, which every publisher runs.
+The compiled index (`indexer.compiled.array_index`) is used wherever Numba is installed. This one
+has two uses: routers without Numba use it, at a sixth of the speed and with the same keys;
+and tests compare the compiled code with it and with the pure resolver, which every publisher runs.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
 integer with one bit for each slot, interned: a block costs a dict entry and nothing else, and two blocks
@@ -39,7 +39,7 @@ KEY_BYTES = 260
 SET_BYTES = 400
 """An estimate of a set's bytes: its number, and three dict entries."""
 SHARE = 32
-"""At the bound, one key in this many is given up at once."""
+"""At the bound, at least one key in this many is given up at once."""
 STEP = 256
 """Keys for which room is made at once."""
 DEPTH_BITS = 16
@@ -78,7 +78,7 @@ class MemoryIndex:
         self._interned: dict[int, int] = {}
         """Each set in use, by its value: the one object that stands for it."""
         self._uses: dict[int, int] = {}
-        """How many keys each set in use has."""
+        """How many keys have each set in use."""
         self._counts: dict[int, int] = {}
         self._live = -1
         """A one for each slot, except dropped slots that are not swept yet."""
@@ -281,7 +281,7 @@ class MemoryIndex:
         ):
             raise BrokenInvariantError("the sets in use are not those of the keys")
         if self._ages.keys() != self._set_of.keys():
-            raise BrokenInvariantError("the ages are not those of the keys")
+            raise BrokenInvariantError("some keys have no age, or some ages no key")
         for mask in self._set_of.values():
             if not mask:
                 raise BrokenInvariantError("a key without holders is kept")

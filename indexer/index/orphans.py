@@ -17,7 +17,7 @@ from indexer.invariant import BrokenInvariantError
 STORE_BYTES = 900
 """A high estimate of a waiting store's bytes without its blocks."""
 BLOCK_BYTES = 200
-"""A high estimate of each of its blocks' bytes without the tokens."""
+"""A high estimate of the bytes of each block in a waiting store, without its tokens."""
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +28,7 @@ class Orphan:
     gone: set[int] = field(default_factory=set)
     """Positions, in the event's hashes, of blocks that were removed meanwhile."""
     size: int = field(init=False)
-    """Its estimated bytes."""
+    """The store's estimated bytes."""
 
     def __post_init__(self) -> None:
         event = self.event
@@ -41,7 +41,7 @@ class Orphan:
 
 
 class Waiting:
-    """All ranks' orphans. `has_room` returns whether so many more bytes fit into the index."""
+    """All ranks' orphans. `has_room(n)` returns whether `n` more bytes fit into the index."""
 
     def __init__(self, has_room: Callable[[int], bool]) -> None:
         self.bytes = 0
@@ -167,7 +167,7 @@ class Orphans:
         if self.bytes != sum(orphan.size for orphan in self._waiting):
             raise BrokenInvariantError("the waiting bytes do not add up")
         if self.bytes > self._max_bytes:
-            raise BrokenInvariantError("the waiting stores have more than max_bytes")
+            raise BrokenInvariantError("the waiting stores take more than max_bytes")
         waiting = set(self._waiting)
         for table in (self._by_parent, self._by_name):
             if {orphan for found in table.values() for orphan in found} != waiting:

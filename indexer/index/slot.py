@@ -1,4 +1,4 @@
-"""Slots: the small integers that stand for a rank's tier in the index, in one life of the engine."""
+"""Slots: small integers, each of which stands for a `Place` in the index."""
 
 from dataclasses import dataclass, field
 
@@ -40,7 +40,7 @@ class SlotTable:
         self.reused = 0
         """How often a number was given out again."""
         self.life_changes = 0
-        """How often a rank's cache has begun anew."""
+        """How often a rank has begun a new life."""
 
     def claim(self, place: Place) -> int:
         """Return the slot of `place`, a new one where it has none."""

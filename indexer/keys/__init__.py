@@ -1,1 +1,1 @@
-"""Token ids to chained block keys, and segments of them; no index and no engine."""
+"""Makes chained block keys of token ids, and segments of keys; knows no index and no engine."""

@@ -44,7 +44,7 @@ def next_token(token: int) -> bytes:
     """Return the extra of a block that is reused only where this token follows it.
 
     Engines that cache pairs of tokens have such blocks (SGLang under EAGLE). Raises ValueError where
-    `token` is no token id.
+    `token` is not a token id.
     """
     return b"n" + pack_tokens((token,))
 

@@ -5,8 +5,8 @@
     spilled  2, 0, 0 (u16), blocks (u32): each block has a field of its own, named by segment and key,
              with a packed value of one record
 
-All is little-endian. Every record has a holder, every column has a block, and no block has two records;
-if one has, a reader may use any of them.
+All numbers are little-endian. Every record has a holder, every column has a block, and no block has
+two records; if one has, a reader may use any of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ MOST_RECORDS = 512
 
 
 class BadSegmentError(ValueError):
-    """A value has no form that this version writes."""
+    """A segment's value does not have a form that this version writes."""
 
 
 class Packed(NamedTuple):
@@ -54,16 +54,21 @@ def width_of(columns: int) -> int:
 def records_at(value: bytes) -> tuple[int, int]:
     """Return where the records of a packed value begin, and its number of columns.
 
-    Raises BadSegmentError where it is cut off, of another kind, or has no record or too many.
+    Raises BadSegmentError where it is cut off, not packed, or has no column, no record or too many.
     """
     if len(value) < HEAD or value[0] != PACKED or value[1]:
-        raise BadSegmentError(f"a segment's value begins with {value[:HEAD].hex() or 'nothing'}")
+        raise BadSegmentError(
+            f"a segment's value is not packed: it begins with {value[:HEAD].hex() or 'nothing'}"
+        )
     columns = value[2] | value[3] << 8
     start = HEAD + WORD_BYTES * columns
     left = len(value) - start
     records, rest = divmod(left, WORD_BYTES + width_of(columns))
     if not columns or rest or not 0 < records <= MOST_RECORDS:
-        raise BadSegmentError(f"a segment's value of {len(value)} bytes has {columns} columns")
+        raise BadSegmentError(
+            f"a segment's value of {len(value)} bytes does not hold 1 to {MOST_RECORDS} records "
+            f"of {columns} columns"
+        )
     return start, columns
 
 
@@ -119,12 +124,12 @@ def is_spilled(value: bytes | None) -> bool:
 
 
 def spilled_blocks(value: bytes) -> int | None:
-    """Return how many blocks of a segment have fields of their own; None where it is packed.
+    """Return how many blocks of a segment have fields of their own; None where it is not spilled.
 
     Raises BadSegmentError for a malformed marker.
     """
     if not is_spilled(value):
         return None
     if len(value) != 8 or any(value[1:HEAD]):
-        raise BadSegmentError(f"a spilled segment's value is {value[:16].hex()}")
+        raise BadSegmentError(f"a spilled segment's value is malformed: {value[:16].hex()}")
     return int.from_bytes(value[HEAD:], "little")

@@ -14,7 +14,7 @@ def pack_tokens(ids: Iterable[int]) -> bytes:
     try:
         packed = array("I", ids)
     except (OverflowError, TypeError) as error:
-        raise ValueError("a token id is an unsigned 32-bit integer") from error
+        raise ValueError("a token id must be an unsigned 32-bit integer") from error
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()

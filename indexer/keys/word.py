@@ -16,9 +16,9 @@ def pack_words(words: Iterable[int]) -> bytes:
 
 
 def words_of(packed: bytes) -> "array[int]":
-    """Return packed words, not made into integers yet.
+    """Return packed words as an array.
 
-    Raises ValueError where the length is no multiple of 8.
+    Raises ValueError where the length is not a multiple of 8.
     """
     words = array("Q", packed)
     if sys.byteorder == "big":
@@ -27,5 +27,5 @@ def words_of(packed: bytes) -> "array[int]":
 
 
 def unpack_words(packed: bytes) -> list[int]:
-    """Return packed words. Raises ValueError where the length is no multiple of 8."""
+    """Return packed words as a list. Raises ValueError where the length is not a multiple of 8."""
     return words_of(packed).tolist()

@@ -16,7 +16,7 @@ class ResolverCounts:
     """Blocks counted in `parentless` whose parent was announced later."""
     unplaced: int = 0
     """Stored blocks that get no key: their event has no tokens and an unknown hash, or a block size
-    that is no multiple of the rank's."""
+    that is not a multiple of the rank's."""
     unknown_removals: int = 0
     again: int = 0
     """Blocks stored where they were held already, although the engine keeps each once."""

@@ -22,8 +22,9 @@ class Elsewhere(Protocol):
     def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
         """Prove a place's blocks from key `above` back to the prompt's beginning.
 
-        Stop at the first block whose name is not kept here. `name` is the resolver's name of the block
-        after them, which was proven just now. Return the key from which the resolver goes on; 0: none.
+        Stop at the first block that is not in doubt, or whose name is not kept here. `name` is the
+        resolver's name of the block after them, which was proven just now. Return the key from
+        which the resolver goes on, 0 for none.
         """
 
     def count(self) -> None:

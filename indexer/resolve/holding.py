@@ -21,7 +21,7 @@ class Holding:
         self._more: dict[int, list[EngineHash]] = {}
         """The other names of keys that several names stand for."""
         self.doubted: set[EngineHash] = set()
-        """Names in doubt: held when something was missed, and not proven since."""
+        """Names in doubt: held when events were missed, and not proven since."""
         self.thinned: set[EngineHash] = set()
         """Names whose last event was a removal, and that still have copies."""
         self.repeated: set[EngineHash] = set()
@@ -99,7 +99,7 @@ class Holding:
         return False
 
     def take(self, name: EngineHash, key: int, *, in_doubt: bool) -> None:
-        """Hold one copy of a name that was held elsewhere."""
+        """Hold one copy of a name that `indexer.resolve.elsewhere` kept until now."""
         self.hold(name, (key,))
         if in_doubt:
             self.doubted.add(name)

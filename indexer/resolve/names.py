@@ -18,7 +18,7 @@ class Names:
         self.keys: dict[EngineHash, int] = {}
         """The last key of every name."""
         self.earlier: dict[EngineHash, tuple[int, ...]] = {}
-        """The keys before it, of names that stand for several blocks (an offload tier's chunks)."""
+        """The keys before the last, of names of several blocks (an offload tier's chunks)."""
         self.above: dict[EngineHash, int] = {}
         """The key of the block before each name's first, except at the beginning of a prompt."""
         self.holdings: defaultdict[Spot, Holding] = defaultdict(Holding)
@@ -50,7 +50,7 @@ class Names:
         return holding.copies if holding else {}
 
     def certain(self, spot: Spot, names: Sequence[EngineHash]) -> int:
-        """Return how many names are certainly held in a place."""
+        """Return how many of `names` a place holds, not counting names in doubt."""
         holding = self.holdings.get(spot)
         if holding is None:
             return 0
@@ -64,9 +64,10 @@ class Names:
         ratio: int,
         gone: Collection[int],
     ) -> list[EngineHash]:
-        """Let each name stand for `ratio` of the keys; return the names without those at `gone`.
+        """Let each name stand for `ratio` of the keys; return the names that are not at `gone`.
 
-        A name that is known keeps its keys. `above` is the key before them, None where a prompt begins.
+        `gone` are positions of names. A name that is known keeps its keys. `above` is the key
+        before them, None where a prompt begins.
         """
         kept = []
         for position, (name, last) in enumerate(zip(names, keys[ratio - 1 :: ratio], strict=True)):
@@ -129,7 +130,7 @@ class Names:
         return {spot: set(keys) for spot, keys in self.places().items()}
 
     def chains(self) -> dict[Spot, tuple[list[int], list[tuple[int, int]]]]:
-        """Return the keys that each place holds, and where one does not follow the one before it."""
+        """Return the keys that each place holds, and their links (`index.contract.Links`)."""
         known, aboves = self.keys, self.above
         found: dict[Spot, tuple[list[int], list[tuple[int, int]]]] = {}
         for spot, holding in self.holdings.items():

@@ -75,9 +75,9 @@ class RankSlots:
         self.slot(spot)
 
     def set_aside(self) -> None:
-        """Keep the held blocks as in doubt and begin every place anew.
+        """Put all held blocks in doubt, and begin every place again without certain blocks.
 
-        Where blocks are set aside already, those stay, and the blocks held since are let go.
+        Where a place has blocks in doubt already, those stay, and its certain blocks are let go.
         """
         for spot in list(self.certain):
             if spot in self.doubted:
@@ -133,7 +133,7 @@ class RankSlots:
             keys = held.get(spot, set())
             slots = {of[spot] for of in (self.certain, self.doubted) if spot in of}
             if sum(map(self._index.count, slots)) != len(keys):
-                raise BrokenInvariantError(f"the slots of {spot} hold another number of keys")
+                raise BrokenInvariantError(f"the slots of {spot} do not hold {len(keys)} keys")
             stretches = self._index.stretches(list(keys))
             if sum(stop - start for slot, start, stop in stretches if slot in slots) != len(keys):
                 raise BrokenInvariantError(f"the slots of {spot} do not hold all of its keys")

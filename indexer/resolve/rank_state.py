@@ -1,4 +1,4 @@
-"""The state of one rank, to which its batches are applied in order; and its pure form."""
+"""The state of one rank, to which its batches are applied in order; its form in pure Python."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -61,7 +61,7 @@ class RankState(Protocol):
         """
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as something was missed."""
+        """Put every block that is held now in doubt, as events were missed."""
 
     def can_settle(self, capacity: int) -> bool:
         """Return whether all blocks cached at the last doubt must be gone or proven by now."""
@@ -70,7 +70,7 @@ class RankState(Protocol):
         """Drop every name that is still in doubt."""
 
     def lost_room(self) -> None:
-        """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
+        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
@@ -82,7 +82,7 @@ class RankState(Protocol):
         """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
 
     def forget(self) -> object:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
 
     def close(self) -> None:
         """Let the rank hold nothing, for good."""
@@ -97,14 +97,14 @@ class RankState(Protocol):
         """Return the state that a later process goes on from."""
 
     def restore(self, saved: SavedResolver) -> object:
-        """Go on from what another process saved; nothing may have been applied before."""
+        """Go on from the state that another process saved; nothing may have been applied before."""
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
 
 
 class PureState:
-    """The pure form of a rank's state: a resolver, and a sink for its changes."""
+    """A rank's state in pure Python: a resolver, and a sink for its changes."""
 
     def __init__(self, resolver: Resolver, sink: Sink) -> None:
         self.resolver = resolver
@@ -130,7 +130,7 @@ class PureState:
         return False
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as something was missed."""
+        """Put every block that is held now in doubt, as events were missed."""
         self.resolver.doubt()
 
     def can_settle(self, capacity: int) -> bool:
@@ -142,7 +142,7 @@ class PureState:
         self._pass_on(self.resolver.settle())
 
     def lost_room(self) -> None:
-        """Handle the loss of blocks: the index gave them up for want of room, or an event was lost."""
+        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
         self.resolver.stored_since_doubt = 0
 
     def copies(self) -> int | None:
@@ -158,7 +158,7 @@ class PureState:
         self._pass_on(self.resolver.give_up_excess())
 
     def forget(self) -> None:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
         self.resolver.forget()
         self._sink.empty()
 
@@ -180,7 +180,7 @@ class PureState:
         return self.resolver.save()
 
     def restore(self, saved: SavedResolver) -> None:
-        """Go on from what another process saved."""
+        """Go on from the state that another process saved."""
         self._pass_on(self.resolver.restore(saved))
 
     def check(self) -> None:

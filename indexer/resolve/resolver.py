@@ -4,10 +4,11 @@ An engine names a block by a hash that is opaque to us. It announces the block's
 when the block is stored, and afterwards only the name. The resolver keeps the keys of each live name, so
 that it can chain a child to its parent and follow a removal.
 
-One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and each
-cache group has its own (`shared/engine-events.md`, 2.8, 2.10). It is held in a place (tier and group)
-until as many removals have come. Several names may also stand for one key. The resolver therefore
-returns changes of the keys that a place *holds*: a key comes with its first name and goes with its last.
+One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and
+each cache group has its own (`shared/engine-events.md`, 2.8, 2.10). A place (tier and group) holds
+it until it was removed there as often as it was stored. Several names may also stand for one key.
+The resolver therefore returns changes of the keys that a place *holds*: a key comes with its first
+name and goes with its last.
 
 Doubt. Where an event was missed, any name known by then may be gone, and it counts as in doubt until a
 later event proves it: a store of the name, or of a child (a request that stores a child holds its whole
@@ -35,8 +36,8 @@ from indexer.resolve.saved import SavedResolver
 class Resolver:
     """Follows one rank's names. `model` and `hash_seed` seed the keys (`indexer.keys.key`).
 
-    `orphan_bytes` bounds the stores that wait for their parent, `waiting` those of all ranks that share
-    an index; None where it shares none.
+    `orphan_bytes` bounds the stores that wait for their parent. `waiting` counts those of all ranks
+    that share an index; None where the rank shares none.
 
     `segments` learns every chain, and knows the segment of every key that is held
     (`indexer.keys.segment`); None where segments are not needed. `elsewhere` keeps the rank's other
@@ -59,7 +60,7 @@ class Resolver:
         self.names = Names(elsewhere)
         self.orphans = Orphans(orphan_bytes, waiting, self._lost_orphans)
         self.stored_since_doubt = 0
-        """Names that the fastest tier began to hold since something was missed or given up."""
+        """Names that the fastest tier began to hold since events were missed or blocks given up."""
         self.roots = Roots(model, hash_seed)
         self._elsewhere = elsewhere
 
@@ -103,7 +104,7 @@ class Resolver:
         return [Emptied()]
 
     def forget(self) -> list[Change]:
-        """Forget the rank's whole life."""
+        """Forget the rank's names, orphans and groups, since its life has ended."""
         self.groups.clear()
         return self.empty()
 
@@ -204,7 +205,7 @@ class Resolver:
         return []
 
     def _lost_orphans(self) -> None:
-        """Count anew towards `can_settle`, since stores were lost as in a gap."""
+        """Count from 0 again for `can_settle`, since stores were lost as in a gap."""
         if self._elsewhere is not None:
             self._elsewhere.count()
         self.stored_since_doubt = 0
@@ -266,7 +267,7 @@ class Resolver:
         return held + self._release((event.source, event.group), [event.hash])
 
     def doubt(self) -> None:
-        """Put every name that is known now in doubt, as something was missed."""
+        """Put every name that is known now in doubt, as events were missed."""
         self.names.doubt()
         # Orphans may be gone too, and nothing could prove them once they are adopted.
         self.orphans.clear()
@@ -324,7 +325,7 @@ class Resolver:
         )
 
     def restore(self, saved: SavedResolver) -> list[Change]:
-        """Go on from the names that another process saved; return the keys that each place then holds.
+        """Go on from the names that another process saved; return changes that add all keys.
 
         Raises ValueError where this resolver keeps segments and the saved one did not.
         """

@@ -1,1 +1,1 @@
-"""Blocks, sets and tables in flat arrays, and look-ups in them; no names of engines."""
+"""Blocks, sets and tables in flat arrays, and look-ups in them; knows no ranks."""

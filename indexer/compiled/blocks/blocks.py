@@ -4,8 +4,8 @@ A block is a record of 16 bytes: its key, the number of its set of slots, when i
 its depth in its chain. A router that follows engines directly also keeps the name that the first engine
 gave the block, and its parent's number; those arrays take memory only once they are written to.
 
-A block was matched no later than its parent, and is one deeper. So giving up blocks in order of match,
-the deepest first, never makes a hole.
+A block was last matched no later than its parent, and is one deeper. So giving up blocks in order
+of their last match, the deepest first, never makes a hole in a chain.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class Blocks(NamedTuple):
     names: NDArray[np.uint64]
     """(n, 1): the first engine's name of a block that is in `by_name`."""
     parents: NDArray[np.uint32]
-    """(n): the parent's number (`present`); 0 where it is not known."""
+    """(n): the parent's number (`present`); 0 where there is none or it is not known."""
     by_key: NDArray[np.uint32]
     by_name: NDArray[np.uint32]
     counts: NDArray[np.int64]
@@ -102,7 +102,7 @@ def _next_number(blocks: Blocks) -> int:
 
 @inlined
 def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> int:
-    """Return the number of a new block that no slot holds yet.
+    """Make a block that no slot holds yet; return its number.
 
     `parent` is 0 for the first block of a chain, and negative where the parent is gone: no prompt can
     reuse the block then, and it is given up first. `at` is the place where the search for `key` ended.
@@ -124,7 +124,7 @@ def create(blocks: Blocks, key: np.uint64, parent: int, now: int, at: int) -> in
 
 @inlined
 def free(blocks: Blocks, number: int, rests: bool) -> None:
-    """Forget a block that no slot holds; with `rests` its number rests (`TOP`)."""
+    """Free a block that no slot holds; with `rests` its number is not given out yet (see `TOP`)."""
     state = blocks.state
     unname(blocks, number)
     delete(blocks.by_key, blocks.records, number)
@@ -313,7 +313,7 @@ def sweep(
 
 @compiled
 def renumber(blocks: Blocks, numbers: NDArray[np.uint32]) -> None:
-    """Write the new number of each block's set: `numbers` has it at the old one."""
+    """Write the new number of each block's set: set n is now set `numbers[n]`."""
     for number in range(1, blocks.state[TOP]):
         if blocks.quarters[number, DEPTH] != FREED:
             blocks.halves[number, SET] = numbers[blocks.halves[number, SET]]

@@ -13,7 +13,7 @@ from indexer.compiled.jit import allocating, compiled
 def choose(blocks: Blocks, wanted: int) -> tuple[int, int]:
     """Return the time and the depth at which to give up about `wanted` blocks.
 
-    They are the blocks matched before that time, and those matched at that time at that depth or deeper.
+    Those are the blocks last matched before that time, or at that time and at that depth or deeper.
     """
     times = np.zeros(1 << 16, np.int64)
     top = blocks.state[TOP]
@@ -47,7 +47,7 @@ def give_up(
     rests: bool,
     losers: NDArray[np.uint64],
 ) -> int:
-    """Free the blocks that `choose` chose among some records; return how many.
+    """Free the chosen blocks among numbers `start` to `stop` (exclusive); return how many.
 
     The slots that held any are added to `losers`, a bit each.
     """

@@ -1,8 +1,8 @@
 """Looks up which slots hold a prompt's blocks, as stretches of each slot.
 
-A look-up makes a chunk of keys, then reads the table where their searches begin, and only then searches:
-so the processor waits for many cache misses at once. The arrays are passed one by one because a call
-with a tuple of them takes 4 microseconds longer.
+A look-up of tokens makes a chunk of keys, then reads the table where their searches begin, and only
+then searches: so the processor waits for many cache misses at once. The arrays are passed one by
+one because a call with a tuple of them takes 4 microseconds longer.
 """
 
 import numpy as np
@@ -77,7 +77,7 @@ def _turn(
     found: NDArray[np.int64],
     stretches: int,
 ) -> int:
-    """Go from the slots in `current` to another set's: stretches begin and end."""
+    """Put the slots of set `held` into `current`; return how many stretches have ended."""
     for word in range(current.size):
         after = words[held, word] & live[word]
         changed = after ^ current[word]
@@ -128,7 +128,7 @@ def of_keys(
 ) -> int:
     """Write the stretches of `keys` as rows: slot, first block, and the position after the last block.
 
-    Return how many there are, which may be more than there was room for. With `leading`, the look-up
+    Return how many there are, which may be more than `found` has rows. With `leading`, the look-up
     stops after the first chunk whose last block no slot holds.
     """
     current = np.zeros(live.size, np.uint64)

@@ -1,7 +1,7 @@
 """Sets of slots. Equal sets are stored once, with a count of the blocks that have them.
 
-Blocks share few different sets, so a block holds the number of one (4 bytes), whatever its size. Set 0
-is the empty one. `live` has a bit for each slot that is not dropped; readers apply it.
+Blocks share few different sets, so a block has only its set's number (4 bytes), whatever the set's
+size. Set 0 is the empty one. `live` has a bit for each slot that is not dropped; readers apply it.
 """
 
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class Sets(NamedTuple):
 def new_sets(capacity: int, words: int, places: int) -> Sets:
     """Return empty arrays with room for `capacity` sets of `words` words; they take memory as sets come.
 
-    The table does not grow by itself (`refill`).
+    The table does not grow; the caller fills a larger one (`refill`).
     """
     state = np.zeros(6, np.int64)
     state[TOP] = 1
@@ -97,7 +97,7 @@ def is_live(sets: Sets, number: int) -> bool:
 
 @inlined
 def intern(sets: Sets) -> int:
-    """Return the number of the set in `scratch`; store a set that is new, which no block has yet."""
+    """Return the number of the set in `scratch`; a new set is stored, without blocks yet."""
     empty = True
     for word in sets.scratch:
         if word:
@@ -136,7 +136,7 @@ def intern(sets: Sets) -> int:
 
 @inlined
 def flipped(sets: Sets, number: int, slot: int) -> int:
-    """Return the number of the set that differs from another in one slot."""
+    """Return the number of the set that differs from set `number` in `slot` alone."""
     state = sets.state
     if state[FROM] == number and state[SLOT] == slot:
         return state[TO]

@@ -59,7 +59,7 @@ def stays(hole: int, begin: int, at: int) -> bool:
 def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
     """Return the first place from `at` on whose record has the word.
 
-    Where there is none it is -1 less the empty place where the search ended.
+    Where there is none, return -1 - e, with e the empty place where the search ended.
     """
     tag = _tag(word)
     while True:

@@ -132,9 +132,10 @@ def follow(
     now: int,
     bounds: Bounds,
 ) -> int:
-    """Apply batches, whose events end at `ends`, at most `allowed` blocks; return why it stopped.
+    """Apply batches, at most `allowed` of their blocks; return why it stopped.
 
-    It also stops after a batch that may change the trust (`indexer.compiled.names.telling`).
+    `ends` has the position after each batch's last event. The function also stops after a batch
+    that may change the trust (`indexer.compiled.names.telling`).
 
     `position` is where the next call goes on: the event; the block in it; the number of the block
     before; the number of the block to prove next (-1: not begun; 0: done, before the event's first block

@@ -1,7 +1,7 @@
 """Holds, releases or proves one block in one of a rank's places, by a plain name.
 
-A name that is not plain (`indexer.compiled.names.names`) stays as it is, and the function returns
-`STRANGE`.
+A name that is not plain (`indexer.compiled.names.names`) stays as it is: `prove` stops there, and
+the functions whose names end in `_plain` or `_known` return `-STRANGE`.
 """
 
 import numpy as np
@@ -37,8 +37,8 @@ from indexer.compiled.names.names import (
 )
 
 STRANGE, OTHER_NAMES = 1, 2
-"""Why a block is not held or released: something is not plain; or the rank gives other names than the
-index has, and needs a table of its own."""
+"""Why a block is not held or released: an event or name is not plain; or the engine gives other
+names than the index has, so that the rank needs a table of its own."""
 
 
 @inlined

@@ -11,7 +11,7 @@ blocks. The pure resolver follows odd names, and compiled code leaves them and t
 (`indexer.index.orphans`).
 
 Each place has two slots (`Own.slots`): one for certain blocks, and one for blocks in doubt, which were
-held when something was missed and are not proven since.
+held when events were missed and are not proven since.
 """
 
 from typing import NamedTuple
@@ -57,10 +57,11 @@ CERTAIN, DOUBTED = 0, 1
     UNKNOWN,
     OTHERS,
 ) = range(13)
-"""Fields of `state`: whether the rank has a table of its own, and how many names are in it; how many
-names are odd, and how many keys; tokens a block, 0 where nothing is plain; for how many names orphans
-wait, and whether any orphan waits; and counts of blocks: stored, stored in the fastest tier, removed,
-announced without tokens and not known, removed and not known, of groups left out."""
+"""Fields of `state`: whether the rank has a table of its own, and how many names are in it; how
+many names are odd, and for how many keys they stand; tokens per block, 0 before that is known; for
+how many names orphans wait, or waited, and whether any orphan waits; and counts of blocks: stored,
+stored in the fastest tier, removed, announced without tokens and not known, removed and not known,
+of groups left out."""
 
 COUNTS = slice(STORED, OTHERS + 1)
 
@@ -81,7 +82,7 @@ class Own(NamedTuple):
     groups: NDArray[np.int64]
     """(groups, 5): number, way, block size, whether that size is certain, whether it is a window."""
     names: NDArray[np.uint64]
-    """(n)"""
+    """(n): the rank's own table, if it has one: a name in each place."""
     numbers: NDArray[np.uint32]
     """(n): the block of each name; 0 for an empty place."""
     odd: NDArray[np.uint64]
@@ -256,9 +257,10 @@ def put(
     keys: NDArray[np.uint64],
     parents: NDArray[np.uint64],
 ) -> bool:
-    """Make names of blocks that the rank holds plain; False where that needs a table of its own.
+    """Make `names`, whose blocks the rank holds, plain; False where that needs a table of its own.
 
-    A parent's key is 0 where a prompt begins. There must be room for as many numbers as names.
+    A parent's key is 0 where a prompt begins. There must be room for one more block per name, as a
+    parent that is gone takes a number.
     """
     for at in range(names.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
@@ -327,7 +329,7 @@ def held_all(
 def take_out(
     blocks: Blocks, sets: Sets, mine: Own, name: np.uint64, number: int, there: NDArray[np.uint8]
 ) -> None:
-    """Make a plain name odd; where a place's slot in doubt holds it, the certain one does instead.
+    """Make a plain name odd; move its block from a place's slot in doubt to the certain one.
 
     Write to `there` for each row of `slots` 1 where the place holds it, 2 where it did in doubt, or 0.
     """

@@ -137,7 +137,7 @@ class OddNames:
         self._pull_keys(keys)
 
     def learned(self, names: Iterable[EngineHash]) -> None:
-        """Record the keys of odd names, and look at all of these names in `settle_touched`."""
+        """Record the keys of odd names, and let `settle_touched` look at all of these names."""
         for name in names:
             self.touch(name)
             if name in self.names.keys:
@@ -148,7 +148,7 @@ class OddNames:
         self.standing.discard(name, keys)
 
     def touch(self, *names: EngineHash) -> None:
-        """Look at names in `settle_touched`: they may be plain again."""
+        """Let `settle_touched` look at names: they may be plain again."""
         self._touched.update(dict.fromkeys(names))
 
     def keys_in(self, spot: Spot) -> list[int]:
@@ -325,7 +325,7 @@ class OddNames:
     # Doubt
 
     def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
-        """Prove plain names from a key upwards; return the key of the next odd name, 0 for none."""
+        """Prove the plain names above a name; return the key where that stops, 0 for none."""
         self.touch(name)
         if above in self.standing:
             return above

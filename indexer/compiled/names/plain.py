@@ -66,11 +66,11 @@ class PlainNames:
         self.own = names_of.new_own()
         self.roots = roots_of.new_roots()
         self.groups: dict[int, int] = {}
-        """Rows of groups, by number."""
+        """The row in `Own.groups` of each group, by the group's number."""
 
     @property
     def block_size(self) -> int:
-        """Tokens a block; 0 where nothing is plain."""
+        """Tokens per block; 0 before that is known, while no name is plain."""
         return int(self.own.state[SIZE])
 
     def adapt(
@@ -175,7 +175,7 @@ class PlainNames:
         return names[:count], numbers[:count]
 
     def holders(self, numbers: Numbers) -> Iterator[tuple[Spot, NDArray[np.bool_]]]:
-        """Yield each place of the rank, and which of some blocks it holds; a place may come twice."""
+        """Yield each slot's place, and which of the blocks `numbers` the slot holds."""
         held = self._arrays.blocks.halves[numbers, SET]
         for of in (self._slots.certain, self._slots.doubted):
             for spot, slot in of.items():
@@ -210,7 +210,7 @@ class PlainNames:
             )
 
     def prove(self, spot: Spot, number: int) -> int:
-        """Prove a block and those before it in a place; return the next odd block's number, or 0."""
+        """Prove a block and those before it in a place; return where that stops, 0 for none."""
         arrays = self._arrays
         tier, group = spot
         if group not in self.groups:
@@ -262,7 +262,7 @@ class PlainNames:
         )
 
     def put(self, names: Words, keys: Words, parents: Words) -> bool:
-        """Make names of blocks that the rank holds plain; they are still marked as odd.
+        """Make `names`, whose blocks the rank holds, plain; they are still marked as odd.
 
         Return False where the rank needs a table of its own first; no name is lost then.
         """
@@ -341,5 +341,5 @@ def _marked(known: Words, used: int, odd: list[int], plain: list[int]) -> tuple[
 
 
 def _places(entries: int) -> int:
-    """Return the size of a rank's own table with room for so many names."""
+    """Return how many places a rank's own table needs for `entries` names."""
     return int(entries * OWN_GROWTH / OWN_LOAD) + 16

@@ -1,8 +1,8 @@
-"""Roots by adapter and salt, of those that events used lately. A root is the key before a first block.
+"""Roots, the keys before a prompt's first block, by the adapters and salts that events used lately.
 
 Adapters and salts are compared whole, not only their hashes: else a tenant could choose a salt that
 leads into another tenant's chain. Each pair has a few possible places, where another pair may replace
-it; the resolver then computes its root anew.
+it; the resolver then computes its root again.
 """
 
 from typing import NamedTuple
@@ -33,11 +33,11 @@ class Roots(NamedTuple):
     lengths: NDArray[np.int64]
     """(n, 2): the lengths of both; 0 and 0 where a place is empty."""
     keys: NDArray[np.uint64]
-    """(n)"""
+    """(n): the roots."""
 
 
 def new_roots(places: int = LEAST) -> Roots:
-    """Return no roots."""
+    """Return arrays without any root."""
     return Roots(
         words=np.zeros(places, np.uint64),
         texts=np.zeros((places, TEXT), np.uint8),
@@ -89,7 +89,7 @@ def place_of(
 
 
 def learn(roots: Roots, lora: str, salt: str, key: int) -> Roots:
-    """Return the roots with this one added where its text fits; they may be new arrays."""
+    """Return the roots, perhaps in new arrays, with this one if its text is short ASCII."""
     text = (lora + salt).encode()
     if not 0 < len(text) <= TEXT or not text.isascii():
         return roots

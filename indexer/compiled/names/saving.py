@@ -46,7 +46,7 @@ def hold_saved(index: ArrayIndex, plain: PlainNames, saved: SavedPlain) -> Itera
     )
     places = _rows(saved)
     rows = np.array([plain.groups.get(group, -1) for group in saved.groups], np.int64)
-    # Each bit changes a block's set, and a parent that is gone takes a number.
+    # Each bit changes a block's set, and a parent that is gone takes a new number.
     bits = np.unpackbits(places[:, :, np.newaxis], axis=2).sum(axis=(0, 2))
     most = 1 + int(bits.max(initial=1))
     done = 0

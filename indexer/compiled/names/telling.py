@@ -1,7 +1,7 @@
 """Finds batches after which a rank's trust may change.
 
-Batches that arrive together are applied in one call up to the first of these; the trust is judged before
-the next batch is applied.
+Batches that arrive together are applied in one call, up to the first after which the trust may
+change. It is judged before the next batch is applied.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
     pool: NDArray[np.int64]
     """(p): slots of the places that share the cache's blocks."""
     most: int
-    """The most blocks that these places can hold together."""
+    """The most blocks that the places of `pool` can hold together."""
     slower: NDArray[np.int64]
     """(s): slots of the slower tiers' places."""
     enough: int

@@ -1,4 +1,4 @@
-"""Sets of words, open addressing in an array. 0 marks an empty place, so no set contains 0.
+"""Sets of 64-bit words: arrays with open addressing. 0 marks an empty place, so no set contains 0.
 
 The caller makes room before it adds. Deleting shifts the following words back
 (`indexer.compiled.blocks.table`).

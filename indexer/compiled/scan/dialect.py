@@ -40,15 +40,16 @@ class Dialect(NamedTuple):
 
     letters: NDArray[np.uint8]
     rows: NDArray[np.int64]
-    """(w, 3): where a word begins in `letters`, where it ends, and its meaning: a rule or a tier."""
+    """(w, 3): where a word begins in `letters`, where it ends, and its meaning: a kind of event, a
+    kind of value (`IS_NAMES` and so on) or a tier."""
     lists: NDArray[np.int64]
     """(5): where each list begins in `rows`."""
     masks: NDArray[np.bool_]
-    """(1): whether stores may have other tokens than their blocks have."""
+    """(1): whether a store may have more tokens than its blocks; they cannot be used then."""
 
 
 def _dialect(stored: dict[str, int], removed: dict[str, int], *, masks: bool) -> Dialect:
-    """Return a dialect whose stores and removals have these fields, in the array's order."""
+    """Return a dialect whose stores and removals have these fields, in an event's order."""
     tiers = list(Tier)
     mediums = {form(medium): tier for medium, tier in TIERS.items() for form in (str, str.upper)}
     lists: list[dict[str, int]] = [
@@ -138,5 +139,5 @@ def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length
 
 @compiled
 def meaning(dialect: Dialect, words: int, number: int) -> int:
-    """Return the meaning of a word: a rule or a tier."""
+    """Return the meaning of a word (`Dialect.rows`)."""
     return dialect.rows[dialect.lists[words] + number, 2]

@@ -1,7 +1,8 @@
 """The lists that events have: names, token ids, pairs of them, extra keys.
 
 As in `indexer.compiled.scan.msgpack`, the bytes are not trusted, and no read goes past `end`. Each
-function also returns the position after what it read, or -1 where the bytes are something else.
+function that reads also returns the position after that. Where the bytes are something else, the
+count of the list, or else that position, is -1.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]
 def names_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint64], first: int
 ) -> tuple[int, int]:
-    """Read a list of names; return how many."""
+    """Read a list of names into `into`, from `first` on; return how many there were."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -47,7 +48,7 @@ def names_at(
 def tokens_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint32], first: int
 ) -> tuple[int, int]:
-    """Read a list of token ids; return how many."""
+    """Read a list of token ids into `into`, from `first` on; return how many there were."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -88,7 +89,7 @@ def pairs_at(
     second: NDArray[np.uint32],
     start: int,
 ) -> tuple[int, int]:
-    """Read a list of pairs of token ids; return how many."""
+    """Read pairs of token ids into two arrays, from `start` on; return how many there were."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at

@@ -1,7 +1,6 @@
 """Reads the parts of msgpack from bytes that are not trusted: no read goes past `end`.
 
-Each function takes where to begin and returns where it ended. Source: github.com/msgpack/msgpack,
-spec.md.
+Each function reads from position `at` on. Source: github.com/msgpack/msgpack, spec.md.
 """
 
 import numpy as np
@@ -12,7 +11,7 @@ from indexer.compiled.jit import compiled
 
 @compiled
 def number(data: NDArray[np.uint8], at: int, size: int) -> np.uint64:
-    """Return some bytes as a number."""
+    """Return `size` bytes as a big-endian number."""
     word = np.uint64(0)
     for offset in range(size):
         word = (word << np.uint64(8)) | np.uint64(data[at + offset])
@@ -21,7 +20,7 @@ def number(data: NDArray[np.uint8], at: int, size: int) -> np.uint64:
 
 @compiled
 def half(data: NDArray[np.uint8], at: int) -> np.uint64:
-    """Return 4 bytes as a number."""
+    """Return 4 bytes as a big-endian number."""
     place = np.uint64(at)  # unsigned: Numba need not ask whether it counts from the end
     return (
         np.uint64(data[place]) << np.uint64(24)
@@ -48,7 +47,7 @@ def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return a map's length and the position after its head; -1 where there is none."""
+    """Return a map's length and the position after its head; -1 for none, or one above 65,535."""
     if at >= end:
         return -1, at
     head = np.int64(data[at])
@@ -61,7 +60,7 @@ def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return a text's length and where it begins; -1 where there is none, or it is not all ASCII."""
+    """Return an ASCII text's length and where it begins; -1 for none, or one above 255 bytes."""
     if at >= end:
         return -1, at
     head = np.int64(data[at])
@@ -81,7 +80,7 @@ def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return the length of some bytes and where they begin; -1 where there are none, or too many."""
+    """Return the length of some bytes and where they begin; -1 for none, or more than 65,535."""
     length = -1
     if at + 2 <= end and data[at] == 0xC4:
         length, at = np.int64(data[at + 1]), at + 2

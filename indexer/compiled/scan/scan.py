@@ -7,8 +7,8 @@ would decode, so a doubtful batch is not plain; the fuzzer and `tests/indexer/co
 check that.
 
 Nothing here trusts the bytes. Every read is tested against the batch's end, and the arrays that are
-written have as many elements as the batch has bytes, since each name and each token takes one at least,
-and an event `scanned.LEAST_EVENT`.
+written have room for everything that the bytes can contain: each name and each token takes a byte
+at least, and an event `scanned.LEAST_EVENT` bytes.
 """
 
 import numpy as np
@@ -259,7 +259,7 @@ def _batch(
     name: int,
     token: int,
 ) -> tuple[int, int, int]:
-    """Read a batch; return the next event, name and token, or -1 where it is not plain."""
+    """Read a batch; return the next event, name and token: event -1 if it is not plain."""
     fields, at = list_at(data, at, end)
     if fields < 2 or at >= end:
         return -1, name, token
@@ -310,7 +310,7 @@ def scan(
     """Scan batches that lie one behind the other in `scanned.data`, up to the first that is not plain.
 
     `ends` has the position where each ends. Return how many are plain, and write to `events` how many
-    events were read up to each one's end. There must be `room` for as much as the bytes can contain.
+    events were read up to the end of each. There must be `room` for what the bytes can contain.
     """
     data = scanned.data
     event, name, token, begin = 0, 0, 0, 0

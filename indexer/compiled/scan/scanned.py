@@ -39,15 +39,16 @@ class Scanned(NamedTuple):
     data: NDArray[np.uint8]
     """(b): the bytes of the batches; adapters and salts are only in here."""
     events: NDArray[np.int64]
-    """(e, 15): kind, tier, group; first name, names, whether there is a parent; first token, tokens
-    (-1: not those of the blocks), whether they are the first of pairs, block size; where adapter and
-    salt begin and how long they are; where the extra keys begin (-1: there are none)."""
+    """(e, 15): kind, tier, group; position of the first name, number of names, whether there is a
+    parent; position of the first token, number of tokens (-1: they are not those of the blocks),
+    whether they are the first of pairs, block size; where adapter and salt begin and how long they
+    are; where the extra keys begin (-1: there are none)."""
     parents: NDArray[np.uint64]
-    """(e)"""
+    """(e): the name of the parent, where an event has one."""
     names: NDArray[np.uint64]
-    """(n)"""
+    """(n): the names of all events, one after the other."""
     tokens: NDArray[np.uint32]
-    """(t)"""
+    """(t): the token ids of all events; of pairs, the first ones."""
     seconds: NDArray[np.uint32]
     """(t): the second tokens of pairs."""
 

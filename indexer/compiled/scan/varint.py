@@ -11,7 +11,7 @@ from indexer.compiled.jit import compiled
 
 @compiled
 def unpack(data: NDArray[np.uint8], ids: NDArray[np.uint32]) -> int:
-    """Read varints; return how many there are, or -1 where one does not end or is no 32-bit number.
+    """Read varints; return how many there are, -1 where one does not end or exceeds 32 bits.
 
     `ids` has as many elements as `data` has, since each varint takes a byte at least.
     """
