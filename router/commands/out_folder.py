@@ -39,7 +39,7 @@ def _written(path: Path) -> set[str]:
             heading, names = "", []
         if heading == HEADING:
             return set(names)
-    raise FileExistsError(f"{path} is there, and is no list of what warmpath wrote")
+    raise FileExistsError(f"{path} exists, and is not a list of files that warmpath wrote")
 
 
 def _is_there(path: Path, *, is_ours: bool) -> bool:

@@ -21,7 +21,7 @@ from router.prompt.truncate import Truncation
 
 T = TypeVar("T", str, bool)
 
-_NAMES = {str: "string", bool: "boolean"}
+_NAMES = {str: "a string", bool: "a boolean"}
 
 CHAT = (
     "messages",
@@ -122,7 +122,7 @@ async def parse_chat(raw: bytes, field: str) -> Body:
         chat = chat_of(body)
     for position, message in enumerate(chat.messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadRequestError(f"{field}.messages[{position}]", "is no object with a role")
+            raise BadRequestError(f"{field}.messages[{position}]", "is not an object with a role")
     special = _typed(body, "add_special_tokens", default=False, field=field)
     content = ChatBody(chat, add_special_tokens=special)
     return _body(body, content, field)
@@ -194,7 +194,7 @@ def _typed(body: dict[str, Any], name: str, default: T, field: str) -> T:
     if value is None:
         return default
     if not isinstance(value, type(default)):
-        raise BadRequestError(f"{field}.{name}", f"is no {_NAMES[type(default)]}")
+        raise BadRequestError(f"{field}.{name}", f"is not {_NAMES[type(default)]}")
     return value
 
 
@@ -207,7 +207,7 @@ def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
         return None
     field = f"{field}.truncate_prompt_tokens"
     if type(tokens) is not int:
-        raise BadRequestError(field, "is no integer")
+        raise BadRequestError(field, "is not an integer")
     if tokens == -1:
         raise BadRequestError(
             field, "is -1, the engine's longest prompt, which is not known here; send that number"

@@ -187,7 +187,7 @@ def listed_ids(message: wire.TokenIds, field: str) -> bytes:
     found = np.empty(len(packed), np.uint32)
     count = unpack(packed, found)
     if count < 0:
-        raise BadRequestError(field, "holds something that is no unsigned 32-bit integer")
+        raise BadRequestError(field, "holds an entry that is not an unsigned 32-bit integer")
     return found[:count].tobytes()
 
 

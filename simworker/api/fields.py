@@ -57,12 +57,12 @@ class Fields:
         if value is None:
             return Fields({})
         if not isinstance(value, dict):
-            raise bad(name, "is no object")
+            raise bad(name, "is not an object")
         return Fields(value)
 
 
 async def read_body(request: web.Request) -> Fields:
-    """Return a request's body. Raises ApiError if it is no JSON object."""
+    """Return a request's body. Raises ApiError if it is not a JSON object."""
     raw = await request.read()
     try:
         body = _decode(raw)

@@ -48,5 +48,5 @@ class Tokens:
         if not isinstance(ids, list) or set(map(type, ids)) - {int}:
             raise bad("tokens", "a list of token ids is needed")
         if ids and (min(ids) < 0 or max(ids) >= worker.identity.vocab_size):
-            raise bad("tokens", f"token ids are from 0 to {worker.identity.vocab_size - 1}")
+            raise bad("tokens", f"token ids must be 0 to {worker.identity.vocab_size - 1}")
         return json_response({"prompt": worker.text.detokenize(ids)})

@@ -50,7 +50,7 @@ class Wish:
         if not prompt:
             raise bad("prompt", "at least one token is needed")
         if min(prompt) < 0 or max(prompt) >= identity.vocab_size:
-            raise bad("prompt", f"token ids are from 0 to {identity.vocab_size - 1}")
+            raise bad("prompt", f"token ids must be 0 to {identity.vocab_size - 1}")
         left = identity.max_model_len - len(prompt)
         if left < 1:
             raise bad(

@@ -23,7 +23,7 @@ class Pace:
 
     @property
     def hung(self) -> bool:
-        """Whether steps never end."""
+        """Whether a fault keeps steps from ending at present."""
         return not self._going.is_set()
 
     def hang(self, hung: bool) -> None:

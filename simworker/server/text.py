@@ -219,7 +219,7 @@ def _object(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: is no JSON object")  # noqa: TRY004  a wrong file, no wrong argument
+        raise ValueError(f"{path}: is not a JSON object")  # noqa: TRY004  a wrong file, no wrong argument
     return value
 
 

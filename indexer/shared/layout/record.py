@@ -138,5 +138,5 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
 def _count(digits: bytes, most: int = MOST_COUNT) -> int:
     """Return a number in digits. Raises ValueError where it is not one from 0 to `most`."""
     if not digits.isdigit() or len(digits) > len(str(most)) or int(digits) > most:
-        raise ValueError(f"{digits[:40]!r} is no number from 0 to {most}")
+        raise ValueError(f"{digits[:40]!r} is not a number from 0 to {most}")
     return int(digits)

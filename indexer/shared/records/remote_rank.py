@@ -65,7 +65,7 @@ class RemoteRank:
         return self.in_answer(self._trouble())
 
     def in_answer(self, doubt: Trust | None) -> Trust:
-        """Return how far this rank may be believed in an answer with a doubt; None for no doubt."""
+        """Return the trust in this rank for an answer; `doubt` is the answer's own, None without."""
         said = self.recorded
         if doubt is None or said.level in {Level.COLD, Level.STALE}:
             return self._limits.on(said)
@@ -108,7 +108,7 @@ class RemoteRank:
         level, reason = self._believed(record)
         before = self.recorded
         if (level, reason) != (before.level, before.reason):
-            # The reason changes from one attempt to the next; the time since when the level holds stays.
+            # Each attempt may change the reason; `since` stays, as the level was the same all the time.
             since = before.since if level is before.level else self._clock()
             self.recorded = Trust(level, reason, since)
             if level is not before.level:

@@ -175,7 +175,7 @@ def _purge(
 def _checkpoints(
     names: Names, bucket: int, swept: Swept
 ) -> Generator[Asked, list[Reply], dict[str, int]]:
-    """Return the token of each checkpoint, by pod. Raises ValueError where one is malformed."""
+    """Return the claim's number in each checkpoint, by pod. Raises ValueError for a bad one."""
     found: dict[str, int] = {}
     cursor = b"0"
     while True:

@@ -25,7 +25,10 @@ class Rival:
         """The other writer that was logged last."""
 
     def tell_of(self, owner: str, said: bytes | None) -> None:
-        """Log once who has the pod, when its claim can be read; `said` may be an earlier owner's."""
+        """Log once which writer has the pod, by its claim `said`.
+
+        Does nothing if the claim cannot be read or is an earlier owner's.
+        """
         try:
             claim = msgspec.json.decode(said or b"", type=Claim)
         except UNREADABLE:

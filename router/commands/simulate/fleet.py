@@ -60,7 +60,7 @@ class SimulatedEngine(Engine[CacheEvent], LeapingEngine, Protocol):
 
 
 def build_fleet(settings: FleetSettings, longest: int) -> Sequence[SimulatedEngine]:
-    """Return the pods' engines; no prompt and answer take more than `longest` tokens.
+    """Return the pods' engines; a prompt with its answer has at most `longest` tokens.
 
     Raises ValueError for impossible settings.
     """

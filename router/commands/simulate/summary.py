@@ -53,7 +53,10 @@ def hit_share(rows: Sequence[Figures]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy over all cells in which it ran; ratios are geometric means."""
+    """One policy's figures over all places in which it ran (`Place`).
+
+    Ratios are geometric means over these places, except `worst_ratio`, which is the largest.
+    """
 
     policy: str
     cells: int

@@ -105,7 +105,9 @@ def read_recording(path: Path) -> Recording:
     recording = Recording()
     for number, raw in _objects(path, recording):
         if not isinstance(raw.get("kind"), str):
-            raise BadRecordingError(f"is no recording: line {number} is no object with a kind")
+            raise BadRecordingError(
+                f"is not a recording: line {number} is not an object with a kind"
+            )
         try:
             _take(recording, raw)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -140,15 +142,17 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
                         return
                     raise
                 if not isinstance(value, dict):
-                    raise BadRecordingError(f"is no recording: line {number} is no object")
+                    raise BadRecordingError(f"is not a recording: line {number} is not an object")
                 yield number, value
     except EOFError:
         recording.cut_after = number + 1
         return
     except (UnicodeDecodeError, *DAMAGED) as error:
-        raise BadRecordingError(f"is no recording: after line {number}: {error}") from error
+        raise BadRecordingError(f"is not a recording: after line {number}: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise BadRecordingError(f"is no recording: line {number} is no JSON: {error}") from error
+        raise BadRecordingError(
+            f"is not a recording: line {number} is not JSON: {error}"
+        ) from error
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
@@ -209,7 +213,7 @@ def _asked(raw: dict[str, Any]) -> Asked:
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else usage
     for name, value in (("body", body), ("usage", usage), ("prompt_tokens_details", details)):
         if not isinstance(value, dict | None):
-            raise TypeError(f"{name} is no object")
+            raise TypeError(f"{name} is not an object")
     outputs = raw.get("outputs") or [{}]
     ids = raw.get("prompt_token_ids")
     cached = None

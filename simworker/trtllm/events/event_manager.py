@@ -1,8 +1,8 @@
 """Numbers a manager's events, and keeps them until a reader fetches them.
 
 Source: TensorRT-LLM's `KVCacheEventManager` (`batch_manager/kvCacheEventManager.cpp`, 1.2), without its
-threads. `flush` ends an iteration and makes all its events fetchable at once. The buffer holds so many
-events and drops the oldest; since they had numbers, a reader sees a gap.
+threads. `flush` ends an iteration and makes all its events fetchable at once. The buffer holds at
+most `max_size` events and drops the oldest. Events are numbered, so a reader notices the gap.
 """
 
 from collections import deque

@@ -196,7 +196,9 @@ class CpuGpuBlockAllocator:
         return self._allocators[device].get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content; False while blocks are in use, as the null block always is.
+        """Forget all content; return False, and change nothing, on a device whose blocks are in use.
+
+        Once the null block exists, one of the GPU's blocks is always in use.
 
         Without a device the CPU's is forgotten first, and the GPU's only if that was possible.
         """

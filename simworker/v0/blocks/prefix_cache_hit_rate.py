@@ -6,7 +6,7 @@ queries at a time so that no counter overflows; with Python's integers the quoti
 
 
 class CacheMetricData:
-    """Counts of queries, one for each full block looked up."""
+    """Counts of look-ups of full blocks, and of those that hit."""
 
     def __init__(self) -> None:
         self.num_queries = 0

@@ -172,7 +172,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._refcounter.get(block_id)
 
     def block_is_computed(self, block_id: BlockId) -> bool:
-        """Whether a block's content is computed, as it always is in the evictor."""
+        """Whether a block's content is computed; always true of a block in the evictor."""
         tracker = self._block_tracker[block_id]
         return tracker.computed if tracker.active else block_id in self.evictor
 

@@ -83,7 +83,7 @@ class Sequence:
         return self.lora_request.lora_int_id if self.lora_request else 0
 
     def extra_hash(self) -> int | None:
-        """Return the hash that blocks' hashes cover besides tokens; None without adapter and salt.
+        """Return a hash of adapter and salt for use in block hashes; None without both.
 
         0.9.2 has adapters and no salts, with which later versions keep tenants' caches apart; a salt has
         the same effect here.

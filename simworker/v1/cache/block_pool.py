@@ -122,7 +122,7 @@ class BlockPool:
             key = hashes[index] + suffix
             num_tokens = (index + 1) * block_size
             if block.block_hash is not None:
-                # It was cached under a part of its tokens, and is full now.
+                # The block was cached when it was only partly filled; it is full now.
                 if (block.block_hash_num_tokens or 0) >= num_tokens:
                     raise ValueError(f"block {block.block_id} is cached already")
                 self._maybe_evict_cached_block(block)

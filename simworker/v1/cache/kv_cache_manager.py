@@ -320,7 +320,7 @@ class KVCacheManager:
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Free blocks that no step reads again, given the number of tokens of steps that have ended."""
+        """Free blocks that no later step reads; ended steps have computed the given tokens."""
         self.coordinator.remove_skipped_blocks(
             request_id, processed_computed_tokens, num_prompt_tokens
         )

@@ -265,7 +265,7 @@ class OffloadingConnector:
         return loaded
 
     def request_finished(self, request: OffloadedRequest, *, aborted: bool) -> None:
-        """Note that a request has finished, so that its blocks may be allocated anew."""
+        """Record a request's end: a step that reuses its blocks first waits for its jobs."""
         state = self._requests[request.request_id]
         if aborted:
             state.final_tokens = request.num_computed_tokens
@@ -396,7 +396,9 @@ class OffloadingConnector:
         self.manager.check()
         of_requests = sorted(number for state in self._requests.values() for number in state.jobs)
         if of_requests != sorted(self._jobs):
-            raise BrokenInvariantError(f"jobs {sorted(self._jobs)}, requests know {of_requests}")
+            raise BrokenInvariantError(
+                f"the jobs are {sorted(self._jobs)}, but those of all requests are {of_requests}"
+            )
         for req_id, state in self._requests.items():
             kinds = [self._jobs[number].is_store for number in state.jobs]
             if not all(kinds) and len(kinds) > 1:

@@ -55,7 +55,7 @@ def test_ids_that_are_fields_of_their_own_are_one_list(first: list[int], second:
 
 @pytest.mark.parametrize("run", [b"\x80", b"\x80\x80\x80\x80\x10", b"\xff" * 11 + b"\x01"])
 def test_what_is_no_32_bit_number_is_refused_by_name(run: bytes) -> None:
-    with pytest.raises(BadRequestError, match=r"^prompt\.token_ids\.ids: holds something"):
+    with pytest.raises(BadRequestError, match=r"^prompt\.token_ids\.ids: holds an entry"):
         listed_ids(wire.TokenIds(ids=[run]), "prompt.token_ids.ids")
 
 

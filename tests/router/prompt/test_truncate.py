@@ -102,8 +102,8 @@ async def test_token_ids_are_cut_and_what_is_left_is_what_is_warm(
         ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens", "not known here"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least one"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "at least one"),
-        ({"truncate_prompt_tokens": "9"}, "truncate_prompt_tokens", "is no integer"),
-        ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens", "is no integer"),
+        ({"truncate_prompt_tokens": "9"}, "truncate_prompt_tokens", "is not an integer"),
+        ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens", "is not an integer"),
         (
             {"truncate_prompt_tokens": 9, "truncation_side": "up"},
             "truncation_side",

@@ -95,7 +95,7 @@ def test_tools_that_are_none_are_refused(folder: Path, tools: Any) -> None:
         ("tokenizer.json", "{}", "tokenizer.json: Model missing"),
         ("tokenizer.json", "{", "tokenizer.json: "),
         ("tokenizer_config.json", "{", "tokenizer_config.json: Expecting"),
-        ("tokenizer_config.json", "[]", "tokenizer_config.json: is no JSON object"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json: is not a JSON object"),
         (
             "tokenizer_config.json",
             '{"chat_template": "{% if %}"}',

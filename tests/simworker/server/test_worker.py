@@ -165,7 +165,7 @@ async def test_a_reset_is_announced_with_the_next_step(
     [
         ("/v1/completions", {"model": "other", "prompt": [1]}, 404, "`other` does not exist"),
         ("/v1/completions", {"prompt": []}, 400, "prompt:"),
-        ("/v1/completions", {"prompt": [1, 2048]}, 400, "from 0 to 2047"),
+        ("/v1/completions", {"prompt": [1, 2048]}, 400, "must be 0 to 2047"),
         ("/v1/completions", {"prompt": [1], "max_tokens": 0}, 400, "max_tokens: at least 1"),
         ("/v1/completions", {"prompt": [1] * 500}, 400, "no room within max_model_len 396"),
         ("/v1/completions", {"prompt": [1], "max_tokens": 1 << 20}, 400, "max_model_len"),

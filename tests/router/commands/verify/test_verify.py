@@ -98,7 +98,7 @@ def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> N
     ("text", "message"),
     [
         ("", "it has no events"),
-        ("{}\n", "line 1 is no object with a kind"),
+        ("{}\n", "line 1 is not an object with a kind"),
         (
             '{"kind": "events", "t": 1}\n',
             "line 1 (events): no field 'topic' among kind, t; is it a recording by `warmpath record`?",
@@ -231,9 +231,9 @@ def test_conditions_out_of_range_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"body": 5}, "body is no object"),
-        ({"usage": 5}, "usage is no object"),
-        ({"usage": {"prompt_tokens_details": 3}}, "prompt_tokens_details is no object"),
+        ({"body": 5}, "body is not an object"),
+        ({"usage": 5}, "usage is not an object"),
+        ({"usage": {"prompt_tokens_details": 3}}, "prompt_tokens_details is not an object"),
     ],
     ids=str,
 )
@@ -255,7 +255,7 @@ def test_what_is_no_recording_is_said_to_be_none(
     path = tmp_path / "readme"
     path.write_text(text + "\n", encoding="utf-8")
     assert main([str(path)]) == 1
-    assert "no " in capsys.readouterr().err
+    assert "is not a recording" in capsys.readouterr().err
 
 
 def test_a_recording_that_was_cut_off_counts_up_to_there(
