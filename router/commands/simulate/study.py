@@ -89,12 +89,12 @@ def variant(spec: str) -> Variant:
         except ValueError:
             equals = ""
         if not equals:
-            raise ValueError(f"policy {spec!r}: {one!r} is no option=NUMBER")
+            raise ValueError(f"policy {spec!r}: {one!r} is not option=NUMBER")
     arriving = _switch(spec, "arriving", options.pop("arriving", 1.0))
     record = _switch(spec, "record", options.pop("record", 0.0))
     if name == POOLED:
         if options:
-            raise ValueError(f"policy {spec!r}: the bound has no options")
+            raise ValueError(f"policy {spec!r}: pooled takes no options")
         # The cost is the wait plus a prefill that is the same on all pods.
         return Variant(
             spec,
@@ -117,7 +117,7 @@ def _switch(spec: str, option: str, value: float) -> bool:
 
 
 def variants(names: str) -> list[Variant]:
-    """Return the variants of a comma-separated list; `published` and `all` stand for several.
+    """Return the variants of a comma-separated list; `published` and `all` name several.
 
     The study's names are accepted unless a policy here has the same name: the study's `lmetric` is
     `lmetric@arriving=0` here.
