@@ -260,7 +260,7 @@ def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
 
 
 def _characters_per_token(path: Path, most: int) -> float:
-    """Return the mean characters per token of the log's texts with `input_tokens`, or the default."""
+    """Return the mean characters per token of the texts with `input_tokens`, or the default."""
     characters = tokens = 0
     for _, line in _decoded(path, most, LogLine):
         if line.input_tokens and line.words:

@@ -118,7 +118,7 @@ def _standing_plot(
 def _chosen(policies: Cell) -> list[str]:
     """Return the MOST_LINES policies to draw.
 
-    The default, BEST_PUBLISHED, the bound and round-robin come first, then the published ones and then
+    The default, BEST_PUBLISHED, the bound and round-robin come first, then the published ones, then
     all others, the least p90 first.
     """
     by_p90 = _by_p90(policies)

@@ -1,8 +1,8 @@
 """Runs a cell: the same cell and traffic always give the same figures, except `seconds`.
 
-Arrivals are sped up until the traffic has the cell's load. The load is the seconds of prefill that the
-traffic takes with one LRU cache as large as all pods' together, divided by pods x time, as in
-`shared/bench/sim.py`. Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
+Arrivals are sped up until the traffic has the cell's load: the seconds of prefill that it takes with
+one LRU cache as large as all pods' together, divided by pods x time, as in `shared/bench/sim.py`.
+Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
 """
 
 import gc
@@ -34,7 +34,7 @@ INDEX_BYTES = 64 << 20
 
 
 def run(cell: Cell) -> Figures:
-    """Run a cell. Raises OSError if the trace cannot be read, ValueError for bad settings or lines."""
+    """Run a cell. Raises OSError, and ValueError for bad settings or lines of the trace."""
     begun = time.perf_counter()
     cell.check()
     traffic = _traffic(cell.trace, cell.requests)

@@ -35,7 +35,7 @@ def title(place: Place) -> str:
 
 
 def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> float | None:
-    """Return a policy's figure divided by that of BEST_PUBLISHED; None if that did not run or is 0."""
+    """Return a policy's figure over BEST_PUBLISHED's; None if that did not run or is 0."""
     if BEST_PUBLISHED not in policies:
         return None
     base = median(policies[BEST_PUBLISHED], name)
