@@ -137,7 +137,7 @@ class MeteredEngine:
         return self._engine.load()
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
-        """Forget all cached content; return False, and change nothing, while requests hold blocks."""
+        """Forget all cached content; return False and do nothing while requests hold blocks."""
         return self._engine.reset_prefix_cache(reset_external=reset_external)
 
     def check(self) -> None:

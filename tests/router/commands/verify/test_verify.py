@@ -1,4 +1,4 @@
-"""`warmpath verify` on the recorded life of a real vLLM engine, and on what is no recording."""
+"""`warmpath verify` on the recorded life of a real vLLM engine, and on other files."""
 
 import gzip
 import json
@@ -98,7 +98,7 @@ def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> N
     ("text", "message"),
     [
         ("", "it has no events"),
-        ("{}\n", "line 1 is no object with a kind"),
+        ("{}\n", "line 1 is not an object with a kind"),
         (
             '{"kind": "events", "t": 1}\n',
             "line 1 (events): no field 'topic' among kind, t; is it a recording by `warmpath record`?",
@@ -231,9 +231,9 @@ def test_conditions_out_of_range_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"body": 5}, "body is no object"),
-        ({"usage": 5}, "usage is no object"),
-        ({"usage": {"prompt_tokens_details": 3}}, "prompt_tokens_details is no object"),
+        ({"body": 5}, "body is not an object"),
+        ({"usage": 5}, "usage is not an object"),
+        ({"usage": {"prompt_tokens_details": 3}}, "prompt_tokens_details is not an object"),
     ],
     ids=str,
 )
