@@ -76,7 +76,7 @@ class Case:
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
     at_answer: int | None
-    """The prediction at the time of the answer; None if a batch announced the own blocks before."""
+    """The prediction at the time of the answer; None if the request's blocks were announced."""
 
 
 def cause(case: Case) -> str:
