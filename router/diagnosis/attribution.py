@@ -105,7 +105,7 @@ class Attribution:
         """Do nothing: no counter depends on the first token."""
 
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Compare the prediction, if there is one, with the tokens that the engine found `cached`."""
+        """Compare the prediction, if there is one, with the tokens that were found `cached`."""
         row = self._rows.get((placed.went[0], placed.model))
         if row is None or placed.went not in placed.predicted or not placed.is_placed:
             return

@@ -21,7 +21,7 @@ TOLERANCE_SHARE = 0.05
 largest: other requests between the pick and the prefill change the cache by about as much."""
 
 MOST_HITS = 64
-"""Number of cached token counts that are kept, so many that their common divisor is no accident."""
+"""Number of cached token counts that are kept; few could have a common divisor by accident."""
 
 FULL = 1.0 / (1.0 - FADING)
 """The faded count of infinitely many reports."""
@@ -196,7 +196,7 @@ class Evidence:
                 raise BrokenInvariantError(f"the tally of {traits} is impossible: {tally}")
         if self.expired > self.ended + 1e-6 or self.ended > min(self.ends, FULL) + 1e-6:
             raise BrokenInvariantError(
-                f"expired {self.expired}, ended {self.ended}, ends {self.ends}: must not fall"
+                f"not expired {self.expired} <= ended {self.ended} <= ends {self.ends}"
             )
         if not all(self.hits):
             raise BrokenInvariantError("hits has a count of 0 tokens")

@@ -79,7 +79,7 @@ class PodSeen:
 class Access:
     """The index under one prefix. Methods raise AccessError if Redis refuses a command.
 
-    If a node does not answer, only `ask` and `check_schema` raise it; others note it in `silent`.
+    If a node does not answer, `ask` raises it too; the other methods note the node in `silent`.
     """
 
     def __init__(self, redis: Redis, names: Names, url: str, *, timeout: float) -> None:
@@ -246,7 +246,7 @@ def problem_of(error: Exception, url: str) -> str:
     if "WRONGPASS" in text or "NOAUTH" in text:
         return f"{url} refuses user or password (--user, --password-file): {text}"
     if "NOPERM" in text or "The user executing the script" in text:
-        return f"the user has no right to a command at {url}: {text}"
+        return f"{url} refuses the user a command: {text}"
     return f"{url}: {text}"
 
 

@@ -1,9 +1,9 @@
 """`warmpath index check`: compares the shared index with the publishers' snapshots of their pods.
 
 Caches change while the index is read. So each publisher first sends a snapshot; the index is read
-once it has all changes up to there; then each publisher sends another. Keys in both snapshots, or in
-neither, are compared with the index (`difference.py`). A pod with differences is compared up to ROUNDS
-times, and a difference counts only if it is found each time.
+once it has all changes up to there; then each publisher sends another. Keys in both snapshots, or
+in neither, are compared with the index (`difference.py`). A pod with differences is compared up to
+ROUNDS times, and a difference counts only if it is found each time.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """`warmpath index dump`: prints the shared index as lines of JSON, page by page.
 
 The first lines are the pods with the places (rank, tier, group) of their slots. Then comes a line
-for each segment, each block of a spilled segment, each checkpoint, and each field that cannot be read.
-Keys and segments are hexadecimal. Entries that change meanwhile may
-be missing or appear twice.
+for each segment, block of a spilled segment, checkpoint, and field that cannot be read.
+Keys and segments are hexadecimal. Entries that change meanwhile may be missing or appear twice.
 """
 
 import json

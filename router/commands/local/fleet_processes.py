@@ -24,7 +24,7 @@ SPEED = 12.0
 """Modelled seconds per real second."""
 REDIS_SECONDS = 0.5
 STOP_SECONDS = 1.5
-"""Longest wait for Redis (0.5 s), and for each other process, to end before it is killed."""
+"""Longest wait for a process to end before it is killed; for Redis it is REDIS_SECONDS."""
 LOOK_SECONDS = 0.1
 """Seconds between two checks whether a process has ended."""
 

@@ -199,7 +199,7 @@ def _log(path: Path, most: int) -> Traffic:
     for where, line in _decoded(path, most, LogLine):
         named = line.names is not None
         if named and line.block_size is None:
-            raise ValueError(f"{where}: block_size is missing: the tokens in a block")
+            raise ValueError(f"{where}: block_size is missing (tokens per block)")
         block_size = line.block_size or LOG_BLOCK
         size = size or block_size
         if block_size != size:

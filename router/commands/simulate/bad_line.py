@@ -8,7 +8,7 @@ import msgspec
 TELLABLE = frozenset(
     ("timestamp", "input_tokens", "output_tokens", "input_length", "output_length", "block_size")
 )
-"""Fields whose values may be shown, since they are no part of a prompt."""
+"""Fields whose values may be shown, since they are not part of a prompt."""
 MOST_SHOWN = 40
 """Most characters of a value that is shown."""
 

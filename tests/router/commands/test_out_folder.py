@@ -61,5 +61,5 @@ def test_what_took_the_place_of_a_file_of_ours_is_not_ours(
 @pytest.mark.parametrize("content", [b"", b"a shopping list\na\n", b"\xff"])
 def test_a_list_that_is_none_vouches_for_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / LIST).write_bytes(content)
-    with pytest.raises(FileExistsError, match="is no list"):
+    with pytest.raises(FileExistsError, match="is not a list"):
         claim(tmp_path, ["a"])
