@@ -14,7 +14,7 @@ from router.prompt.tokenizer_sources import Sources, template_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a configuration file without serving; asks no hub and no engine."""
+    """Check a configuration file without serving, and without asking a hub or an engine."""
     parser = argparse.ArgumentParser(prog="warmpath check-config", description=main.__doc__)
     parser.add_argument("file", type=Path)
     args = parser.parse_args(argv)
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the tokenizers and templates on this machine that cannot be used."""
+    """Yield the key of each local tokenizer or template that cannot be used, with the reason."""
     with Sources(folder, config, time.monotonic) as sources:
         for position, model in enumerate(config.models):
             if not (model.tokenizer or model.hub.offline):

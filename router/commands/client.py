@@ -64,7 +64,7 @@ def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
 
 
 def seconds(text: str) -> float:
-    """Return an option's value as seconds; argparse reports an error if it is not a number."""
+    """Return an option's value as seconds; argparse refuses all but finite numbers above 0."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
@@ -72,7 +72,7 @@ def seconds(text: str) -> float:
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
-    """Add the options that give a prompt and the pods to ask of."""
+    """Add the options for a prompt and for the pods that the answer is to be about."""
     parser.add_argument("prompt", nargs="?", help="the text; - reads it from standard input")
     parser.add_argument("--file", type=Path, help="read the text from a file")
     parser.add_argument("--chat-file", type=Path, help="an OpenAI chat body (JSON)")
@@ -85,13 +85,13 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
 
 
 def prompt_of(args: argparse.Namespace) -> pb.Prompt:
-    """Return the prompt that the options give. Raises ValueError if they give none, and OSError."""
+    """Return the prompt. Raises OSError, and ValueError unless the options give a valid one."""
     prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
     given = [name for name in sources if getattr(args, name) is not None]
     if len(given) != 1:
         options = "PROMPT, --file, --chat-file, --completions-file, --token-ids-file"
-        raise ValueError(f"give one of {options}")
+        raise ValueError(f"give exactly one of {options}")
     source = given[0]
     if source == "prompt":
         prompt.text = sys.stdin.read() if args.prompt == "-" else args.prompt
@@ -104,7 +104,7 @@ def prompt_of(args: argparse.Namespace) -> pb.Prompt:
     else:
         ids = _token_ids(_text(args.token_ids_file, "--token-ids-file"))
         if not all(type(token) is int and 0 <= token < 1 << 32 for token in ids):
-            raise ValueError("--token-ids-file: a token id is an integer from 0 to 4294967295")
+            raise ValueError("--token-ids-file: token ids must be integers from 0 to 4294967295")
         prompt.token_ids.ids.extend(ids)
     return prompt
 
@@ -113,11 +113,11 @@ def _text(path: Path, option: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{option}: {path} is no UTF-8 text: {error}") from error
+        raise ValueError(f"{option}: {path} is not UTF-8 text: {error}") from error
 
 
 def _token_ids(text: str) -> list[Any]:
-    """Return the token ids in a file, a JSON array or words."""
+    """Return the token ids in a file's text, a JSON array or integers between spaces."""
     try:
         if text.lstrip().startswith("["):
             found = json.loads(text)
@@ -163,8 +163,8 @@ def fields_of(message: Message) -> dict[str, Any]:
 
 
 def print_rich(shown: RenderableType) -> None:
-    """Print a table or the like."""
-    # A pipe has no width; a table cut to 80 columns would lose what it is read for.
+    """Print a table or text for a terminal or a pipe."""
+    # A pipe has no width; a table cut to 80 columns would lose values.
     width = None if sys.stdout.isatty() else 160
     Console(width=width).print(shown)
 

@@ -86,8 +86,8 @@ def _report(
         reported = sum(one.reported_requests for one in diagnosis.attributions)
         parts.append(
             Text(
-                f"Nothing looks wrong. Pods: {len(pods.pods):,}; reports that told what engines "
-                f"found cached: {reported:,}."
+                f"Nothing looks wrong. Pods: {len(pods.pods):,}; reports with an engine's "
+                f"cached tokens: {reported:,}."
             )
         )
     return Group(*parts)

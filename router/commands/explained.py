@@ -19,7 +19,7 @@ def explained(told: pb.Explanation) -> RenderableType:
         stored = told.stored_chars
         parts += [
             _heading(f"text: {len(told.text)} characters, the first {stored} known"),
-            # Not as markup: it is the prompt's.
+            # A Text, since Rich would take square brackets of a prompt for markup.
             Text(told.text[:stored], "green") + Text(told.text[stored:]),
         ]
     shown = " ".join(map(str, ids[:MOST_TOKENS]))

@@ -39,11 +39,11 @@ def _written(path: Path) -> set[str]:
             heading, names = "", []
         if heading == HEADING:
             return set(names)
-    raise FileExistsError(f"{path} exists, and is not a list of files that warmpath wrote")
+    raise FileExistsError(f"{path} is there, and is not a list of files that warmpath wrote")
 
 
 def _is_there(path: Path, *, is_ours: bool) -> bool:
-    """Return whether a path has something that is not our file; links and folders never are."""
+    """Return whether a path exists and is not our file; links and folders are never ours."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):

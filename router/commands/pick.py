@@ -122,7 +122,7 @@ def _in_flight(details: pb.CandidateDetails) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a cost, in any unit, with its significant digits."""
+    """Return a cost, in any unit, with three significant digits or, from 1000, as an integer."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -161,7 +161,7 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
 
 
 def _went(one: pb.Decision, first: pb.Candidate) -> str:
-    """Return the pod that was picked and, if another one served the request, that one too."""
+    """Return the pod that was picked and, if it differs, the pod that served the request."""
     went = f"{one.pod} rank {one.rank}" if one.rank else one.pod
     text = _name(first) if went == _name(first) else f"{_name(first)}, went to {went}"
     return f"{text} (shadow)" if one.shadow else text

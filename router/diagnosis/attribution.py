@@ -2,7 +2,7 @@
 
 It counts tokens that any candidate held, that the picked pod held, that were predicted to be cached, and
 that engines found cached; the savings of shadow picks; and the evidence for findings. Counters only
-grow, except that those of removed pods are dropped.
+grow, until their row is dropped: that of a removed pod, or the least recently used of too many.
 """
 
 from collections import OrderedDict
@@ -55,7 +55,7 @@ class ShadowRow:
 
 
 class Attribution:
-    """Counts what the picker reports, for at most `most` pairs of pod and model: the last used ones."""
+    """Counts what the picker reports, for the `most` last used pairs of pod and model."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -93,7 +93,7 @@ class Attribution:
             self._count(placed)
 
     def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Do nothing: a withdrawn pick has not been counted."""
+        """Do nothing: the picker calls this in place of `picked`, so the pick was not counted."""
 
     def started(self, placed: Placed, now: float) -> None:
         """Add a row for the pod that serves the request, which may differ from the picked one."""
@@ -105,7 +105,7 @@ class Attribution:
         """Do nothing: no counter depends on the first token."""
 
     def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Compare the predicted cached tokens, if there was a prediction, with the engine's `cached`."""
+        """Compare the prediction, if there is one, with the tokens that were found `cached`."""
         row = self._rows.get((placed.went[0], placed.model))
         if row is None or placed.went not in placed.predicted or not placed.is_placed:
             return
@@ -176,7 +176,7 @@ class Attribution:
             if name != (row.pod, row.model):
                 raise BrokenInvariantError(f"{name} has the row of {row.pod}, {row.model}")
             if not row.captured_tokens <= row.available_tokens <= row.prompt_tokens:
-                raise BrokenInvariantError(f"{name}: more tokens captured than available")
+                raise BrokenInvariantError(f"{name}: not captured <= available <= prompt tokens")
             if row.predicted_tokens > row.reported_prompt_tokens:
                 raise BrokenInvariantError(f"{name}: more tokens predicted than prompts have")
             row.evidence.check()

@@ -35,9 +35,12 @@ class Kept:
     reason: str
     shadow: bool
     went: tuple[str, int]
+    """The pod and rank that serve the request: the picked ones until another is reported."""
     state: "pb.Decision.State.ValueType"
     cached: int | None = None
+    """Tokens that the engine found cached; None before they are reported."""
     ttft: float | None = None
+    """Seconds from the pick to the first token; None before it is reported."""
 
 
 class Decisions:
@@ -90,7 +93,7 @@ class Decisions:
                 kept.state = pb.Decision.STARTED
 
     def first_token(self, placed: Placed, now: float) -> None:
-        """Record the time to the first token."""
+        """Record the time from the pick to the first token."""
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = pb.Decision.FIRST_TOKEN
@@ -111,7 +114,7 @@ class Decisions:
             kept.state = ENDS[end]
 
     def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
-        """Return the decisions, newest first; `model` and `pod`, unless empty, select some.
+        """Return the decisions, newest first; `model` and the picked `pod` select, unless empty.
 
         At most `limit` are returned, 0: all. The iterator makes each message lazily.
         """

@@ -27,7 +27,7 @@ async def diagnose(
     troubles: Mapping[str, str] = MappingProxyType({}),
     clock: Callable[[], float],
 ) -> pb.DiagnoseResponse:
-    """Diagnose a model's pods; empty: all. `clock` is the ingest's, in seconds.
+    """Diagnose the pods of `model`; empty: all pods. `clock` is the ingest's, in seconds.
 
     `troubles` has, by model, the reason why its texts or chats cannot be tokenised.
     """

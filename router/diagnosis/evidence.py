@@ -12,7 +12,8 @@ from router.pick.pending import End
 from router.pick.weigh import Traits
 
 FADING = 0.98
-"""Each report multiplies the weight of earlier ones by this: half is left after 34; their sum is 50."""
+"""Each report multiplies the weights of earlier ones by this. After 34 reports half a weight is
+left; the weights of infinitely many reports sum to 50 (`FULL`)."""
 
 TOLERANCE_TOKENS = 64
 TOLERANCE_SHARE = 0.05
@@ -20,7 +21,7 @@ TOLERANCE_SHARE = 0.05
 largest: other requests between the pick and the prefill change the cache by about as much."""
 
 MOST_HITS = 64
-"""Cached token counts that are kept: enough for their common divisor not to be accidental."""
+"""Number of cached token counts that are kept; few could have a common divisor by accident."""
 
 FULL = 1.0 / (1.0 - FADING)
 """The faded count of infinitely many reports."""
@@ -39,7 +40,7 @@ class Tally:
     void: float = 0.0
     """Those of `over` with no cached tokens at all."""
     blind: float = 0.0
-    """Those of `under` for which none were predicted."""
+    """Those of `under` for which no cached tokens were predicted."""
     counted: float = 0.0
     """Reports with the engine's own count of the prompt's tokens."""
     miscounted: float = 0.0
@@ -49,7 +50,7 @@ class Tally:
     predicted: float = 0.0
     """Prompt tokens that were predicted to be cached."""
     believed: float = 0.0
-    """Those of `predicted` that were believed, without an event."""
+    """Those of `predicted` that were only believed: no event had announced them."""
     delivered: float = 0.0
     """Tokens that the engine found cached."""
 
@@ -79,7 +80,7 @@ class Tally:
         return self.miscounted / self.counted if self.counted else 0.0
 
     def plus(self, other: "Tally") -> "Tally":
-        """Return the sum of both."""
+        """Return the sum of this tally and `other`."""
         return Tally(
             self.reports + other.reports,
             self.right + other.right,
@@ -124,7 +125,7 @@ class Evidence:
         self.ends = 0
         """Number of requests that have ended."""
         self.ended = 0.0
-        """The same, faded."""
+        """Requests that have ended, faded."""
         self.expired = 0.0
         """Those of `ended` that were never reported as finished or failed."""
 
@@ -141,7 +142,7 @@ class Evidence:
         """Count a report: the engine found `cached` of a prompt's `tokens`.
 
         `counted` is the engine's own count of the prompt's tokens; `believed` of the `predicted`
-        tokens were believed, without an event.
+        tokens were only believed: no event had announced them.
         """
         tally = self.tallies.setdefault(traits, Tally())
         tally.fade()
@@ -194,6 +195,8 @@ class Evidence:
             if not all(parts):
                 raise BrokenInvariantError(f"the tally of {traits} is impossible: {tally}")
         if self.expired > self.ended + 1e-6 or self.ended > min(self.ends, FULL) + 1e-6:
-            raise BrokenInvariantError(f"{self.expired} of {self.ended} requests expired")
+            raise BrokenInvariantError(
+                f"not expired {self.expired} <= ended {self.ended} <= ends {self.ends}"
+            )
         if not all(self.hits):
-            raise BrokenInvariantError("a hit of 0 tokens")
+            raise BrokenInvariantError("hits has a count of 0 tokens")

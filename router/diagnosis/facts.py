@@ -16,7 +16,7 @@ class RankFacts:
     block_size: int
     """Tokens per block; 0 before the first event."""
     blocks: int
-    """Number of blocks that it holds, by its events."""
+    """Number of blocks that the rank holds, by its events."""
     stored: int
     """Blocks that events announced as stored since the router started."""
     removed: int
@@ -26,7 +26,7 @@ class RankFacts:
     capacity: int = 0
     """Blocks of its fastest tier; 0: not known."""
     drifts: int = 0
-    """How often more blocks were announced than fit there, since the router started."""
+    """How often more blocks were announced than its fastest tier has, since the router started."""
     lag_batches: int = 0
     """Batches of its events that were received and not applied yet."""
 
@@ -41,7 +41,7 @@ class PodFacts:
     ranks: Sequence[RankFacts]
     row: Row
     typical_factor: float = 1.0
-    """The median calibration of the model's pods."""
+    """The median calibration of all ranks of the model's pods."""
     shared: str = ""
     """The address of the shared index through which it is followed; empty: it is followed directly."""
 

@@ -43,7 +43,7 @@ def _keyspace(facts: PodFacts) -> Iterator[Finding]:
 
 
 def _is_other_keyspace(rank: RankFacts) -> bool:
-    """Return whether the publisher refuses us for another keyspace (`publisher.watch_server`)."""
+    """Return whether the publisher refuses routers of this keyspace (`publisher.watch_server`)."""
     return rank.trust.level is not Level.EXACT and "keyspace:" in rank.trust.reason
 
 

@@ -22,12 +22,12 @@ make some wrong on a healthy pod. Like FINE_SHARE it is an estimate, not measure
 FINE_SHARE = 0.15
 """Share of wrong predictions up to which one kind of requests counts as right while another is off."""
 GAP = 0.1
-"""Difference of predicted and delivered tokens, as a share of the larger, that is a finding although
-most predictions are right; also an estimate."""
+"""Difference of predicted and delivered tokens, as a share of the larger, above which there is a
+finding although most predictions are right; also an estimate."""
 FEW = 10
 """Least number of reports for one kind of requests to count as right."""
 MOSTLY = 0.5
-"""Share of the reports that makes a cause the likely one."""
+"""Share of the reports above which a cause counts as the likely one."""
 DISTINCT_HITS = 3
 """Least number of different counts of cached tokens whose common divisor may be the block size: hits of
 one shared prefix all have the same count."""
@@ -204,7 +204,7 @@ def _gap(facts: PodFacts, whole: Tally) -> Iterator[Finding]:
     if whole.reports < ENOUGH or abs(whole.gap) <= allowed:
         return
     if abs(missing) <= whole.weight * facts.row.evidence.block_size:
-        # Up to one block per request: engines compute the last block of short prompts anew.
+        # Up to one block per request: engines compute the last block of short prompts again.
         return
     predicted, found = whole.predicted / whole.tokens, whole.delivered / whole.tokens
     text = (
@@ -246,7 +246,9 @@ def _is_miscounted(tally: Tally) -> bool:
 def _count_of(tally: Tally) -> str:
     if not _is_miscounted(tally):
         return ""
-    return f" (its engine counts other tokens than the router in {tally.miscounted_share:.0%})"
+    return (
+        f" (its engine counts other tokens than the router in {tally.miscounted_share:.0%} of them)"
+    )
 
 
 def _how_much(tally: Tally) -> str:

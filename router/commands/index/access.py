@@ -69,14 +69,18 @@ class PodSeen:
     """Why the record cannot be read; empty if it can, or if there is none."""
     owner: Owner | None
     lease: float | None
-    """Seconds left; None without a record or without an expiry."""
+    """Seconds until the record expires; None without a record or without an expiry."""
     log_length: int
+    """Number of entries of the pod's log in Redis."""
     is_known: bool = False
-    """Whether it was ever claimed and is not forgotten."""
+    """Whether the list of pods has it: it was claimed, and no sweep has forgotten it since."""
 
 
 class Access:
-    """The index under one prefix. Every method raises AccessError if Redis does not answer."""
+    """The index under one prefix. Methods raise AccessError if Redis refuses a command.
+
+    If a node does not answer, `ask` raises it too; the other methods note the node in `silent`.
+    """
 
     def __init__(self, redis: Redis, names: Names, url: str, *, timeout: float) -> None:
         self.redis = redis
@@ -101,7 +105,7 @@ class Access:
         return replies
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
-        """Return the replies like `ask`; None for keys whose node does not answer (`silent`)."""
+        """Return the replies; None for keys whose node does not answer (see `silent`)."""
         before = frozenset(self._away)
         there = [one for one in asked if one.words[1] not in before]
         replies = iter(await self.redis.run(there, timeout=self.timeout))
@@ -125,7 +129,7 @@ class Access:
         return [n for n in range(names.buckets) if names.bucket(n) not in self._away]
 
     def lacks(self) -> str:
-        """Return which part could not be read, and why; empty if all could."""
+        """Return how many buckets could not be read, and why; empty if all could."""
         if not self.silent:
             return ""
         count, most = self.names.buckets - len(self.buckets), self.names.buckets
@@ -173,7 +177,7 @@ class Access:
         return _seen(name, *await self.look(self._ask_pod(name)))
 
     def unread(self, pods: Mapping[str, PodSeen]) -> str:
-        """Return which records, needed to tell live slots, were not read; empty if all were."""
+        """Return which records, needed to know the live slots, were not read; empty if all were."""
         missing = [f"the record of pod {name}" for name, seen in pods.items() if seen.problem]
         if self.names.pods in self._away:
             missing.insert(0, "the list of pods")
@@ -181,7 +185,7 @@ class Access:
         return ", ".join(missing[:MOST_NAMED]) + more
 
     def empty(self, pods: Mapping[str, PodSeen], written: Collection[str]) -> str:
-        """Return a text if no publisher has written under the prefix; otherwise an empty one.
+        """Return a text that no publisher has written under the prefix; empty if one has.
 
         `written` are pods that have checkpoints.
         """
@@ -236,13 +240,13 @@ def problem_of(error: Exception, url: str) -> str:
     """Return the text of a Redis error for the user of the command."""
     text = str(error)
     if isinstance(error, UnreachableError):
-        # The error of a single server begins with the URL's address, which is named anyway.
+        # The error of a single server begins with the address, which the URL names already.
         text = text.removeprefix(f"{url.partition('://')[2]}: ")
         return f"no Redis answers at {url}: {text}"
     if "WRONGPASS" in text or "NOAUTH" in text:
         return f"{url} refuses user or password (--user, --password-file): {text}"
     if "NOPERM" in text or "The user executing the script" in text:
-        return f"the user may not do that at {url}: {text}"
+        return f"{url} refuses the user a command: {text}"
     return f"{url}: {text}"
 
 
@@ -250,7 +254,7 @@ def problem_of(error: Exception, url: str) -> str:
 async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
     """Open the index that the options name. Raises AccessError."""
     try:
-        # Not everyone who routes has it.
+        # An extra of the package, which routers without a shared index need not install.
         from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
         raise AccessError(f"needs warmpath[redis]: {error}") from error

@@ -1,8 +1,9 @@
 """`warmpath index check`: compares the shared index with the publishers' snapshots of their pods.
 
-Caches change while the index is read. So each publisher sends a snapshot before; the index is read once
-that is written to it; then each sends another. Keys in both snapshots, or in neither, are compared with
-the index (`difference.py`). A difference is read again and counts only if it is found each time.
+Caches change while the index is read. So each publisher first sends a snapshot; the index is read
+once it has all changes up to there; then each publisher sends another. Keys in both snapshots, or
+in neither, are compared with the index (`difference.py`). A pod with differences is compared up to
+ROUNDS times, and a difference counts only if it is found each time.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ ROUNDS = 3
 PODS_AT_ONCE = 16
 """Number of pods whose keys are in memory at a time."""
 POLL = 0.02
-ANEW = "it was claimed anew meanwhile"
+ANEW = "it was claimed again meanwhile"
 
 
 class NotComparableError(Exception):
@@ -40,20 +41,20 @@ class Checked:
     pods: dict[str, Compared]
     structure: Structure
     empty: str = ""
-    """That nobody has written there; empty where somebody has."""
+    """The text that no publisher has written to the index; empty if one has."""
     not_reached: str = ""
-    """What could not be looked at, and why; empty where all could."""
+    """How many buckets could not be read, and why; empty if all could."""
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong, as far as it was looked at."""
+        """Whether no fault was found in the pods and buckets that could be read."""
         return not self.structure.problems and not any(
             one.differences for one in self.pods.values()
         )
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is a pod, and every one was compared."""
+        """Whether the index has a pod, and every pod was compared."""
         return (
             not self.empty
             and not self.not_reached
@@ -62,11 +63,11 @@ class Checked:
 
 
 async def check(access: Access) -> Checked:
-    """Compare everything."""
+    """Check the buckets' structure, and compare every pod with its publisher."""
     structure = await check_structure(access)
     pods = await access.pods(sorted({*structure.pods, *access.configured}))
     if lacks := access.lacks():
-        # Which keys lie in the other buckets, a publisher does not say.
+        # A publisher does not say which keys lie in the buckets that were not reached.
         told = {name: Compared(seen.problem or lacks) for name, seen in pods.items()}
         return Checked(told, structure, not_reached=lacks)
     names = list(pods)
@@ -91,7 +92,7 @@ async def _compare_pods(access: Access, names: Iterable[str]) -> dict[str, Compa
 
 
 async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
-    """Compare pods once."""
+    """Compare the pods of these names once."""
     firsts = await asyncio.gather(*(_first(access, name) for name in names))
     told = dict(zip(names, firsts, strict=True))
     claims = {name: first[0] for name, first in told.items() if not isinstance(first, str)}
@@ -111,7 +112,7 @@ async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
 
 
 async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
-    """Return a pod's claim and its truth, once the index has it; or why not."""
+    """Return a pod's claim and snapshot once the index has it; or why it cannot be compared."""
     try:
         claim, applied = await _claim(access, name)
         truth = await truth_of(name, claim, access.credentials, access.timeout)
@@ -120,7 +121,7 @@ async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
     try:
         async with asyncio.timeout(access.timeout):
             while True:
-                # With all of the truth applied, it has every place of the truth.
+                # Once all of the snapshot is applied, the claim names every place in it.
                 now, applied = await _claim(access, name)
                 if now.base != claim.base:
                     return ANEW
@@ -137,7 +138,7 @@ async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
 
 
 async def _claim(access: Access, name: str) -> tuple[Claim, int]:
-    """Return the claim of a pod whose index is said to be right, and how far that is.
+    """Return a sound pod's claim, and the journal's position up to which the index has its changes.
 
     Raises NotComparableError.
     """
@@ -156,7 +157,7 @@ async def _claim(access: Access, name: str) -> tuple[Claim, int]:
 async def _second(
     access: Access, name: str, claim: Claim, pods: Mapping[str, PodSeen]
 ) -> tuple[Claim, Truth] | str:
-    """Return a pod's claim and truth after the index was read; or why it cannot be compared."""
+    """Return a pod's claim and snapshot after the index was read; or why it cannot be compared."""
     if pods[name].problem:
         return pods[name].problem
     record = pods[name].record
@@ -172,8 +173,8 @@ async def _second(
 
 
 async def _index(access: Access, claims: Iterable[Claim]) -> dict[int, Keys]:
-    """Return the keys of each slot of these claims, sorted, with those twice that are there twice."""
-    # Places that come meanwhile are not among those that are judged.
+    """Return the sorted keys of each slot of the claims; a key in two segments comes twice."""
+    # Places that a claim gets later are not compared.
     wanted = [
         claim.slot(number)
         for claim in claims
@@ -194,7 +195,7 @@ async def _index(access: Access, claims: Iterable[Claim]) -> dict[int, Keys]:
 
 
 def as_json(checked: Checked) -> dict[str, Any]:
-    """Return what was found as JSON has it."""
+    """Return the result as a dict for JSON."""
     return {
         "well": checked.is_well,
         "whole": checked.is_whole,
@@ -239,7 +240,7 @@ def _hex(keys: Keys) -> list[str]:
 
 
 def shown(checked: Checked) -> RenderableType:
-    """Return it in words and tables."""
+    """Return the result as a table and sentences."""
     table = Table()
     for name in ("pod", "compared", "changed meanwhile", "differences"):
         table.add_column(

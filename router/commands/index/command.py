@@ -118,7 +118,7 @@ async def _sweep(args: argparse.Namespace, access: Access) -> int:
         f"{counts.forgotten:,} pods forgotten"
     )
     if counts.doubted:
-        print(f"{counts.doubted:,} buckets were left alone: a pod was claimed anew meanwhile")
+        print(f"{counts.doubted:,} buckets were left alone: a pod was claimed again meanwhile")
     if counts.odd:
         print(f"{counts.odd:,} values cannot be read: warmpath index check")
     return WELL

@@ -18,12 +18,14 @@ class Difference:
     """The wrong keys at one place (rank, tier, group) of a pod."""
 
     missing: Keys
+    """Keys that both snapshots have and the index lacks."""
     extra: Keys
+    """Keys that the index has and both snapshots lack."""
     twice: Keys
-    """Keys that are in two segments."""
+    """Keys that the index has in two segments."""
 
     def and_also(self, later: "Difference") -> "Difference":
-        """Return the keys that are wrong in both differences."""
+        """Return the keys that are wrong in this difference and in `later`."""
         return Difference(
             np.intersect1d(self.missing, later.missing),
             np.intersect1d(self.extra, later.extra),
@@ -41,17 +43,18 @@ class Compared:
     problem: str = ""
     """Why it could not be compared; empty if it was."""
     sequence: int = 0
+    """The first snapshot's position in the publisher's journal."""
     keys: int = 0
-    """(place, key) pairs that were judged."""
+    """(place, key) pairs in both snapshots, which were looked for in the index."""
     changed: int = 0
-    """Pairs that changed meanwhile."""
+    """(place, key) pairs in only one snapshot."""
     differences: dict[SpotOf, Difference] = field(default_factory=dict)
 
 
 def in_both(
     before: Mapping[SpotOf, Difference], later: Mapping[SpotOf, Difference]
 ) -> dict[SpotOf, Difference]:
-    """Return the differences found in both of two readings."""
+    """Return the differences found in both readings of the index."""
     both = {spot: before[spot].and_also(later[spot]) for spot in before.keys() & later.keys()}
     return {spot: difference for spot, difference in both.items() if difference}
 
@@ -66,7 +69,7 @@ def compare(
     claim, first = before
     now, second = after
     if first.epoch != second.epoch:
-        return Compared(problem="its publisher was started anew meanwhile")
+        return Compared(problem="its publisher was restarted meanwhile")
     result = Compared(sequence=first.sequence)
     slots = {spot: claim.slot(n) for n, spot in enumerate(claim.places) if spot is not None}
     # A rank that was emptied meanwhile has other slots now.

@@ -1,8 +1,8 @@
-"""`warmpath index dump`: prints the shared index as lines of JSON, as a stream at any size.
+"""`warmpath index dump`: prints the shared index as lines of JSON, page by page.
 
-The first lines are the pods with the places of their slots; then comes a line for each segment, and one
-for each block of a spilled segment. Keys and segments are hexadecimal. Entries that change meanwhile may
-be missing or appear twice.
+The first lines are the pods with the places (rank, tier, group) of their slots. Then comes a line
+for each segment, block of a spilled segment, checkpoint, and field that cannot be read.
+Keys and segments are hexadecimal. Entries that change meanwhile may be missing or appear twice.
 """
 
 import json
@@ -22,12 +22,12 @@ from router.commands.index.survey import pages
 
 
 async def dump(access: Access, pod: str) -> AsyncIterator[str]:
-    """Yield lines; with `pod`, only those of that pod. Raises AccessError if that is not known."""
+    """Yield lines; with `pod`, only that pod's. Raises AccessError for a pod that is not there."""
     pods = await access.pods()
     if pod and pod not in pods and not access.silent and not await _has_written(access, pod):
         raise AccessError(
             f"nothing under the prefix {access.names.prefix!r} is of a pod {pod!r} (--pod): "
-            "warmpath index stats names those that are there"
+            "warmpath index stats lists the pods"
         )
     for seen in pods.values():
         if pod in {"", seen.name}:

@@ -15,7 +15,7 @@ from indexer.shared.sweep.sweeper import AT_REST
 from router.commands.index.access import Access, PodSeen, dead_words, living_of
 from router.commands.index.survey import Survey, survey
 
-NO_RECORD = "no record: its lease is over, or it was never claimed to the end"
+NO_RECORD = "no record: its lease is over, or no claim of it was completed"
 
 
 async def stats(access: Access) -> dict[str, Any]:
@@ -58,7 +58,10 @@ def _sum(numbers: Any) -> int | None:
 
 
 def _held(found: Survey, living: Living) -> tuple[dict[str, Counter[tuple[int, str]]], int]:
-    """Return the number of entries of each pod by rank and tier, and of those that no record names."""
+    """Return each pod's number of entries by rank and tier, and that of entries no record names.
+
+    Entries at a place that the pod's record does not name yet count under rank -1.
+    """
     held: dict[str, Counter[tuple[int, str]]] = {pod: Counter() for pod in living.owners}
     dead = 0
     for slot, count in found.by_slot.items():
@@ -131,7 +134,7 @@ async def _servers(access: Access) -> list[dict[str, Any]]:
     told = zip(access.buckets, await access.ask(asked), strict=True)
     for bucket, (server, memory, size) in told:
         facts = _facts(server) | _facts(memory)
-        # Without the right to call INFO the nodes cannot be told apart.
+        # Without the right to call INFO all nodes look alike, and make one entry.
         one = servers.setdefault(
             facts.get("run_id", ""),
             {

@@ -29,9 +29,9 @@ class Structure:
     pods: set[str] = field(default_factory=set)
     """Pods that have checkpoints."""
     dead: int | None = 0
-    """Entries that wait for the sweep; None: not known, as some record was not read."""
+    """Entries that wait for the sweep; None: not known, as a record was not read."""
     unknown: int | None = 0
-    """Entries of claims, or of places, that their record does not name yet."""
+    """Entries whose place the pod's record does not name yet; None: not known."""
     unread: str = ""
     """Which records were not read."""
 
@@ -45,7 +45,7 @@ async def check_structure(access: Access) -> Structure:
             try:
                 bucket = read_bucket(await _fields(access, number, found))
                 _check_segments(access, number, bucket)
-                # After the content, so that each claim with content has its record by now.
+                # Read after the content, so that each claim with content has its record by now.
                 pods = await access.pods(sorted(found.pods))
                 _check_checkpoints(pods, bucket)
             except (BrokenInvariantError, ValueError) as error:

@@ -14,7 +14,7 @@ PAGE = 256
 
 
 async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
-    """Yield all pages of all reachable buckets, each with its bucket. A field may come twice."""
+    """Yield all pages of all reachable buckets by bucket number. A field may come twice."""
     for bucket in access.buckets:
         cursor, is_last = b"0", False
         while not is_last:
@@ -25,7 +25,7 @@ async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
 
 
 class Survey:
-    """Counts of the content, some from before and some from after changes made meanwhile."""
+    """Counts of the content. Changes that writers make meanwhile are counted in part."""
 
     def __init__(self) -> None:
         self.packed = 0
@@ -36,7 +36,7 @@ class Survey:
         self.entries = 0
         """(block, slot) pairs."""
         self.bytes = 0
-        """Bytes of the fields' names and values."""
+        """Bytes of the names and values of all fields."""
         self.by_slot: Counter[int] = Counter()
         """Blocks of each slot."""
         self.pods: set[str] = set()

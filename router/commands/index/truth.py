@@ -18,7 +18,7 @@ from indexer.watch.client import OPTIONS
 Keys = NDArray[np.uint64]
 NOTHING: Keys = np.empty(0, np.uint64)
 MAX_BYTES = 1 << 30
-"""Most bytes of one snapshot's keys, 128 million of them."""
+"""Most bytes of one snapshot's keys: 2**27 keys of 8 bytes."""
 
 
 class NoTruthError(Exception):
@@ -34,17 +34,17 @@ class Truth:
     sequence: int
     """The position in its journal."""
     held: Mapping[SpotOf, Keys]
-    """The sorted keys of each place."""
+    """The sorted keys of each place (rank, tier, group)."""
 
 
 async def truth_of(
     pod: str, claim: Claim, credentials: grpc.ChannelCredentials | None, timeout: float
 ) -> Truth:
-    """Ask the publisher that a claim names. Raises NoTruthError."""
+    """Ask the publisher that a claim names for a snapshot. Raises NoTruthError."""
     if not claim.watch:
         raise NoTruthError(
-            "its writer tells no address (a router in direct mode, or a publisher that listens on every "
-            "address without --advertise)"
+            "its claim names no publisher's address (the writer is a router in direct mode, or a "
+            "publisher that listens on every address without --advertise)"
         )
     if credentials is None:
         channel = grpc.aio.insecure_channel(claim.watch, options=OPTIONS)
@@ -88,5 +88,5 @@ async def _snapshot(pod: str, call: object) -> Truth:
 
 
 def _keys(parts: list[bytes]) -> Keys:
-    """Return packed keys, sorted. Raises ValueError if the length is not a multiple of 8."""
+    """Unpack keys and sort them. Raises ValueError if the length is not a multiple of 8 bytes."""
     return np.unique(np.frombuffer(b"".join(parts), "<u8").astype(np.uint64, copy=False))

@@ -17,14 +17,15 @@ from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
 START_SECONDS = 120.0
-"""Longest wait for a start, since the first router of a machine compiles its index."""
+"""Longest wait for a process to start: the first router on a machine compiles its index."""
 STOP_SECONDS = 5.0
+"""Longest wait for a process to end before it is killed."""
 LEAST_INTERVAL = 0.2
-"""Shortest interval of probes, in seconds."""
+"""Shortest interval of the router's probes, in seconds."""
 
 
 class ClusterError(Exception):
-    """A process did not start, or ended by itself; the message names its log."""
+    """A process did not start, or ended unexpectedly; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,11 @@ class WorkerSettings:
     """The settings of the simulated workers."""
 
     blocks: int
+    """KV cache blocks of each worker."""
     block_size: int
+    """Tokens."""
     speed: float
+    """Modelled seconds per real second."""
     vocab_size: int
 
 
@@ -54,7 +58,10 @@ class Child:
             raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
 
     async def stop(self, within: float = STOP_SECONDS) -> int | None:
-        """Ask it to end, and kill it if it does not in time; return its exit status."""
+        """Ask the process to end, and kill it after `within` seconds.
+
+        Returns its exit status, None if it was not started or was stopped before.
+        """
         process, self._process = self._process, None
         if process is None:
             return None
@@ -95,7 +102,7 @@ class Process(Child):
         return line.decode()
 
     def kill(self) -> None:
-        """Kill it, as a crash would."""
+        """Kill the process, which then ends as in a crash."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -112,12 +119,12 @@ class Worker:
 
     @classmethod
     def held(cls, name: str, log: Path, ports: HeldPorts) -> Self:
-        """Return one whose ports stay free for it while it is down."""
+        """Return a worker whose ports stay free for it while it is down."""
         api, events, replay = (f"{HOST}:{ports.take()}" for _ in range(3))
         return cls(name, Process(name, log), api, f"tcp://{events}", f"tcp://{replay}")
 
     async def start(self, settings: WorkerSettings, *options: str) -> None:
-        """Start it, at the same ports as before if it ran before."""
+        """Start the worker, at the same ports as before if it ran before."""
         line = await self.process.start(
             "simworker",
             f"--model={MODEL}",
@@ -188,7 +195,7 @@ class Cluster:
         return "\n".join(lines) + "\n"
 
     def check(self) -> None:
-        """Raise ClusterError if a process has ended by itself."""
+        """Raise ClusterError if a process has ended unexpectedly."""
         for worker in self.workers:
             worker.process.check()
         if self._router is not None:
@@ -218,7 +225,7 @@ class Cluster:
 
 
 def _scaled(speed: float) -> list[str]:
-    """Return the tables with the router's seconds, scaled to workers that run `speed` times faster."""
+    """Return the configuration tables with times, for workers that run `speed` times faster."""
     pick, policy = Pick(), Warmpath()
     # Probes cost real CPU time, so their interval has a lower bound.
     interval = max(LEAST_INTERVAL, Probe().interval_seconds / speed)

@@ -28,7 +28,7 @@ PAGE, RESULTS = "report.html", "results.json"
 """The result files, in addition to logs."""
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
 LATE_SECONDS = 0.25
-"""Delay of the load generator, in modelled seconds, above which the machine was too slow."""
+"""Delay of requests, in modelled seconds, above which the machine is called too busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class Setting:
     workers: WorkerSettings
     pods: int
     ceiling: float
+    """Token hit ratio of one cache that never evicts."""
     span: float
+    """Modelled seconds from the first arrival to the last."""
     out: Path
     kill: bool
 

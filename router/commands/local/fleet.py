@@ -180,7 +180,7 @@ async def _knows_all(stub: Any, pods: int) -> bool:
 
 
 async def _agreed(stubs: Sequence[Any], packed: bytes) -> list[dict[str, int]]:
-    """Return each router's matched tokens by pod, once all agree or a timeout has passed."""
+    """Return each router's matched tokens by pod, once all agree or KNOWN_SECONDS have passed."""
     request = pb.ScoreRequest(prompt=pb.Prompt(model=MODEL, token_ids_packed=packed))
     scores: list[dict[str, int]] = []
     with contextlib.suppress(TimeoutError):

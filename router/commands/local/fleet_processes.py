@@ -24,7 +24,7 @@ SPEED = 12.0
 """Modelled seconds per real second."""
 REDIS_SECONDS = 0.5
 STOP_SECONDS = 1.5
-"""Longest wait for Redis, and for all other processes, to end before they are killed."""
+"""Longest wait for a process to end before it is killed; for Redis it is REDIS_SECONDS."""
 LOOK_SECONDS = 0.1
 """Seconds between two checks whether a process has ended."""
 
@@ -82,6 +82,7 @@ class FleetProcesses:
             for name in (f"router-{number + 1}" for number in range(settings.routers))
         ]
         self.published: list[str] = []
+        """The publishers' addresses."""
         self.addresses: list[str] = []
         """The routers' addresses."""
 
@@ -162,12 +163,12 @@ class FleetProcesses:
         return [*self.redis.nodes, *self._processes]
 
     def check(self) -> None:
-        """Raise ClusterError if a process has ended by itself."""
+        """Raise ClusterError if a process has ended unexpectedly."""
         for process in self._watched:
             process.check()
 
     async def tell_of_ends(self, tell: Callable[[str], None]) -> NoReturn:
-        """Report each process that ends by itself, once, with the command that restarts it."""
+        """Report each process that ends unexpectedly, once, with the command that restarts it."""
         told: set[str] = set()
         while True:
             for process in self._watched:

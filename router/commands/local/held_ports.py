@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 class HeldPorts:
-    """A context manager that holds the ports taken until it is closed."""
+    """A context manager that holds the ports it has given out until it is closed."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

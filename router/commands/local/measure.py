@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The client's times of one request. Times are modelled seconds from the start."""
+    """One request as its client saw it. Times are modelled seconds."""
 
     arrived: float
+    """Seconds from the replay's start to the time at which the request was due."""
     pod: int
+    """The pod's position in the list of addresses."""
     prompt_tokens: int
     cached_tokens: int
     first_token: float
@@ -27,13 +29,14 @@ class Figures:
     hit_ratio: float
     """Cached tokens over prompt tokens, as the engines reported them."""
     saved_tokens: int
+    """Prompt tokens that were cached, so that no engine computed them."""
     ttft_p50: float
     ttft_p90: float
     ttft_p99: float
     imbalance: float
-    """Prompt tokens computed by the busiest pod over the mean of all; 1 is even."""
+    """Prompt tokens computed by the busiest pod, divided by the mean over all pods; 1 is even."""
     late_p99: float
-    """Delay of the load generator itself (99th percentile), in modelled seconds."""
+    """99th percentile of the delay with which requests were sent, in modelled seconds."""
     choice_p50_ms: float
     """Wall-clock milliseconds per choice (median)."""
     choice_p99_ms: float

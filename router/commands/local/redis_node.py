@@ -8,7 +8,7 @@ from router.commands.local.cluster import Child
 
 
 class RedisNode(Child):
-    """A node whose folder has only its cluster configuration and its log."""
+    """A node that writes only its cluster configuration and its log into `folder`."""
 
     def __init__(self, program: Path, port: int, folder: Path) -> None:
         name = f"redis-{port}"
@@ -22,7 +22,7 @@ class RedisNode(Child):
         self.command = shlex.join(self._words)
 
     async def start(self) -> None:
-        """Start it without waiting until it answers."""
+        """Start the server without waiting until it answers."""
         self._process = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=asyncio.subprocess.DEVNULL,

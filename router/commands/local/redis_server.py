@@ -1,4 +1,4 @@
-"""A Redis or Valkey server on loopback, for benchmarks and tests."""
+"""Redis and Valkey servers on loopback, for benchmarks, tests and `warmpath fleet`."""
 
 import importlib.util
 import shutil
@@ -81,11 +81,11 @@ class RedisServer:
         self.client.execute_command("FLUSHALL", "SYNC")
 
     def used(self) -> int:
-        """Return the bytes of its content, by its own count."""
+        """Return the bytes of memory that the server uses, by its own count."""
         return int(self.client.info("memory")["used_memory"])
 
     def busy(self) -> float:
-        """Return its CPU time so far, in seconds."""
+        """Return the server's CPU time so far, in seconds."""
         spent = self.client.info("cpu")
         return float(spent["used_cpu_user"] + spent["used_cpu_sys"])
 

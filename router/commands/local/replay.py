@@ -21,7 +21,9 @@ class Prepared:
     at: float
     """Modelled seconds from the start."""
     packed: bytes
+    """The prompt's token ids, packed as for Pick."""
     body: bytes
+    """The completions body (JSON)."""
     prompt_tokens: int
 
 
@@ -40,7 +42,7 @@ class Replayed:
 
 
 def prepare(arrivals: Sequence[Arrival]) -> list[Prepared]:
-    """Encode every request."""
+    """Return the workload's requests, encoded for the engines."""
     return [
         Prepared(
             at=arrival.at,

@@ -33,7 +33,7 @@ class TraceRequest:
 
     @property
     def conversation(self) -> int:
-        """The first block that is not common to all prompts; it identifies the conversation."""
+        """The second block, as all prompts share the first; it identifies the conversation."""
         return self.hash_ids[min(1, len(self.hash_ids) - 1)]
 
 
@@ -45,6 +45,7 @@ class Arrival:
     """Modelled seconds from the start."""
     tokens: "array[int]"
     max_tokens: int
+    """Number of tokens of the answer."""
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
@@ -96,7 +97,7 @@ def spread(requests: Sequence[TraceRequest]) -> list[float]:
 
 
 def block_tokens(hash_id: int) -> "array[int]":
-    """Return the 512 token ids that stand for a block of the trace."""
+    """Return the 512 token ids of a block of the trace, derived from its id."""
     raw = hashlib.shake_128(hash_id.to_bytes(8, "little")).digest(2 * TRACE_BLOCK)
     span = VOCAB_SIZE - RESERVED
     return array("I", [RESERVED + value % span for value in array("H", raw)])

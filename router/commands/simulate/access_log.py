@@ -73,12 +73,12 @@ class LogLine(msgspec.Struct):
 
     @property
     def names(self) -> list[Name] | None:
-        """The names of its blocks; None if it has a text."""
+        """The names of the prompt's blocks; None if the line has none."""
         return self.hash_ids if self.prompt_hashes is None else self.prompt_hashes
 
     @property
     def words(self) -> str | None:
-        """The prompt's text; None if it has names of blocks."""
+        """The prompt's text; None if the line has none."""
         if self.messages is not None:
             return "".join(_spoken(message) for message in self.messages)
         return self.prompt if self.text is None else self.text
@@ -96,7 +96,7 @@ class LoggedRequest:
     """One request."""
 
     at: float
-    """Seconds."""
+    """Arrival in seconds; only differences between requests count."""
     prompt_tokens: int
     output_tokens: int
     keys: tuple[int, ...]
@@ -104,7 +104,7 @@ class LoggedRequest:
     session: str = ""
     """The session's id in the log."""
     affinity: str = ""
-    """The session's id, or the key that seems to identify the conversation."""
+    """The session's id, or a guess (`with_affinity`); empty before it is made."""
 
     @property
     def packed_keys(self) -> bytes:
@@ -129,9 +129,9 @@ class Traffic:
 
 
 def read_traffic(path: Path, most: int = 0) -> Traffic:
-    """Return the traffic of a file, or its first `most` lines.
+    """Return the traffic of a file, or of its first `most` lines unless `most` is 0.
 
-    Raises OSError, and ValueError naming the line, the field and the limit.
+    Raises OSError, and ValueError that names the file and, for a bad line, its number.
     """
     with open_gzipped(path) as file:
         first = next(_lines(path, file), None)
@@ -200,7 +200,7 @@ def _log(path: Path, most: int) -> Traffic:
     for where, line in _decoded(path, most, LogLine):
         named = line.names is not None
         if named and line.block_size is None:
-            raise ValueError(f"{where}: block_size is missing: the tokens that a hash stands for")
+            raise ValueError(f"{where}: block_size is missing (tokens per block)")
         block_size = line.block_size or LOG_BLOCK
         size = size or block_size
         if block_size != size:
@@ -261,7 +261,7 @@ def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
 
 
 def _characters_per_token(path: Path, most: int) -> float:
-    """Return the mean characters per token of the log's texts that have a number of tokens."""
+    """Return the mean characters per token of the texts with `input_tokens`, or the default."""
     characters = tokens = 0
     for _, line in _decoded(path, most, LogLine):
         if line.input_tokens and line.words:
@@ -299,7 +299,7 @@ def _seconds(where: str, stamp: float | str) -> float:
 
 
 def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
-    """Guess the sessions that are not logged: by the first block that few requests share.
+    """Guess the session of each request without one: by its first block that few requests share.
 
     A block that many requests share is a system prompt, not a session, as in `shared/bench/sim.py`.
     """

@@ -10,7 +10,7 @@ from indexer.unreadable import UNREADABLE
 TELLABLE = frozenset(
     ("timestamp", "input_tokens", "output_tokens", "input_length", "output_length", "block_size")
 )
-"""Fields whose values may be shown, since they have no prompt."""
+"""Fields whose values may be shown, since they are not part of a prompt."""
 MOST_SHOWN = 40
 """Most characters of a value that is shown."""
 

@@ -217,7 +217,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
 
 
 def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
-    """Yield rows; with a folder, append each to its file at once."""
+    """Yield the rows; with a folder, also write each at once to its file `ROWS`."""
     if folder is None:
         yield from rows
         return

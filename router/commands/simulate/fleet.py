@@ -29,14 +29,14 @@ class FleetSettings:
     engine: EngineKind
     pods: int
     blocks: int
-    """Blocks of a pod."""
+    """Blocks of each pod's cache."""
     block_size: int
     """Tokens."""
     latency: LatencyModel
     slow_factor: float = 1.0
-    """Factor by which every second pod is slower."""
+    """How many times as long every second pod takes for everything."""
     is_pooled: bool = False
-    """Whether all pods share one cache with the size of all."""
+    """Whether all pods share one cache, as large as all their caches together."""
 
     def latency_of(self, pod: int) -> LatencyModel:
         """Return the latency model of a pod, by its number."""
@@ -53,7 +53,7 @@ class SimulatedEngine(Engine[CacheEvent], LeapingEngine, Protocol):
 
     @property
     def prefill_seconds(self) -> float:
-        """Seconds in which prompts were computed."""
+        """Modelled seconds that the engine has spent on prefill so far."""
 
     def check(self) -> None:
         """Raise BrokenInvariantError if the engine is inconsistent."""
@@ -82,7 +82,7 @@ def build_fleet(settings: FleetSettings, longest: int) -> Sequence[SimulatedEngi
 
 def _vllm(settings: FleetSettings, latency: LatencyModel, longest: int) -> V1Engine:
     return build_engine(
-        # vLLM's null block comes on top.
+        # One block more, since vLLM's null block holds no content.
         kv_cache_config(settings.blocks + 1, settings.block_size),
         SchedulerConfig(
             max_model_len=longest,
@@ -122,11 +122,14 @@ class MeteredEngine:
         return seconds
 
     def cut_step(self, elapsed: float) -> float:
-        """Cut combined steps after the first that ends `elapsed` seconds in, or later."""
+        """Cut combined steps after the first that ends at or after `elapsed` seconds.
+
+        Returns the seconds from the first step's beginning to that end.
+        """
         return self._engine.cut_step(elapsed)
 
     def end_step(self) -> list[CacheEvent]:
-        """End the step begun; return the events of the cache."""
+        """End the current step; return the cache's events."""
         return self._engine.end_step()
 
     def load(self) -> Load:
@@ -134,7 +137,7 @@ class MeteredEngine:
         return self._engine.load()
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks."""
+        """Forget all cached content; return False and do nothing while requests hold blocks."""
         return self._engine.reset_prefix_cache(reset_external=reset_external)
 
     def check(self) -> None:

@@ -17,6 +17,7 @@ BEST_FEW = 5
 """Number of best policies named in a plot, in addition to ours and the best published one."""
 
 Cell = Mapping[str, Sequence[Figures]]
+"""The figures of one place (`summary.Place`) by policy, a row for each seed."""
 
 
 def write_report(path: Path, rows: Sequence[Figures]) -> Path:
@@ -115,7 +116,11 @@ def _standing_plot(
 
 
 def _chosen(policies: Cell) -> list[str]:
-    """Return the policies to draw: the default, the best published ones of the cell, and the bound."""
+    """Return the MOST_LINES policies to draw.
+
+    The default, BEST_PUBLISHED, the bound and round-robin come first, then the published ones, then
+    all others, the least p90 first.
+    """
     by_p90 = _by_p90(policies)
     first = [name for name in (DEFAULT, BEST_PUBLISHED, POOLED, "round-robin") if name in policies]
     published = [name for name in by_p90 if name in PUBLISHED.values()]
@@ -127,7 +132,7 @@ def _by_p90(policies: Cell) -> list[str]:
 
 
 def _colours(policies: Cell) -> dict[str, str]:
-    """Return the colours of the drawn policies, equal in all plots of a cell."""
+    """Return the colours of the drawn policies, equal in all plots of these policies."""
     return {policy: f"C{number}" for number, policy in enumerate(_chosen(policies))}
 
 

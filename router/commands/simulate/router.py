@@ -38,7 +38,7 @@ from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEv
 MODEL = "simulated"
 SESSION_POLICY = "session-hash"
 TICK = 1.0
-"""Seconds between two calls that let time pass (expiry, staleness)."""
+"""Least seconds between two calls of `Ingest.tick`, which lets time pass (expiry, staleness)."""
 
 Reports = Literal["all", "ends", "none"]
 """The gateway's reports: first tokens and ends, only ends, or none."""
@@ -57,7 +57,7 @@ class LoggedPrompt:
         self._chain = Chain(0, b"", block_size, blocks, (), keys)
 
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
-        """Return the blocks; there is only one block size."""
+        """Return the logged keys; the arguments change nothing, as these have one block size."""
         del block_size, hash_seed, lookahead
         return self._chain
 
@@ -125,7 +125,7 @@ def _gone(keys: Sequence[int]) -> pb.Change:
 
 
 class Record:
-    """An LRU of the prompts sent to a pod, which the router gets in place of events."""
+    """An LRU of the prompts sent to a pod; the router gets its changes in place of events."""
 
     def __init__(self, followed: Followed, blocks: int) -> None:
         self._followed = followed

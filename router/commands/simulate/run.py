@@ -1,8 +1,8 @@
 """Runs a cell: the same cell and traffic always give the same figures, except `seconds`.
 
-Arrivals are sped up to the cell's load: the seconds of prefill that the traffic takes with one LRU cache
-as large as all pods' together, divided by pods x time, as in `shared/bench/sim.py`. Decoding comes on
-top of it, so at a load of 1 the traffic takes more time than the pods have.
+Arrivals are sped up until the traffic has the cell's load: the seconds of prefill that it takes
+with one LRU cache as large as all pods' together, divided by pods x time (`shared/bench/sim.py`).
+Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
 """
 
 import gc
@@ -34,7 +34,7 @@ INDEX_BYTES = 64 << 20
 
 
 def run(cell: Cell) -> Figures:
-    """Run a cell. Raises OSError and ValueError."""
+    """Run a cell. Raises OSError, and ValueError for bad settings or lines of the trace."""
     begun = time.perf_counter()
     cell.check()
     traffic = _traffic(cell.trace, cell.requests)
@@ -126,7 +126,7 @@ def _speed(
             f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), so "
             "they have no speed; two that differ are needed"
         )
-    # A pod that takes twice as long counts as half a pod.
+    # A pod that takes twice as long has half the capacity.
     slow = cell.pods // 2
     return ceiling, cell.load * (cell.pods - slow + slow / cell.slow_factor) * span / work
 

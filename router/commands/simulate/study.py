@@ -117,7 +117,7 @@ def _switch(spec: str, option: str, value: float) -> bool:
 
 
 def variants(names: str) -> list[Variant]:
-    """Return the variants of a comma-separated list; `published` and `all` stand for several.
+    """Return the variants of a comma-separated list; `published` and `all` name several.
 
     The study's names are accepted unless a policy here has the same name: the study's `lmetric` is
     `lmetric@arriving=0` here.

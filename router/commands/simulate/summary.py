@@ -1,4 +1,7 @@
-"""Compares the figures of policies, within a cell and over all cells."""
+"""Compares the figures of policies in one place (`Place`) and over all places.
+
+The tables call a place a cell, which is wider than `cell.Cell`, the settings of a single run.
+"""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,11 +11,11 @@ from router.commands.simulate.figures import Figures
 from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 
 Place = tuple[str, str, int, int, float]
-"""Trace, engine, pods, blocks per pod and load: a cell without its policy and seed."""
+"""Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
 
 
 def by_cell(rows: Iterable[Figures]) -> dict[Place, dict[str, list[Figures]]]:
-    """Return the rows of each cell by policy: one for each seed."""
+    """Return the rows of each place by policy: one row for each seed."""
     cells: dict[Place, dict[str, list[Figures]]] = {}
     for row in rows:
         place = (row.trace, row.engine, row.pods, row.blocks_per_pod, row.load)
@@ -26,13 +29,13 @@ def median(rows: Sequence[Figures], name: str) -> float:
 
 
 def title(place: Place) -> str:
-    """Return a cell's name."""
+    """Return a place's name."""
     trace, engine, pods, blocks, load = place
     return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, load {load:g}"
 
 
 def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> float | None:
-    """Return a figure over that of the best published policy of the study; None without it."""
+    """Return a policy's figure over BEST_PUBLISHED's; None if that did not run or is 0."""
     if BEST_PUBLISHED not in policies:
         return None
     base = median(policies[BEST_PUBLISHED], name)
@@ -60,13 +63,14 @@ class Standing:
 
     policy: str
     cells: int
+    """Number of these places."""
     p90_ratio: float | None
     """Ratio of the p90 to that of the study's best published policy."""
     p99_ratio: float | None
     best_ratio: float | None
-    """Ratio of the p90 to that of the best published policy in each cell, among those that ran."""
+    """Ratio of the p90 to that of the place's best published policy, among those that ran there."""
     worst_ratio: float | None
-    """The largest of those ratios."""
+    """The largest of the ratios whose mean is `best_ratio`."""
     hit_share: float | None
     """The mean share of the ceiling."""
     least_hit_share: float | None
@@ -121,7 +125,7 @@ CELL_HEAD = (
 
 
 def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]]:
-    """Return the rows of a cell's table, the least p90 first."""
+    """Return the rows of a place's table, the least p90 first."""
     order = sorted(policies, key=lambda policy: median(policies[policy], "ttft_p90_s"))
     found: list[tuple[str, ...]] = []
     for policy in order:
@@ -152,7 +156,7 @@ STANDING_HEAD = (
 
 
 def standing_rows(found: Iterable[Standing]) -> list[tuple[str, ...]]:
-    """Return the rows of the table over all cells."""
+    """Return the rows of the table over all places."""
     return [
         (
             f"{one.policy} (bound)" if one.policy == POOLED else one.policy,

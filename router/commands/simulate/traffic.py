@@ -49,10 +49,10 @@ class Generated:
             raise ValueError(f"--traffic is {self.kind!r}; known: {', '.join(KINDS)}")
 
     def traffic(self, requests: int = 0) -> Traffic:
-        """Return its first requests; 0: 6,000. Raises ValueError for too many."""
+        """Return the first `requests` requests, 0: 6,000. Raises ValueError for too many."""
         self.check()
         if not 0 <= requests <= MOST_REQUESTS:
-            raise ValueError(f"--requests is {requests}, not 0 to {MOST_REQUESTS} of --traffic")
+            raise ValueError(f"--requests is {requests}, not 0 to {MOST_REQUESTS} (with --traffic)")
         stream = _merged(KINDS[self.kind](Random(f"{self.kind}/{self.seed}")))
         found = list(islice(stream, requests or DEFAULT_REQUESTS))
         return Traffic(with_affinity(found), BLOCK)
@@ -125,7 +125,7 @@ class Popularity:
     shift: float = 0.0
 
     def weights(self) -> list[float]:
-        """Return their cumulative weights, for `Random.choices`."""
+        """Return the things' cumulative weights, for `Random.choices`."""
         return list(accumulate((rank + self.shift) ** -self.s for rank in range(1, self.count + 1)))
 
 
@@ -227,7 +227,7 @@ WITHIN = 0.1
 SAMPLED = LogNormal(2_000, 1.0, least=200, most=40_000)
 SAMPLE = LogNormal(300, 0.7, least=10, most=2_000)
 SYSTEM_BLOCKS, SYSTEM_SHARE = 2, 0.5
-"""Blocks of the chats' system prompt, and the share of bursts that begin with it too."""
+"""Blocks of the chats' system prompt, and the share of bursts that also begin with it."""
 CHAT = Conversation(
     turns=Pareto(1, 1.2, most=8),
     first=LogNormal(1_000, 1.4, least=20, most=60_000),

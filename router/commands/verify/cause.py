@@ -1,7 +1,7 @@
 """Explains why an engine's cached tokens differ from the prediction.
 
-A cause is named only if it turns the prediction into the engine's figure; otherwise the cause is
-unknown, and the text says so.
+Events are named as the cause only if they turn the prediction into the engine's figure. A restart,
+or a trust below exact, is named for any difference. Otherwise the text says that it is unknown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ Said = tuple[Kind, frozenset[int]]
 
 
 class Names:
-    """The keys of an engine's block hashes, of one life, whether or not the router saw the events."""
+    """The keys of the block hashes in one life of an engine, including those of lost events."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -29,7 +29,7 @@ class Names:
         self._keys.clear()
 
     def learn(self, events: Iterable[Event]) -> list[Said]:
-        """Learn the names in a batch; return the events of the fastest tier with their keys."""
+        """Learn the names in a batch; return each event, one of a slower tier without keys."""
         said: list[Said] = []
         for event in events:
             kind: Kind = "stored"
@@ -70,13 +70,13 @@ class Case:
     predicted: int
     actual: int
     before: Sequence[Said]
-    """The events before its own blocks in the batch that announced those."""
+    """The events before the request's own blocks in the batch that announced these."""
     lost: Sequence[Said]
     """The events of the batches just before that one, if they were lost."""
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
     at_answer: int | None
-    """The prediction at the time of the answer, if no batch announced its own blocks."""
+    """The prediction at the time of the answer; None if the request's blocks were announced."""
 
 
 def cause(case: Case) -> str:
@@ -98,7 +98,7 @@ def cause(case: Case) -> str:
         if case.actual > case.predicted:
             return "the engine found blocks that were stored while the request waited in its queue"
         return "blocks went while the request waited in the engine's queue"
-    return "not explained: no event tells of it"
+    return "not explained: no event shows why"
 
 
 def _found(case: Case, said: Iterable[Said]) -> int:

@@ -5,11 +5,12 @@ router's own parts: frames go through stream, codec and index as if from a socke
 predicts the cached tokens and compares them with the engine's report.
 
 A prediction uses the batches before the one that announces the request's own blocks, the latest that a
-router could have known. If a request waits in the engine's queue, that is later than its arrival; the
-prediction on arrival is counted separately.
+router could have known. If a request waits in the engine's queue, they come after its arrival, so
+the prediction on arrival is counted separately.
 
-It also accepts a trace of operations on vLLM's `KVCacheManager` (`kvm_trace.jsonl.gz` there): it
-performs each on the simulated worker's manager and compares every result.
+It also accepts a trace of operations on vLLM's `KVCacheManager`
+(`shared/vllm-cpu/kvm_trace.jsonl.gz`): it performs each on the simulated worker's manager and
+compares every result.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     for option in ("start_at", "drop"):
         if not 0 <= getattr(args, option) <= 1:
-            parser.error(f"--{option.replace('_', '-')}: from 0 to 1")
+            parser.error(f"--{option.replace('_', '-')}: must be from 0 to 1")
     conditions = Conditions(args.start_at, not args.no_replay, args.drop, args.seed)
     try:
         if is_trace_of_operations(args.recording):
@@ -88,7 +89,9 @@ def _verify_operations(path: Path, *, as_json: bool) -> int:
     """Replay a trace of operations. Raises BadRecordingError or OSError."""
     points = importlib.metadata.entry_points(group=TRACE_GROUP, name="kv-cache-manager")
     if not points:
-        raise BadRecordingError(f"nothing is installed that repeats operations ({TRACE_GROUP})")
+        raise BadRecordingError(
+            f"no installed package replays traces of operations ({TRACE_GROUP})"
+        )
     try:
         outcome = next(iter(points)).load()(path)
     except ValueError as error:

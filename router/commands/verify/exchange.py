@@ -7,8 +7,8 @@ from typing import Any
 class Exchange:
     """A generation request on its way through the recorder.
 
-    The engine is asked for what a recording needs besides: token ids, and a stream's usage. The
-    client's own request goes through otherwise unchanged.
+    It adds to the body the fields that make the engine report token ids and a stream's usage, which
+    a recording needs. The rest of the body stays as it was.
     """
 
     def __init__(self, number: int, path: str, raw: bytes, started: float) -> None:
@@ -36,7 +36,7 @@ class Exchange:
         return self._body if isinstance(self._body, dict) else {}
 
     def line(self, status: int, answer: bytes) -> dict[str, Any]:
-        """Return the fields of the recording's line, for the engine's whole answer."""
+        """Return the fields of the recording's line, given the engine's status and whole answer."""
         fields: dict[str, Any] = {
             "id": self._number,
             "phase": "recorded",
@@ -53,7 +53,7 @@ class Exchange:
 
 
 def _chunks(answer: bytes) -> list[dict[str, Any]]:
-    """Return the objects of a streamed answer; an aborted one ends early."""
+    """Return the JSON objects of a streamed answer, up to the first that is cut off."""
     chunks = []
     for line in answer.split(b"\n"):
         data = line.removeprefix(b"data: ").strip()
@@ -66,7 +66,7 @@ def _chunks(answer: bytes) -> list[dict[str, Any]]:
 
 
 def _answered(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put prompt tokens, every sample's tokens and the usage together."""
+    """Return the prompt's tokens, every sample's tokens and the usage from an answer's parts."""
     prompt: list[int] | None = None
     usage: dict[str, Any] | None = None
     outputs: dict[int, dict[str, Any]] = {}

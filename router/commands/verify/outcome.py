@@ -12,7 +12,7 @@ class Mismatch:
 
     request: int
     life: int
-    """Counts the engine's starts, from 1: request ids begin anew with each."""
+    """Counts the engine's starts, from 1: request ids begin again with each."""
     predicted: int
     on_arrival: int
     actual: int
@@ -30,22 +30,23 @@ class Outcome:
     exact_on_arrival: int = 0
     abs_error_tokens: int = 0
     skipped: int = 0
+    """Requests without a reported number of cached tokens."""
     cut_after: int = 0
     """Number of the line within which the recording is cut off; 0: it is complete."""
     overclaimed: int = 0
-    """Requests predicted warmer than they were while the trust was exact."""
+    """Requests with fewer cached tokens than predicted, though the trust was exact."""
     trust_changes: list[dict[str, Any]] = field(default_factory=list)
     mismatches: list[Mismatch] = field(default_factory=list)
     trust: Trust = field(default_factory=lambda: Trust(Level.COLD, "no event seen", 0.0))
 
     @property
     def exact_ratio(self) -> float:
-        """The share of requests predicted exactly; 1 where there was none."""
+        """The share of requests predicted exactly; 1 without any request."""
         return self.exact / self.requests if self.requests else 1.0
 
     @property
     def mean_abs_error_tokens(self) -> float:
-        """The mean absolute error a request, in tokens."""
+        """The mean absolute error per request, in tokens; 0 where there was none."""
         return self.abs_error_tokens / self.requests if self.requests else 0.0
 
     def to_json(self) -> dict[str, Any]:

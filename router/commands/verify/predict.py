@@ -26,12 +26,12 @@ INDEX_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Faults that the follower is exposed to. The engine and its replay buffer are as recorded."""
+    """Faults between engine and router. The engine and its replay buffer stay as recorded."""
 
     start_at: float = 0.0
-    """The share of the recording after which following begins."""
+    """The share of the recording after which the router begins to follow events."""
     replay: bool = True
-    """Whether the engine answers replays."""
+    """Whether the engine answers requests for a replay."""
     drop: float = 0.0
     """The share of live batches that are lost."""
     seed: int = 0
@@ -47,7 +47,7 @@ class _Open:
     predicted: int
     trust: Trust
     lost: Sequence[Said]
-    """The events of lost batches just before, whose loss only the next batch can show."""
+    """The events of batches lost just before; only the next batch shows that they are lost."""
     after_restart: bool = False
     """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False
@@ -207,7 +207,7 @@ class _Verification:
                 self._replay(asked)
 
     def _replay(self, asked: AskReplay | None) -> None:
-        """Answer as the engine's replay socket would."""
+        """Answer a request for a replay as the engine's replay socket would."""
         while asked is not None:
             answer = sorted(seq for seq in self._buffer if seq >= asked.start)
             again = None
@@ -287,7 +287,7 @@ class _Verification:
 
 
 def _own_store(events: Sequence[Event], asked: Asked) -> int | None:
-    """Return the position of the first store that has only this request's tokens.
+    """Return the position of the first store of only this request's tokens, None without one.
 
     Prompt and answer are one sequence. A store that begins with the request's tokens and goes on
     with others is another request's with the same beginning.

@@ -33,7 +33,7 @@ from router.commands.verify.exchange import Exchange
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 START_SECONDS = 10.0
-"""Longest wait for the engine's event sockets."""
+"""Longest wait for the engine's event sockets to connect, and for each replayed batch."""
 
 HOP_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "keep-alive", "transfer-encoding"}
@@ -45,7 +45,7 @@ class RecordingFile:
     """Writes lines, each stamped with the seconds since the start."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file. Raises OSError, also if it exists."""
+        """Create the file. Raises OSError, also if the file exists."""
         raw = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._raw = os.fdopen(raw, "wb")
         self._lines = gzip.GzipFile(fileobj=self._raw, mode="wb", mtime=0)
@@ -84,7 +84,7 @@ class Proxy:
         self._number = 0
 
     def app(self) -> web.Application:
-        """Return the application: every path, as it is."""
+        """Return the application; it passes requests to every path on."""
         app = web.Application(client_max_size=256 << 20)
         app.router.add_route("*", "/{path:.*}", self.handle)
         return app
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath record: --listen: {args.listen!r} is not host:port", file=sys.stderr)
         return 2
     if urlsplit(args.target).scheme not in ("http", "https"):
-        print(f"warmpath record: --target: {args.target!r} is not http://…", file=sys.stderr)
+        print(f"warmpath record: --target: {args.target!r} is not http(s)://…", file=sys.stderr)
         return 2
     for option in ("events", "replay"):
         endpoint = getattr(args, option)
@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(_record(args, file))
     except (OSError, zmq.ZMQError) as error:
         file.close()
-        # Only the heading was written, since no request has come yet.
+        # The file has only the heading and replayed batches: no request has come yet.
         args.out.unlink()
         print(f"warmpath record: {error}", file=sys.stderr)
         return 1

@@ -20,7 +20,7 @@ from router.prompt.body import reads_cache
 MOST_LINE = 64 << 20
 """Most characters of a line, enough for a request of ten million tokens."""
 MOST_CHARACTERS = 4 << 30
-"""Most characters of an uncompressed file; a compressed one may be a thousand times smaller."""
+"""Most characters of a file, uncompressed; compressed it may be a thousand times smaller."""
 
 
 class BadRecordingError(Exception):
@@ -29,7 +29,7 @@ class BadRecordingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A batch as published (`replayed` False) or as a replay brought it."""
+    """A batch of events, live (`replayed` False) or from a replay."""
 
     t: float
     topic: str
@@ -55,7 +55,7 @@ class ReplayEnd:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """One request that the engine answered, with what it reported."""
+    """One request that the engine answered, and the figures that it reported."""
 
     id: int
     arrived: float
@@ -65,9 +65,9 @@ class Asked:
     cache_salt: str
     samples: int
     ids: bytes
-    """The engine's own prompt tokens, packed."""
+    """The token ids of the prompt, as the engine reported them, packed."""
     answer: bytes
-    """The first sample's tokens, packed."""
+    """The token ids of the first sample, packed."""
     cached: int | None
     """The cached tokens that the engine reported; None: not reported."""
     reads_cache: bool
@@ -94,7 +94,7 @@ class Recording:
 
 
 def is_trace_of_operations(path: Path) -> bool:
-    """Whether a file's first line is an operation on a cache manager. Raises as `read_recording`."""
+    """Whether the first line is an operation on a cache manager. Raises like `read_recording`."""
     for _, first in _objects(path, Recording()):
         return isinstance(first.get("op"), str)
     return False
@@ -156,7 +156,7 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
-    """Yield a file's lines. Raises BadRecordingError for what is longer than a recording is."""
+    """Yield a file's lines. Raises BadRecordingError for a line or a file that is too long."""
     left = MOST_CHARACTERS
     while line := file.readline(MOST_LINE + 1):
         if len(line) > MOST_LINE:
@@ -218,7 +218,7 @@ def _asked(raw: dict[str, Any]) -> Asked:
     ids = raw.get("prompt_token_ids")
     cached = None
     if usage and ids:
-        # The figure is left out in some paths where nothing was looked up (4.7).
+        # vLLM leaves the figure out where it looked nothing up (`shared/engine-events.md`, 4.7).
         cached = int((details or {}).get("cached_tokens") or 0)
     return Asked(
         id=int(raw["id"]),

@@ -184,7 +184,7 @@ async def test_an_unknown_policy_is_said(
 
 def test_an_explanation_of_no_prompt_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert explain_main([]) == 2
-    assert capsys.readouterr().err.startswith("warmpath explain: give one of")
+    assert capsys.readouterr().err.startswith("warmpath explain: give exactly one of")
 
 
 async def test_decisions_are_listed_with_what_became_of_them(
@@ -248,7 +248,7 @@ async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(
         "80.0%",
         "75.0%",
         "78.0%",
-        "Nothing looks wrong. Pods: 1; reports that told what engines found cached: 40.",
+        "Nothing looks wrong. Pods: 1; reports with an engine's cached tokens: 40.",
     ):
         assert part in printed
 

@@ -136,6 +136,6 @@ def test_too_many_requests_and_unknown_kinds_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--traffic", "docs", "--requests", "100001"]) == 1
-    assert "--requests is 100001, not 0 to 100000 of --traffic" in capsys.readouterr().err
+    assert "--requests is 100001, not 0 to 100000 (with --traffic)" in capsys.readouterr().err
     with pytest.raises(ValueError, match="--traffic is 'rush'; known: docs, agent"):
         Generated("rush").traffic()

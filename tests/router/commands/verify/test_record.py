@@ -82,7 +82,7 @@ async def test_a_recording_of_a_running_engine_verifies_exactly(
     outcome = json.loads(capsys.readouterr().out)
     assert outcome["requests"] == len(bodies) - 1
     # A busy recorder may read an answer before the events that the engine sent before it.
-    late = re.compile("while the request waited|no event tells of it")
+    late = re.compile("while the request waited|no event shows why")
     early = [miss for miss in outcome["mismatches"] if late.search(miss["reason"])]
     assert outcome["exact"] + len(early) == outcome["requests"], outcome["mismatches"]
     assert len(early) <= 2, outcome["mismatches"]

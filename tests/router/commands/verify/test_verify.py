@@ -1,4 +1,4 @@
-"""`warmpath verify` on the recorded life of a real vLLM engine, and on what is no recording."""
+"""`warmpath verify` on the recorded life of a real vLLM engine, and on other files."""
 
 import gzip
 import json
@@ -255,7 +255,7 @@ def test_what_is_no_recording_is_said_to_be_none(
     path = tmp_path / "readme"
     path.write_text(text + "\n", encoding="utf-8")
     assert main([str(path)]) == 1
-    assert "is not a recording" in capsys.readouterr().err
+    assert "is not a recording: line 1 is not " in capsys.readouterr().err
 
 
 def test_a_recording_that_was_cut_off_counts_up_to_there(
