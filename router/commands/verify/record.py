@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath record: --out: {error}", file=sys.stderr)
         return 1
     try:
-        asyncio.run(_record(args, file))
+        failure = asyncio.run(_record(args, file))
     except (OSError, zmq.ZMQError) as error:
         file.close()
         # The file has only the heading and replayed batches: no request has come yet.
@@ -173,6 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     file.close()
     counts = file.counts
     print(f"{args.out}: {counts['request']} requests, {counts['events']} batches of events")
+    if failure is not None:
+        print(f"warmpath record: ended by an error: {failure}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -192,7 +195,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
+async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | None:
+    """Record until a signal comes; return the error that ended it before, None without."""
     host, _, port = args.listen.rpartition(":")
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -205,7 +209,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
         tap = Tap(args.events, args.replay, args.topic)
         try:
             if not await _ready(_catch_up(args, tap, file), ended):
-                return
+                return None
             listening = asyncio.create_task(_listen(tap, file))
             await runner.setup()
             try:
@@ -221,7 +225,8 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> None:
             await asyncio.wait((stopped, listening), return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            (end,) = await asyncio.gather(listening, return_exceptions=True)
+            return end if isinstance(end, Exception) else None
         finally:
             await runner.cleanup()
             tap.close()

@@ -170,6 +170,23 @@ def record_in_a_loop(command: list[str]) -> int:
         return record.main(command)
 
 
+async def test_an_error_while_events_are_recorded_is_said_and_the_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(record, "_listen", full)
+    worker = Worker("w", Process("worker", tmp_path / "log"))
+    await worker.start(SETTINGS)
+    out = tmp_path / "out.jsonl.gz"
+    command = [f"--target=http://{worker.address}", f"--events={worker.events}", f"--out={out}"]
+    assert await asyncio.to_thread(record_in_a_loop, [*command, "--listen=127.0.0.1:0"]) == 1
+    assert "no space left on device" in capsys.readouterr().err
+    assert out.exists()
+    await worker.process.stop()
+
+
 async def test_it_can_be_ended_while_it_waits_for_the_engine(
     tmp_path: Path, held_port: int
 ) -> None:
