@@ -19,7 +19,7 @@ FIRST_PAUSE = 0.01
 LAST_PAUSE = 0.2
 
 _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
-"""Errors that pass by themselves. The command was not carried out."""
+"""Errors that soon end without help. Redis did not carry the command out."""
 _FORBIDDEN = "NOPERM", "The user executing the script"
 
 
