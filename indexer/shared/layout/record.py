@@ -1,7 +1,7 @@
 """A pod's record in Redis: who writes for the pod, under which slots, and how far the writer is.
 
-The record is a hash with a lease, which the pod's publisher renews. A pod without a
-record counts as holding nothing.
+The record is a hash with a lease, which the pod's publisher renews. A pod without a record
+counts as holding nothing.
 
     token     the claim's number: a later claim has a higher one; writes of earlier claims are refused
     owner     who made the claim: a random name for one life of one writer

@@ -19,7 +19,8 @@ for i = 3, #ARGV do
   local seen = redis.call('HGET', KEYS[1], ARGV[i])
   local age = seen and now - (tonumber(seen) or 0)
   if i < 3 + there then
-    -- A noted time may be old by a tenth of the time for which a pod is remembered; that spares a write in each pass.
+    -- A noted time may be old by a tenth of the time for which a pod is remembered; that spares a write
+    -- in each pass.
     if not age or age > remembered / 10 then
       redis.call('HSET', KEYS[1], ARGV[i], stamp)
     end

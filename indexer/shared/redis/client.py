@@ -19,7 +19,7 @@ FIRST_PAUSE = 0.01
 LAST_PAUSE = 0.2
 
 _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
-"""Errors that soon end without help. Redis did not carry the command out."""
+"""Errors of a state that soon ends. Redis did not carry the command out."""
 _FORBIDDEN = "NOPERM", "The user executing the script"
 
 

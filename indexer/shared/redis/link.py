@@ -33,7 +33,7 @@ class Wire(Protocol):
         """Return whether the other side closed it, or sent something that nobody asked for."""
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop what it has not sent yet; `wait`: return when that is done."""
+        """Close it, and drop what it has not sent yet; `wait` for that, a bounded time."""
 
 
 class _Ticket:

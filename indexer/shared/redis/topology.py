@@ -21,7 +21,7 @@ DialPlace = Callable[[Place], Awaitable[Wire]]
 
 
 def slot_of(key: bytes) -> int:
-    """Return a key's slot in a cluster: by its hash tag, or the whole key where it has none."""
+    """Return a key's slot in a cluster: by the CRC16 of its hash tag, or else of the whole key."""
     begin = key.find(b"{")
     if begin >= 0:
         end = key.find(b"}", begin + 1)

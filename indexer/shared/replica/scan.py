@@ -20,7 +20,7 @@ from indexer.shared.layout.pages import Page, read_page
 from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
 
 FIELDS = 128
-"""About how many fields a page has: mostly about 100 KiB, and up to 500 KiB."""
+"""About how many fields a page has: mostly 100 KiB, at most 500 KiB."""
 AT_ONCE = 8
 """Buckets that are read at the same time, a page of each in one round trip."""
 SEGMENTS = b"?" * WORD_BYTES
