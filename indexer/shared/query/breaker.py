@@ -25,7 +25,7 @@ LONGEST_PAUSE = 8.0
 
 
 class State(StrEnum):
-    """What a breaker lets through."""
+    """Whether a breaker lets requests through: all, none, or only a probe."""
 
     CLOSED = "closed"
     OPEN = "open"

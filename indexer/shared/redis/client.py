@@ -71,7 +71,7 @@ class _Round:
         self._is_to_wait = False
 
     def time_is_up(self, timeout: float) -> None:
-        """Put an error in the place of each missing reply. A passing refusal stays where it is."""
+        """Put an error in the place of each missing reply. A refusal that may pass stays."""
         late = UnreachableError(f"no answer within {timeout:g} s")
         self.replies = [late if reply is _MISSING else reply for reply in self.replies]
 

@@ -43,7 +43,7 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Swept:
-    """What was done so far."""
+    """Counts of what passes have done so far."""
 
     fields: int = 0
     """Fields looked at."""

@@ -64,7 +64,7 @@ SWEEP_ERRORS = (
     DisruptedError,
     ValueError,
 )
-"""What ends a pass early."""
+"""The errors that end a pass early."""
 
 
 class Sweeper:

@@ -24,11 +24,11 @@ MOST_PURGED_SLOTS = 1024
 
 
 class Status(IntEnum):
-    """What a script says of a bucket."""
+    """The result of a script's call for a bucket."""
 
     APPLIED = 1
     DUPLICATE = 0
-    """An earlier call applied it."""
+    """An earlier call has made this change already."""
     FENCED = -1
     """A later claim has the bucket."""
     GAP = -2
