@@ -55,7 +55,7 @@ def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> B
         elif len(name) == 2 * WORD_BYTES:
             one = _checked(name, value, 1)
             if one.keys() != {_word(name[WORD_BYTES:])}:
-                raise BrokenInvariantError(f"field {name.hex()} holds another block")
+                raise BrokenInvariantError(f"field {name.hex()} holds another block than it names")
             blocks.setdefault(_word(name[:WORD_BYTES]), {}).update(one)
         else:
             raise BrokenInvariantError(f"field {name[:40].hex()} does not belong to the index")

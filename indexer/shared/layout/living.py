@@ -1,6 +1,7 @@
 """Tells living slots from dead ones, by the records of all pods.
 
-A living slot stands for a place of a pod. A dead slot stands for nothing and never will again.
+A living slot belongs to a place of a pod: a rank, a tier and a cache group. A dead slot belongs
+to none, and never will again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,21 +47,22 @@ def read_owner(pod: str, reply: Sequence[bytes | None]) -> Owner | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a living slot stands for."""
+    """The pod and the spot that a living slot belongs to."""
 
     pod: str
     spot: SpotOf | None
-    """None while that is not known: the claim's content is being written, or the record does not name
-    the place yet."""
+    """None while the spot is not known: the claim's content is being written, or the record does
+    not name the spot yet."""
 
 
 class Living:
     """The slots of all pods, from their records, which are read one after the other.
 
-    A dead slot stays dead: a base is random and serves one claim, a claim that no record names is never
-    named again, and a dropped place never stands for another. So a sweeper may act late on a slot that
-    was dead once. But it must not call a slot dead whose owner it did not read. It has to read the
-    records after it saw the slot, and those of all pods that may have written the slot.
+    A dead slot stays dead: a base is random and belongs to one claim, a claim that no record names
+    is never named again, and the number of a dropped place is never given to another place. So a
+    sweeper may act late on a slot that was dead once. But it must not call a slot dead whose owner
+    it did not read: it has to read the records of all pods that may have written the slot, after it
+    saw the slot.
     """
 
     def __init__(self) -> None:
@@ -68,7 +70,7 @@ class Living:
         self._bases: dict[int, tuple[str, Sequence[SpotOf | None]]] = {}
 
     def add(self, pod: str, owner: Owner | None) -> None:
-        """Add a pod's slots; None where the pod has no record."""
+        """Add a pod's slots; `owner` is None where the pod has no record."""
         self.owners[pod] = owner
         if owner is None:
             return
@@ -78,7 +80,7 @@ class Living:
             self._bases[owner.claim.base] = pod, owner.claim.places
 
     def place(self, slot: int) -> Place | None:
-        """Return what a slot stands for; None where it is dead."""
+        """Return the place that a slot belongs to; None where the slot is dead."""
         base, number = divmod(slot, SLOTS_OF_A_CLAIM)
         found = self._bases.get(base)
         if found is None:

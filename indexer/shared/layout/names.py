@@ -16,7 +16,8 @@ BUCKETS = 64
 enough for the nodes of a cluster."""
 
 _PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
-"""Braces mark the part of a key that decides on its node, and a colon ends the prefix."""
+"""Braces mark the part of a key that decides on its node. A colon follows the prefix in each key,
+so a prefix neither begins nor ends with one."""
 
 
 def prefix_problem(prefix: str) -> str:
@@ -28,13 +29,13 @@ def prefix_problem(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names under one prefix."""
+    """The names of Redis' keys under one prefix."""
 
     prefix: str
     buckets: int = BUCKETS
 
     def bucket(self, number: int) -> str:
-        """Return the hash of a bucket: segments by their first block's key, and writers' checkpoints."""
+        """Return the hash of a bucket: segments and blocks by key, writers' checkpoints, `BORN`."""
         return f"{self.prefix}:{{{self.prefix}:b{number}}}"
 
     def bucket_of(self, segment: int) -> int:
@@ -58,7 +59,10 @@ class Names:
 
     @property
     def pods(self) -> str:
-        """The hash of all pods that were ever claimed and are not forgotten."""
+        """The hash of the pods that were claimed, each with the time when it last had a record.
+
+        A sweep forgets a pod that has had no record for a day.
+        """
         return f"{self.prefix}:pods"
 
     @property
@@ -86,8 +90,8 @@ class Names:
 
 
 BORN = b"born"
-"""The field with the time when its bucket was made: a bucket that was lost and made anew has another
-time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
+"""The field with the time when its bucket was made: a bucket that was lost and made again has
+another time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
 
 
 def checkpoint(pod: str) -> bytes:

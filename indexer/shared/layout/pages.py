@@ -1,7 +1,7 @@
 """Reads a whole bucket with HSCAN, a page at a time, and sorts the fields by kind.
 
-HSCAN returns every field that exists from its first page to its last. It may return a field twice, and
-it may leave out a field that appears or disappears between the pages.
+HSCAN returns every field that exists all the time from its first page to its last. It may return a
+field twice, and it may leave out a field that appears or disappears between the pages.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Page:
     """Some fields of a bucket."""
 
     cursor: bytes
-    """Where the next page begins; b"0": this was the last one."""
+    """Where the next page begins; b"0" where this page is the last."""
     values: dict[bytes, bytes] = field(default_factory=dict)
     """Packed values and markers of spilled segments, by field: 8 bytes for a segment, 16 for a block
     that has a field of its own."""
@@ -37,7 +37,7 @@ class Page:
 
     @property
     def is_last(self) -> bool:
-        """Whether the bucket has no other page."""
+        """Whether no page follows."""
         return self.cursor == b"0"
 
 

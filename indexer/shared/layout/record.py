@@ -1,6 +1,7 @@
 """A pod's record in Redis: who writes for the pod, under which slots, and how far the writer is.
 
-The record is a hash with a lease, which the pod's publisher renews. A pod without one holds nothing.
+The record is a hash with a lease, which the pod's publisher renews. A pod without a record
+counts as holding nothing.
 
     token     the claim's number: a later claim has a higher one; writes of earlier claims are refused
     owner     who made the claim: a random name for one life of one writer
@@ -8,8 +9,8 @@ The record is a hash with a lease, which the pod's publisher renews. A pod witho
     claim     the `Claim` of the last complete content, as JSON
     applied   the last sequence of the publisher's journal that is in the index and in the log
     audits    how often the writer has found every bucket as it left it, within this claim
-    sound     there while the index is what the publisher says; missing while it may not be
-    reason    why it may not be
+    sound     present while the index has what the publisher says; missing while it may differ
+    reason    why the index may differ
     state:N   what the publisher says of rank N: a RankState (`proto/warmpath/watch/v1`)
     blocks:N  distinct blocks that rank N holds, by tier, as JSON
 """
@@ -33,7 +34,7 @@ SLOTS_OF_A_CLAIM = 1 << 16
 """A slot is the claim's base x this + the number of its place."""
 
 LEAST_LEASE, MOST_LEASE = 1, 3600
-"""Seconds that a record may outlive its writer."""
+"""The shortest and the longest lease, seconds: how long a record outlives its writer."""
 MOST_RANKS = 1024
 MOST_COUNT = 1 << 53
 """The highest count of batches, claims or blocks: Lua in Redis counts in floats, which have every whole
@@ -90,7 +91,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class BadRecordError(ValueError):
-    """A record has no form that this version writes."""
+    """A record that this version cannot have written."""
 
 
 def fields_of(reply: Sequence[bytes]) -> dict[bytes, bytes]:

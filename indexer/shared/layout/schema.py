@@ -68,7 +68,7 @@ def judge(names: Names, reply: Reply) -> None:
     raise SchemaError(
         f"prefix {names.prefix!r}: the index there has {_list(theirs)}; this version of warmpath "
         f"needs {_list(ours)}. Give this deployment a prefix of its own; or, when no process of the "
-        f"other version runs any more, delete the keys {names.prefix}:*, and publishers write all anew"
+        f"other version runs any more, delete the keys {names.prefix}:*; publishers write them again"
     )
 
 
@@ -79,8 +79,8 @@ def _ours(names: Names) -> dict[str, int]:
 async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
     """Return warnings about the server's settings, for its operator; of a cluster, one node is asked.
 
-    There are none where the ACL user may not call INFO. Raises SchemaError where the server is too old,
-    and UnreachableError.
+    Nothing is checked where the server refuses INFO, as it may to an ACL user. Raises SchemaError
+    where the server is too old, and UnreachableError.
     """
     [reply] = await redis.run([Command(("INFO",))], timeout=timeout)
     if isinstance(reply, UnreachableError):

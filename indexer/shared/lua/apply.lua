@@ -2,8 +2,8 @@
 --
 -- KEYS  the bucket
 -- ARGV  the writer's checkpoint field, its token, its count of writes before and after this one, the
---       bucket's time to live (ms), then for each change: segment, slot, added keys, gone keys. Words
---       have 8 bytes; the keys of a change are distinct.
+--       bucket's time to live (ms), then for each change: segment, slot, added keys, gone keys.
+--       Segments, slots and keys have 8 bytes each; the keys of a change are distinct.
 -- Returns {status, stored token, stored count}: 1 applied; 0 an earlier call applied it; -1 a later claim
 --       has this bucket; -2 the bucket is not as this writer left it.
 -- Values are as in indexer/keys/segment_value.py. The script computes everything before its first write, and
@@ -11,7 +11,7 @@
 --       that only removes keys begins with PEXPIRE, which Redis never refuses, so it works at the memory
 --       limit too.
 
-local MOST = 512 -- records of a packed segment
+local MOST = 512 -- the most records of a packed segment
 local byte, char, find, sub, floor = string.byte, string.char, string.find, string.sub, math.floor
 local band, lshift = bit.band, bit.lshift
 

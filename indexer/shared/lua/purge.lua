@@ -53,7 +53,8 @@ local function purge(value)
 end
 
 local changed, gone = 0, {}
--- At the memory limit Redis refuses only a script's first write, and never an HDEL. No field has this name.
+-- At the memory limit Redis refuses only a script's first write, and never an HDEL. This one removes
+-- nothing, since no field has this name.
 redis.call("HDEL", bucket, "")
 for at = 2, #ARGV do
   local field = ARGV[at]

@@ -1,7 +1,8 @@
--- Deletes the checkpoints of pods that have no record, unless one of the bucket's pods was claimed anew.
+-- Deletes the checkpoints of pods that have no record, unless one of the pods was claimed since.
 -- KEYS: a bucket. ARGV: triples of a checkpoint's field, the highest token that the caller knows of the pod,
 -- and 1 where the pod has no record, 0 where it has one.
--- Returns how many were deleted; -1, with nothing done, where a stored token is higher than the known one.
+-- Returns how many were deleted; -1, with nothing done, where a stored token is higher than the known
+-- one, or cannot be read.
 local doomed = {}
 for i = 1, #ARGV, 3 do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])

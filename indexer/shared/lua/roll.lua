@@ -1,4 +1,5 @@
--- Notes by the server's clock which pods have a record, and returns those that have had none for too long.
+-- Notes by the server's clock when pods had a record, and returns those that have had none for too long.
+-- A pod without a record that is not in the hash yet is noted as if it had one.
 -- KEYS: the hash of pods. ARGV: for how many milliseconds a pod without a record is remembered; the number
 -- of pods with a record; those pods; the pods without one.
 -- Returns the pods that are to be forgotten, each followed by its value.
@@ -11,13 +12,15 @@ local remembered = tonumber(ARGV[1])
 local there = tonumber(ARGV[2])
 local stamp = string.format('%.0f', now)
 local old = {}
--- At the memory limit Redis refuses only a script's first write, and never an HDEL. No pod has this name.
+-- At the memory limit Redis refuses only a script's first write, and never an HDEL. This one removes
+-- nothing, since no pod has this name.
 redis.call('HDEL', KEYS[1], '')
 for i = 3, #ARGV do
   local seen = redis.call('HGET', KEYS[1], ARGV[i])
   local age = seen and now - (tonumber(seen) or 0)
   if i < 3 + there then
-    -- A noted time may be old by a tenth of what a pod is remembered; that spares a write in each pass.
+    -- A noted time may be old by a tenth of the time for which a pod is remembered; that spares a write
+    -- in each pass.
     if not age or age > remembered / 10 then
       redis.call('HSET', KEYS[1], ARGV[i], stamp)
     end

@@ -5,10 +5,11 @@
        |                           +---the probe fails--+          one more failure: open-+  |
        +------------------------------------------------------------------a success ---------+
 
-The pause doubles each time, up to a bound, and begins anew only after the success of a request that was
-no probe: a probe is small, and may succeed where larger requests fail.
+The pause doubles each time, up to a bound, and is short again only after the success of a request
+that was not a probe: a probe is small, and may succeed where larger requests fail.
 
-The states are those of Michael Nygard's "Release It!" (2007), chapter 5; probation is ours.
+The states are those of Michael Nygard's "Release It!" (2007), chapter 5. Probation is ours: closed,
+but one failure opens the breaker again.
 """
 
 from enum import StrEnum
@@ -16,15 +17,15 @@ from enum import StrEnum
 from indexer.invariant import BrokenInvariantError
 
 FAILURES = 3
-"""How many failures in a row open it."""
+"""How many failures in a row open a breaker."""
 PAUSE = 0.25
-"""Seconds until the first probe."""
+"""Seconds from the opening to the first probe."""
 LONGEST_PAUSE = 8.0
-"""Seconds between two probes at most."""
+"""The longest pause between two probes, seconds."""
 
 
 class State(StrEnum):
-    """What a breaker lets through."""
+    """Whether a breaker lets requests through: all, none, or only a probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -43,7 +44,7 @@ class Breaker:
     ) -> None:
         self.state = State.CLOSED
         self.openings = 0
-        """How often it has opened."""
+        """How often it has opened; a failed probe does not count."""
         self._most = failures
         self._failures = 0
         self._first_pause = pause
@@ -78,13 +79,13 @@ class Breaker:
             self._open(now)
 
     def succeeded(self) -> None:
-        """Begin to count failures anew after a success; ignore one that comes while it is not closed."""
+        """Count failures from 0 again after a success; ignore a success while it is not closed."""
         if self.is_closed:
             self._failures = 0
             self._pause = self._first_pause
 
     def failed(self, now: float) -> None:
-        """Count a failure; ignore one that comes while it is not closed."""
+        """Count a failure; ignore a failure while it is not closed."""
         if not self.is_closed:
             return
         self._failures += 1
@@ -102,6 +103,6 @@ class Breaker:
     def check(self) -> None:
         """Raise BrokenInvariantError where the numbers do not fit the state."""
         if not 0 <= self._failures < self._most or (self._failures and not self.is_closed):
-            raise BrokenInvariantError(f"{self._failures} failures while {self.state}")
+            raise BrokenInvariantError(f"{self._failures} failures in a row while {self.state}")
         if not self._first_pause <= self._pause <= self._longest_pause:
-            raise BrokenInvariantError(f"a pause of {self._pause} s")
+            raise BrokenInvariantError(f"the pause is {self._pause} s, out of bounds")

@@ -1,10 +1,10 @@
 """Reads the shared index for each prompt: from Redis where there is time, else from a copy.
 
     refresh   reads the parts that were not read lately --HMGET a bucket--> Redis --> the copy
-    match     returns who holds what, by the copy alone, and the doubt about it: None where all is fresh
+    match     returns who holds which blocks, by the copy alone, and the doubt about it, if any
 
-Each read also returns when the bucket was made (`births`). A bucket that was lost and made anew may lack
-blocks, so every rank is in doubt until its writer has audited the index again.
+Each read also returns when the bucket was made (`births`). A bucket that was lost and made again
+may lack blocks, so every rank is in doubt until its writer has audited the index again.
 
 Buckets that fail several times in a row are left alone for a while (`reach`): answers do not wait for
 them.
@@ -45,7 +45,7 @@ POLL_SECONDS = 0.25
 POLL_TIMEOUT = 1.0
 BIRTHS_TIMEOUT = 0.5
 READ_SHARE = 0.9
-"""The share of the deadline that a read may take; in the rest, what came gets into the copy."""
+"""The share of the deadline that a read may take; in the rest, its replies get into the copy."""
 
 
 class RemoteIndex:
@@ -127,7 +127,7 @@ class RemoteIndex:
         self._ranks.pop((rank.pod, rank.number), None)
 
     def life(self, pod: str, rank: int) -> int:
-        """Return a number that changes when a rank's cache begins anew, or its publisher's claim."""
+        """Return a number that changes when a rank's cache is reset or its pod is claimed again."""
         return self._places.life(pod, rank)
 
     @property
@@ -236,7 +236,7 @@ class RemoteIndex:
         return found, self._doubt(copied)
 
     def _doubt(self, copied: Copied) -> Trust | None:
-        """Return the doubt about an answer; of several the first that makes it stale, else the first."""
+        """Return the doubt about an answer: of several one that makes it stale, else the first."""
         now = self._clock()
         doubts = []
         if self._registry.is_disrupted:

@@ -1,7 +1,7 @@
-"""A look-up in the shared index, without its sockets: keys to commands, replies to stretches.
+"""A look-up in the shared index, without sockets: from keys to commands, from replies to stretches.
 
-It asks one HMGET a bucket, all in one round trip. Segments where very many prompts part are spilled;
-their wanted blocks take a second round trip.
+It sends one HMGET for each bucket, all in one round trip. Segments where very many prompts diverge
+are spilled; their wanted blocks take a second round trip.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,9 @@ class LookUp:
                 self.failed.append(reply)
                 self.values.update(dict.fromkeys(fields))
             elif not isinstance(reply, list) or len(reply) != len(fields) + 1:
-                self.failed.append(RefusedError(f"an HMGET of {len(fields)} fields: {reply!r:.60}"))
+                self.failed.append(
+                    RefusedError(f"HMGET of {len(fields)} fields: got {reply!r:.60}")
+                )
                 self.values.update(dict.fromkeys(fields))
             else:
                 *values, self.born[bucket] = reply
@@ -175,7 +177,7 @@ def _problem(value: bytes | None) -> BadSegmentError:
 def _stretches(
     keys: NDArray[np.uint64], parts: Iterable[Part], *, loose: bool
 ) -> tuple[list[Stretch], list[Exception]]:
-    """Do `stretches` without Numba, five times as long; also for loose keys, whose parts overlap."""
+    """Do `stretches` without Numba, five times slower; also for loose keys, whose parts overlap."""
     known: Known = {}
     failed: list[Exception] = []
     runs: list[Run] = []
@@ -210,7 +212,7 @@ def _runs(
         bitmaps = _bitmaps(value, at, width, wanted)
         slots = value[segment_value.HEAD : at]
         first = bitmaps[:width]
-        # Mostly all blocks of a segment have the same holders.
+        # In most segments all blocks have the same holders.
         if bitmaps == first * len(wanted):
             return [(start, _holders(slots, first, columns, known))]
         for number in range(len(wanted)):

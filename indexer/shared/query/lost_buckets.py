@@ -1,7 +1,7 @@
 """Finds out that Redis has lost a bucket, by the time at which each bucket was made. Sans-I/O.
 
-Redis may drop one key, or all of them, while every connection stays. A bucket that is made anew after
-that has another time (`names.BORN`), and a bucket that is not there has none.
+Redis may drop one key, or all of them, while every connection stays. A bucket that is made again
+after that has another time (`names.BORN`), and a bucket that is not there has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,9 @@ from indexer.shared.redis.command import Command, Reply
 
 
 class Births:
-    """Calls `lost` where a bucket was made anew since it was last read, or is not there any more.
+    """Calls `lost` where a bucket was made again since it was last read, or is not there any more.
 
-    The first reading of a bucket calls it too, since nobody knows what happened before.
+    The first reading of a bucket calls `lost` too, since nobody knows what happened before.
     """
 
     def __init__(self, names: Names, lost: Callable[[], None]) -> None:
@@ -23,17 +23,20 @@ class Births:
         self._lost = lost
         self._of: dict[int, bytes | None] = {}
         self._read_at: int | None = None
-        """The value of `Redis.disruptions` when all were read; None where they are to be read anew."""
+        """The value of `Redis.disruptions` when all buckets were read; None if `ask` has to."""
 
     def ask(self, disruptions: int) -> list[Command]:
-        """Return the commands that read all buckets anew; none while no connection was lost or made."""
+        """Return commands that read all buckets; none where that was done since the last disruption.
+
+        A doubt, or a loss that was found since, makes it read them too.
+        """
         if self._read_at == disruptions:
             return []
         buckets = range(self._names.buckets)
         return [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
 
     def doubt(self) -> None:
-        """Let the next `ask` read all buckets: some were probably made anew."""
+        """Let the next `ask` read all buckets: some were probably made again."""
         self._read_at = None
 
     def take(self, replies: Sequence[Reply], disruptions: int) -> None:
@@ -51,8 +54,8 @@ class Births:
         """Compare what was read of buckets with what is known of them; None: the bucket is not there."""
         if any(self._of.get(bucket, b"") != born for bucket, born in read.items()):
             self._of |= read
-            # Redis mostly loses others with it. The next `ask` reads all, so that prompts do not find
-            # the other losses one by one.
+            # Redis mostly loses several buckets together. The next `ask` reads all, so that prompts
+            # do not find the other losses one by one.
             self._read_at = None
             self.losses += 1
             self._lost()

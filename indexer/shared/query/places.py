@@ -25,7 +25,7 @@ class Places:
         return self._places.get(slot)
 
     def life(self, pod: str, rank: int) -> int:
-        """Return a number that changes when a rank's cache begins anew, or its pod's claim."""
+        """Return a number that changes when a rank's cache is reset or its pod is claimed again."""
         return self._lives.get((pod, rank), 0)
 
     def take(self, pod: str, claim: Claim | None) -> bool:
@@ -66,7 +66,7 @@ class Places:
 
     def _drop(self, pod: str) -> None:
         for slot in self._slots_of.pop(pod, ()):
-            # Two pods never have one base, unless a record was copied by hand.
+            # Two pods never have the same base, unless a record was copied by hand.
             self._places.pop(slot, None)
 
     def forget(self, pod: str) -> None:

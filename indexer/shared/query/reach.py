@@ -1,4 +1,4 @@
-"""Which buckets can be reached: each has a circuit breaker (`breaker`), and small probes beside answers.
+"""Tells which buckets can be reached: each has a circuit breaker (`breaker`), and is probed.
 
 A read for an answer may be large, and a probe is small. So a probe that succeeds does not make up for
 failed reads; it only lets the next answer read the bucket again.
@@ -31,7 +31,7 @@ class Reach:
         self.problem = ""
         """What went wrong last; empty after a read without failures while no bucket is left alone."""
         self.trouble: Trust | None = None
-        """The doubt about all answers while buckets are left alone; None while none is."""
+        """The doubt about all answers while buckets are left alone; None while no bucket is."""
         self._redis = redis
         self._names = names
         self._timeout = timeout
@@ -73,8 +73,9 @@ class Reach:
     async def probe(self, *, all_buckets: bool) -> bool:
         """Probe the buckets whose probe is due; with `all_buckets` also those that are not left alone.
 
-        After a failed read all are probed, so that a few failed reads show that a node is gone, and not
-        a few of each of its buckets. Returns whether a bucket failed that was not left alone yet.
+        After a failed read all are probed: so it takes a few failed reads to notice that a node is
+        gone, and not a few for each of its buckets. Returns whether a bucket failed that was not
+        left alone yet.
         """
         now = self._clock()
         numbers = [

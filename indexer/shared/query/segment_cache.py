@@ -1,4 +1,4 @@
-"""A bounded copy of the parts of the index that were read, and when each was. Sans-I/O.
+"""A bounded copy of the parts of the index that were read, and of when each was read. Sans-I/O.
 
 A part is a field of a bucket as it was read: a segment, or a wanted block of a spilled segment. A field
 that Redis did not have is a part too: nobody holds its blocks.
@@ -35,9 +35,9 @@ class Copied:
 
 
 class SegmentCache:
-    """Holds at most `max_bytes`, by estimate; the least recently used part goes first. One thread calls.
+    """Holds at most `max_bytes`, by estimate; the least recently used part goes first.
 
-    Times are seconds of a monotonic clock.
+    Belongs to one thread. Times are seconds of a monotonic clock.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -48,7 +48,7 @@ class SegmentCache:
         self.misses = 0
         self.evicted = 0
         self._values: dict[bytes, bytes | None] = {}
-        """The least recently used first."""
+        """By field, the least recently used first."""
         self._read_at: dict[bytes, float] = {}
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class SegmentCache:
         if self.bytes != sum(map(_bytes_of, self._values.values())):
             raise BrokenInvariantError("the copy's bytes do not add up")
         if self.bytes > self.max_bytes:
-            raise BrokenInvariantError(f"the copy has {self.bytes} of {self.max_bytes} bytes")
+            raise BrokenInvariantError(f"the copy has {self.bytes} bytes, over {self.max_bytes}")
 
 
 def _reach(found: list[Stretch]) -> int:

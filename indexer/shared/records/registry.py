@@ -80,8 +80,8 @@ class Registry:
     async def _check_schema(self, timeout: float) -> str:
         """Return why this version cannot read the index; empty where it can.
 
-        The schema is checked anew after each disruption, and each time while there is none: a writer of
-        another version may come.
+        The schema is checked again after each disruption, and at each reading while there is no
+        schema: a writer of another version may come.
         """
         if self._checked_at == self._redis.disruptions:
             return self._unfit

@@ -73,13 +73,13 @@ class RemoteRank:
 
     @property
     def sequence(self) -> int | None:
-        """The engine's last applied batch; None before the first."""
+        """The number of the engine's last batch that was applied; None before the first."""
         state = self._state
         return state.engine_sequence if state and state.HasField("engine_sequence") else None
 
     @property
     def capacity(self) -> int:
-        """Blocks of its fastest tier; 0: not known."""
+        """How many blocks its fastest tier has; 0 where that is not known."""
         return self._state.capacity if self._state else 0
 
     def copies(self) -> int | None:
@@ -87,9 +87,9 @@ class RemoteRank:
         return copies_of(self._state) if self._state else None
 
     def heard(self, problem: str) -> None:
-        """Take the record as last read; `problem` says why it could not be read this time.
+        """Take the record as last read; `problem` says why that failed this time, else is empty.
 
-        An index that does not answer says nothing of the engine, so `is_connected` stays as it was then.
+        An index that does not answer says nothing of the engine: `is_connected` stays as it was.
         """
         self._problem = problem
         self._take_record()

@@ -1,10 +1,10 @@
 """The doubt whether Redis has lost blocks of a pod while the pod's writer has not noticed it yet.
 
-A node of Redis that fails may come back, or be replaced, without the last writes. The writer notices
-that: it audits every bucket each tenth of its lease, and where a bucket is not as it left it, it claims
-the pod anew and writes everything again. Until the writer has had the time for that, a reader that lost
-a connection does not know whether writes are missing. The reader waits for audits and not for seconds,
-so nobody compares two clocks.
+A node of Redis that fails may come back, or be replaced, without the last writes. The writer
+notices that: it audits every bucket each tenth of its lease, and where its writes are missing, it
+claims the pod again and writes everything again. Until the writer has had the time for that, a
+reader that lost a connection does not know whether writes are missing. The reader waits for audits
+and not for seconds, so nobody compares two clocks.
 """
 
 SURE_AUDITS = 2
@@ -21,12 +21,12 @@ class Doubt:
         """Token and audits of the first reading since the last loss."""
 
     def lost(self) -> None:
-        """Begin the doubt anew: a node was lost, or reached anew."""
+        """Begin the doubt again: a node was lost or connected to, or content lost or just read."""
         self.holds = True
         self._first = None
 
     def read(self, token: int, audits: int) -> None:
-        """Take what the pod's record says, read after the last loss; 0 and 0 for no record."""
+        """Take token and audits of the record, read after the last loss; 0 and 0 without a record."""
         if not self.holds:
             return
         if self._first is None or (token, audits) < self._first:

@@ -52,7 +52,7 @@ class Address:
 
 
 def parse(url: str, *, named: str = "") -> Address:
-    """Return a URL's parts; errors have `named` before the names of settings.
+    """Return a URL's parts. In errors `named` ("--redis-", say) precedes the names of settings.
 
     A URL is `redis://host:port`, `redis-cluster://host:port,host:port` or
     `redis-sentinel://host:port,host:port/NAME`; one that begins with `rediss` stands for TLS. The

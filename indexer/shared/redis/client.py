@@ -19,7 +19,7 @@ FIRST_PAUSE = 0.01
 LAST_PAUSE = 0.2
 
 _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
-"""Errors that pass by themselves. The command was not carried out."""
+"""Errors of a state that soon ends. Redis did not carry the command out."""
 _FORBIDDEN = "NOPERM", "The user executing the script"
 
 
@@ -71,7 +71,7 @@ class _Round:
         self._is_to_wait = False
 
     def time_is_up(self, timeout: float) -> None:
-        """Put an error in the place of each missing reply. A passing refusal stays where it is."""
+        """Put an error in the place of each missing reply. A refusal that may pass stays."""
         late = UnreachableError(f"no answer within {timeout:g} s")
         self.replies = [late if reply is _MISSING else reply for reply in self.replies]
 

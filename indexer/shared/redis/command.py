@@ -64,7 +64,7 @@ class Redis(Protocol):
 
     @property
     def disruptions(self) -> int:
-        """How often so far a node was lost, or was reached for the first time or anew.
+        """How often so far a node was lost or connected to, or keys moved to another node.
 
         Each time, earlier writes may have been lost; readers and writers have to make sure of them.
         """
@@ -72,7 +72,7 @@ class Redis(Protocol):
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
         """Return the reply to each command, in order; one that fails has its error there.
 
-        Pipelined: one round trip for each node. All is over within `timeout` seconds.
+        Pipelined: one round trip for each node. Returns within `timeout` seconds.
         """
 
     async def close(self) -> None:

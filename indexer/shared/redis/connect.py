@@ -134,7 +134,7 @@ class _Dialler:
         return await self._open(place, log_in=True)
 
     async def dial_sentinel(self, place: Place) -> Wire:
-        """Open a connection to a sentinel, without logging in: the ACL user is the servers' only."""
+        """Open a connection to a sentinel, without logging in: the ACL user is for servers only."""
         return await self._open(place, log_in=False)
 
     async def _open(self, place: Place, *, log_in: bool) -> "_RedisWire":

@@ -24,7 +24,7 @@ class Wire(Protocol):
         """Whether this side has not closed it."""
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
-        """Write commands, all of them before this first waits. Close it where that is cut short."""
+        """Write all commands before it first waits. Close the connection if that is cut short."""
 
     async def receive(self) -> Reply:
         """Return the next reply; a refusal is returned as a RefusedError. Safe to cancel."""
@@ -33,7 +33,7 @@ class Wire(Protocol):
         """Return whether the other side closed it, or sent something that nobody asked for."""
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop what it has not sent yet; `wait` until that is done, a bounded time."""
+        """Close it, and drop what it has not sent yet; `wait` for that, a bounded time."""
 
 
 class _Ticket:
@@ -98,7 +98,7 @@ class Link:
             await self._abandon(ticket)
             raise
         except BaseException:
-            # The node cannot be reached; or a word has a type that cannot be sent, and nothing was.
+            # The node is not reached; or a word has a type that cannot be sent: nothing was sent.
             await self.close()
             raise
         if ticket.count:

@@ -40,7 +40,7 @@ def is_unknown(reply: Reply) -> bool:
 
 
 class Node:
-    """One node, with one connection at a time. `disrupted` is called when it is made and when lost."""
+    """One node, with one connection at a time. `disrupted` is called when one is made or lost."""
 
     def __init__(self, name: str, dial: Dial, disrupted: Callable[[], None]) -> None:
         self.name = name
@@ -102,7 +102,7 @@ class Node:
     def _with_script(
         link: Link, call: Call, commands: list[tuple[Argument, ...]], loads: dict[int, str]
     ) -> tuple[Argument, ...]:
-        """Return a call's words; where the link has not loaded its script yet, that goes before it."""
+        """Return a call's words; where the link lacks the script, add a command that loads it."""
         name = digest(call.script)
         if name not in link.scripts:
             link.scripts.add(name)
@@ -139,7 +139,7 @@ class Node:
         # A caller that gives up must not end the attempt, since others may wait for it too.
         await asyncio.wait([dialling])
         if dialling.cancelled():
-            # By `close`: the caller was not cancelled itself, so it gets an error.
+            # `close` cancelled it. The caller was not cancelled itself, so it gets an error.
             raise NotSentError(f"{self.name}: the client is closed")
         outcome = dialling.result()
         if isinstance(outcome, Exception):

@@ -1,4 +1,4 @@
-"""The master that sentinels name. They are asked at each connection, and each second while in use."""
+"""The master that sentinels name; they are asked at each connection, and each second in use."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from indexer.shared.redis.node import Node, NotSentError
 from indexer.shared.redis.topology import DialPlace, Disrupted
 
 ANSWER_SECONDS = 1.0
-"""How long a sentinel may take."""
+"""How long a sentinel may take to answer, and a server to say whether it is a master."""
 LOOK_SECONDS = 1.0
 """How often sentinels are asked, while there is work, whether the master is still the master.
 
@@ -39,7 +39,7 @@ class SentinelMaster:
         ]
         self._master = Node(f"master {name}", self._dial, disrupted)
         self._place: Place | None = None
-        """Where the connection goes to."""
+        """The server of the last connection; None before the first."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
 
@@ -108,7 +108,10 @@ class SentinelMaster:
             self._look_at = self._loop.time() + LOOK_SECONDS
 
     async def _find(self) -> Place:
-        """Ask all sentinels, wait for more than half, and believe the answer with the latest epoch."""
+        """Ask all sentinels until more than half have named a master, or none is left to answer.
+
+        Believe the answer with the latest epoch.
+        """
         problems: list[str] = []
         found: list[tuple[int, Place]] = []
         asked = [self._loop.create_task(self._ask(sentinel)) for sentinel in self._sentinels]

@@ -21,7 +21,7 @@ DialPlace = Callable[[Place], Awaitable[Wire]]
 
 
 def slot_of(key: bytes) -> int:
-    """Return a key's slot: CRC16 of its hash tag (the cluster specification's)."""
+    """Return a key's slot in a cluster: by the CRC16 of its hash tag, or else of the whole key."""
     begin = key.find(b"{")
     if begin >= 0:
         end = key.find(b"}", begin + 1)
@@ -43,7 +43,7 @@ class Topology(Protocol):
         """Follow ASK: return the node ("host:port") that has a key already, while its slot moves."""
 
     async def doubt(self, node: Node) -> bool:
-        """Look for the master anew, since a node is none or is gone; return whether to ask again."""
+        """Look for the master again, since `node` may not be it; return whether to ask again."""
 
     async def close(self) -> None:
         """Close every connection."""

@@ -124,7 +124,10 @@ class PodCopy:
         return max(0, record.applied - self.position) if record else 0
 
     def asked(self, names: Names) -> Command | None:
-        """Return the command for the log's next entries, to be asked before the record; None: none."""
+        """Return the command for the log's next entries, to be run before the record is read.
+
+        None while the copy follows no log.
+        """
         if self.state not in {State.READ, State.FOLLOWING}:
             return None
         # An entry is named by the last sequence that is in it.
@@ -197,7 +200,7 @@ class PodCopy:
             return False
         if len(entries) == PAGE:
             return True
-        # The log was read after the record before this one, so it has at least that record's changes.
+        # The log was read after the previous record, so it has at least that record's changes.
         due = before.applied if before else 0
         if self.position < due or record.applied < self.position:
             self._need(Resync.LOG)
@@ -303,14 +306,14 @@ class PodCopy:
             self.state = State.NEEDED
 
     def drop(self) -> None:
-        """Stop taking anything."""
+        """Take no more keys: the pod is not copied any more."""
         self.state = State.NOTHING
 
     def check(self) -> None:
         """Raise BrokenInvariantError where it contradicts itself."""
         if self.state in {State.READING, State.READ, State.FOLLOWING}:
             if self._begun is None or self._record is None:
-                raise BrokenInvariantError("a copy without a record")
+                raise BrokenInvariantError("the copy was begun, but has no record")
             if self.position < self._begun.applied:
                 raise BrokenInvariantError(
                     "the copy's position is before the one at which it began"

@@ -72,7 +72,7 @@ class Replica:
         self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix)
 
     def remove(self, pod: str) -> None:
-        """Keep a pod's copy no longer; its ranks are the caller's to empty."""
+        """Keep a pod's copy no longer; the caller has to empty its ranks."""
         copy = self._copies.pop(pod)
         copy.drop()
         self._registry.forget(pod)
@@ -80,7 +80,7 @@ class Replica:
         self._entries_of_gone += copy.counts.entries
 
     async def run(self) -> None:
-        """Keep them current; returns only when cancelled."""
+        """Keep the copies current; returns only when cancelled."""
         while True:
             pause = await self.step()
             await asyncio.sleep(pause)

@@ -1,10 +1,10 @@
 """One pass over all buckets, a page at a time, that collects the keys of some slots. Sans-I/O.
 
-HSCAN returns every field that exists from its first page to its last, as long as one server answers.
-Where the server may have changed, the pass begins the bucket again. A segment that is spilled during the
-scan moves its blocks to new fields, which HSCAN may have passed already. So the pass scans the fields of
-segments first, and where any segment is spilled, those of single blocks afterwards: blocks that move
-later were read with their segment.
+HSCAN returns every field that exists all the time from its first page to its last, as long as the
+same server answers. Where the server may have changed, the pass begins the bucket again. A segment
+that is spilled during the scan moves its blocks to new fields, which HSCAN may have passed already.
+So the pass scans the fields of segments first, and where any segment is spilled, those of single
+blocks afterwards: blocks that move later were read with their segment.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from indexer.shared.layout.pages import Page, read_page
 from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
 
 FIELDS = 128
-"""Fields of a page: about 100 KiB, 500 at most."""
+"""About how many fields a page has: mostly 100 KiB, at most 500 KiB."""
 AT_ONCE = 8
 """Buckets that are read at the same time, a page of each in one round trip."""
 SEGMENTS = b"?" * WORD_BYTES

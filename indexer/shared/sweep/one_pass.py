@@ -31,7 +31,7 @@ from indexer.shared.writer.script_calls import purge_calls
 PAGE = 64
 """About how many fields a page has: some tens of microseconds of Redis' time, mostly up to 100 KB."""
 NOTED_BYTES = 4 << 20
-"""Bytes of values with dead slots that are noted before they are purged."""
+"""How many bytes of values with dead slots are noted before they are purged."""
 PODS_AT_ONCE = 256
 REMEMBERED_MS = 86_400_000
 """For how long a pod without a record stays in the hash of pods."""
@@ -43,7 +43,7 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Swept:
-    """What was done so far."""
+    """Counts of what passes have done so far."""
 
     fields: int = 0
     """Fields looked at."""
@@ -64,8 +64,9 @@ class Swept:
 def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps:
     """Make one pass: yield commands, and take the replies that are sent back.
 
-    Raises RefusedError or UnreachableError where a reply is one, and BadRecordError where a record
-    cannot be read: without it no slot is known to be dead.
+    Raises RefusedError or UnreachableError where a reply is one, ValueError where a checkpoint is
+    malformed, and BadRecordError where a record cannot be read: without it no slot is known to be
+    dead.
     """
     living = yield from _living(names, ())
     forgotten = yield from _roll(names, living.owners, remembered_ms)
@@ -83,7 +84,7 @@ def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> 
 
 
 def _living(names: Names, others: Iterable[str]) -> Generator[Asked, list[Reply], Living]:
-    """Read the records of all pods in the hash of pods, and of others."""
+    """Read the records of all pods in the hash of pods, and of `others`."""
     (reply,) = yield [Command(("HKEYS", names.pods))]
     pods = dict.fromkeys([*(name.decode() for name in good(reply)), *others])
     living = Living()

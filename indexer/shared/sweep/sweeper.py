@@ -1,4 +1,4 @@
-"""Sweeps the index; of all processes that are connected to it, one at a time.
+"""Sweeps the index; only one of the processes that are connected to it does so at a time.
 
 The process that has the lease sweeps. When its pass is over it lets the lease run out: that is the pause
 until the next pass, which any process may make. The lease of a sweeper that dies runs out as well. The
@@ -64,7 +64,7 @@ SWEEP_ERRORS = (
     DisruptedError,
     ValueError,
 )
-"""What ends a pass early."""
+"""The errors that end a pass early."""
 
 
 class Sweeper:
@@ -119,7 +119,9 @@ class Sweeper:
             log.warning("the shared index was not swept to the end: %s", problem)
 
     async def sweep(self, *, insist: bool = False) -> str:
-        """Make a pass, and return an empty text; where another process has the lease, return its name.
+        """Make a pass, and return an empty text; where the lease is taken, return its value.
+
+        The value is the sweeping process's name; in the pause `AT_REST` and the last one's name.
 
         With `insist` a pass is made even in the pause after the last one. Raises one of SWEEP_ERRORS;
         ValueError is for something that cannot be read.
@@ -139,12 +141,12 @@ class Sweeper:
         self.counts.passes += 1
         self._problem = ""
         log.debug("the shared index was swept: %s", self.counts)
-        # Where this fails, the lease runs out by itself.
+        # Where this fails, the lease runs out all the same.
         await self._hold(AT_REST + self._owner, self._pause, self._owner)
         return ""
 
     async def _take(self, *, insist: bool) -> str:
-        """Take the lease; where another process has it, return that process's name."""
+        """Take the lease, and return an empty text; where it is taken already, return its value."""
         holder = await self._hold(self._owner, self._lease)
         if insist and holder.startswith(AT_REST):
             holder = await self._hold(self._owner, self._lease, holder)

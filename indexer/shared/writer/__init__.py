@@ -1,1 +1,1 @@
-"""A publisher's writer of one pod: claim, fence, rebuild, batches and audits; no reader."""
+"""The writer of one pod, in a publisher or a router: claim, fence, rebuild, batches, audits."""

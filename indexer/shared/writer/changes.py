@@ -53,7 +53,7 @@ def net(claimed: Claimed, deltas: Iterable[pb.Delta]) -> Changes:
 
 
 def whole(claimed: Claimed, contents: Iterable[Contents]) -> Iterator[tuple[Where, KeysOf]]:
-    """Count in `claimed` at once what places hold; return an iterator over what is to be written."""
+    """Count all keys in `claimed` at once; return an iterator over the changes that write them."""
     found = list(contents)
     for one in found:
         claimed.slot(one.rank, one.spot)
@@ -74,7 +74,7 @@ def _whole(claimed: Claimed, contents: Iterable[Contents]) -> Iterator[tuple[Whe
 
 
 def portions(changes: Iterable[tuple[Where, KeysOf]]) -> Iterator[Changes]:
-    """Return changes in portions, each with about `PORTION_KEYS` keys, or those of one segment."""
+    """Yield changes in portions of about `PORTION_KEYS` keys each; no change is split."""
     portion: Changes = {}
     keys = 0
     for where, (added, gone) in changes:

@@ -10,14 +10,14 @@ LOG_BYTES = 4 << 20
 
 
 class KeptLog:
-    """The entries that are kept, by their writer's count: it added all since the log was empty."""
+    """The kept entries, as their writer counts them: it has added all since the log was empty."""
 
     def __init__(self, *, entries: int = LOG_ENTRIES, max_bytes: int = LOG_BYTES) -> None:
         self.bytes = 0
         self._most = entries
         self._max_bytes = max_bytes
         self._entries: deque[tuple[int, int]] = deque()
-        """Last sequence and bytes of each."""
+        """The last sequence and the bytes of each entry."""
 
     def add(self, last: int, size: int) -> int:
         """Count a new entry; return the first entry that is to be kept, by its last sequence."""

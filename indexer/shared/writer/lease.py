@@ -17,7 +17,7 @@ class Lease:
     def __init__(self, calls: RecordCalls, seconds: float, clock: Callable[[], float]) -> None:
         self.seconds = seconds
         self.token = 0
-        """The number of the claim that has the record; 0 where no claim of this writer has."""
+        """The number of the claim that has the record; 0 where no claim of this writer has it."""
         self._kept_at = 0.0
         """When, by the clock, it was last claimed, audited or kept."""
         self._audit_at = 0.0

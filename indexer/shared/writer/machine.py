@@ -31,7 +31,7 @@ from indexer.watch.pod_cache import PodCache
 log = logging.getLogger(__name__)
 
 BUCKET_LIFE = 86_400.0
-"""Seconds that a bucket outlives its last write, unless a process sets another time."""
+"""Seconds that a bucket stays after its writers end, unless a process sets another time."""
 
 
 class Writer:
@@ -83,7 +83,7 @@ class Writer:
 
     @property
     def trouble(self) -> str:
-        """Why the last request was not answered; empty where it was."""
+        """Why the writer does not get on; empty while it does."""
         return self._retry.trouble
 
     @property
@@ -237,6 +237,6 @@ class Writer:
             self.tenure.check()
         if self.state is State.CURRENT:
             if not self.token:
-                raise BrokenInvariantError("it is current without a claim")
+                raise BrokenInvariantError("the writer is current without a claim")
             if self.tenure is None or not self.tenure.has_every_bucket:
-                raise BrokenInvariantError("it is current without every bucket")
+                raise BrokenInvariantError("the writer is current without every bucket")

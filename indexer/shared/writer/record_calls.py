@@ -15,7 +15,7 @@ FENCE_MS = 30 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class RecordCalls:
-    """The calls of one pod's writer; `lease_ms` is the lease to which they renew the record's."""
+    """The calls of one pod's writer; they renew the record's lease to `lease_ms`."""
 
     names: Names
     pod: str

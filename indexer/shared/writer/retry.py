@@ -17,22 +17,22 @@ PAUSES_OF_A_LEASE = 4
 
 
 class Retry:
-    """Repeats requests that are not answered, or refused."""
+    """Repeats requests that are refused or not answered."""
 
     def __init__(self, pod: str, lease: Lease, counts: Counts) -> None:
         self.trouble = ""
-        """Why the last request was not answered; empty where it was."""
+        """Why the writer does not get on; empty while it does."""
         self._pod = pod
         self._lease = lease
         self._last_pause = min(LAST_PAUSE, lease.seconds / PAUSES_OF_A_LEASE)
         self._counts = counts
 
     def longer(self, pause: float) -> float:
-        """Return the seconds of the next pause after one that was in vain; 0 stands for none before."""
+        """Return the seconds of the next pause; `pause` is the last one, 0 where there was none."""
         return min(max(FIRST_PAUSE, 2 * pause), self._last_pause)
 
     def asked(self, asked: Sequence[Command | Call], *, over: bool = True) -> Steps[list[Reply]]:
-        """Return the reply to each command; those that are not answered, or refused, are repeated.
+        """Return the reply to each command; those refused or not answered are repeated.
 
         With `over`, the replies end the trouble. Raises AnewError where the record was lost meanwhile.
         """
@@ -52,7 +52,7 @@ class Retry:
         return replies
 
     def in_trouble(self, reason: str) -> None:
-        """Keep the reason why the writer does not get on; log it where it is of another kind."""
+        """Keep the reason why the writer does not get on; log it where its first word is new."""
         if self.trouble.partition(" ")[0] != reason.partition(" ")[0]:
             log.warning("pod %s: shared index: %s", self._pod, reason)
         self.trouble = reason

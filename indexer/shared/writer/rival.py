@@ -47,7 +47,7 @@ class Rival:
         also = f", with {' and '.join(unlike)}" if unlike else ""
         other = f"pod {self._pod}: shared index: writer {owner} has the pod, {where}{also}"
         if self._is_mistake:
-            # Without an address the other writer may be a router, which is no second publisher.
+            # Without an address the other writer may be a router, which is not a second publisher.
             log.warning(
                 "%s; %stwo publishers have --pod %s: give each pod its own id",
                 other, "" if claim.watch else "if ", self._pod,

@@ -18,17 +18,17 @@ MOST_CHANGES = 256
 MOST_KEYS = 2048
 """The most keys in one call: 1 to 2 ms of the server's time, and at most 32 KiB."""
 MOST_PURGED = 64 << 10
-"""Bytes of values that one call looks through: about 3 ms."""
+"""The most bytes that one call looks through, unless one value has more: about 3 ms."""
 MOST_PURGED_SLOTS = 1024
 """The most dead slots in one call."""
 
 
 class Status(IntEnum):
-    """What a script says of a bucket."""
+    """The result of a script's call for a bucket."""
 
     APPLIED = 1
     DUPLICATE = 0
-    """An earlier call applied it."""
+    """An earlier call has made this change already."""
     FENCED = -1
     """A later claim has the bucket."""
     GAP = -2
@@ -63,7 +63,7 @@ def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes:
     """Return the calls that bring `changes` into the index, each with its bucket.
 
     `counts` says how many calls each bucket has seen under this token. A bucket's calls have to reach it
-    in this order; one that is repeated, with all after it, changes nothing more. In a cluster the next
+    in this order; repeating a call, with all after it, changes nothing more. In a cluster the next
     call may overtake one that is redirected, and then finds a gap: send a bucket's calls one at a time.
     """
     field = checkpoint(pod)

@@ -30,7 +30,7 @@ class Cause(StrEnum):
     LOST = "a bucket has lost writes"
     RECORD = "the pod's record is gone or is not as it was left"
     FORGOTTEN = "the pod was forgotten"
-    BEHIND = "the journal no longer has what was not written yet"
+    BEHIND = "the journal no longer has all changes that were not written yet"
     PLACES = "the claim's places are used up"
 
 
@@ -61,7 +61,7 @@ class AnewError(Exception):
         super().__init__(cause)
         self.cause = cause
         self.floor = floor
-        """The highest token that was found in a bucket."""
+        """The highest token that was found in a bucket; 0 where none was looked for."""
 
 
 class TakenError(Exception):

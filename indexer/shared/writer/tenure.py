@@ -1,4 +1,4 @@
-"""The work of a writer under one claim of its pod: it takes all buckets, writes all, and goes on.
+"""The work of a writer under one claim: it takes all buckets, writes everything, then changes.
 
 Every bucket has the claim's token and the number of writes since. So a bucket refuses a write once a
 later claim has it, a write whose outcome is not known can be repeated, and a lost write is noticed.
@@ -89,8 +89,8 @@ class Tenure:
         found = [outcome(reply) for reply in (yield from self._retry.asked(calls))]
         highest = max(one.token for one in found)
         if any(one.status is not Status.APPLIED for one in found):
-            # Also where a bucket has this very token already: another writer may have had it, whose
-            # record was lost.
+            # Also where a bucket has this very token already: another writer, whose record was
+            # lost, may have had it.
             raise AnewError(Cause.FENCED, highest)
         self.writes = dict.fromkeys(buckets, 0)
         self._touch_at = self._clock() + self._bucket_life / TOUCHES_OF_A_LIFE
@@ -110,7 +110,7 @@ class Tenure:
         self._lease.demand_audit()
 
     def batch(self) -> Steps[None]:
-        """Write the journal's next deltas, of which there has to be one at least."""
+        """Write the journal's next deltas; there has to be at least one."""
         deltas = self._cache.journal.after(self.applied, BATCH_DELTAS)
         if deltas is None:
             raise AnewError(Cause.BEHIND)
