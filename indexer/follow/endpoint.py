@@ -1,4 +1,4 @@
-"""Checks the ZeroMQ endpoints of engines."""
+"""Checks engines' endpoints, and derives those of further ranks."""
 
 import re
 from ipaddress import ip_address
