@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Ingest:
     """Every rank's ingestion into one index.
 
-    `remote` looks up the ranks that only the shared index has (`add_shared`); None without such ranks.
+    `remote` looks up the ranks that only the shared index has (`add_shared`); None if none are.
     """
 
     def __init__(
