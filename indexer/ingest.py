@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Ingest:
     """Every rank's ingestion into one index.
 
-    `remote` looks up the ranks that only the shared index has (`add_shared`); None if none are.
+    `remote` looks up the ranks that only the shared index has (`add_shared`), if there are any.
     """
 
     def __init__(
