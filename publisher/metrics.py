@@ -32,7 +32,7 @@ class PublisherCollector(Collector):
         self._clock = clock
 
     def describe(self) -> Iterable[Metric]:
-        """Declare no metrics ahead: their names are unique by construction."""
+        """Return no metrics, so that registering does not read every part; the names are unique."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -79,7 +79,7 @@ class PublisherCollector(Collector):
             state.add_metric([one], float(writer.state is one))
         rebuilds = CounterMetricFamily(
             "warmpath_publisher_redis_rebuilds",
-            "Times that everything was written anew.",
+            "Times that everything was written again.",
             labels=["cause"],
         )
         for cause in Cause:
