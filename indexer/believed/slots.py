@@ -50,7 +50,7 @@ class BeliefSlots:
         self.index.drop(slot)
 
     def sweep(self, budget: int) -> None:
-        """Sweep up to `budget` keys of the index; give back the dropped slots that are wholly swept."""
+        """Sweep up to `budget` keys of the index; free the dropped slots that are wholly swept."""
         for slot in self.index.sweep(budget):
             self._dropped.remove(slot)
             heapq.heappush(self._free, slot)

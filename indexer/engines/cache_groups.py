@@ -91,7 +91,7 @@ class Layout:
 
     @cached_property
     def only(self) -> int | None:
-        """The one group's number, where reuse needs only its blocks from the first on; else None."""
+        """The one group's number, if reuse needs only its blocks from the first on; else None."""
         return None if self.is_hybrid else next(iter(self.groups), 0)
 
     @cached_property

@@ -325,7 +325,7 @@ class RankIngest:
         return run
 
     def lost_room(self) -> None:
-        """Lower the trust, as the index gave up keys of the rank for want of room."""
+        """Lower the trust, as the index gave up keys of the rank to make room."""
         before = self.trust
         self.applier.lack(LOST_ROOM, self._clock())
         self._log(before)

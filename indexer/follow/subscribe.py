@@ -163,7 +163,7 @@ class Subscriber:
             loop.remove_reader(live.FD)
 
     def _read(self, live: "zmq.Socket[bytes]", backlog: Backlog) -> None:
-        """Read messages that have arrived, up to a bound; drop waiting ones where there is no room."""
+        """Read arrived messages up to `READ_BYTES`; drop waiting ones if the backlog has no room."""
         let_go = read = size = 0
         while read < READ_MESSAGES and size < READ_BYTES:
             messages, taken = _drain(live)

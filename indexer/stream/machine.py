@@ -143,7 +143,7 @@ class Stream:
 
     @property
     def state(self) -> State:
-        """What the stream is doing."""
+        """The stream's present work."""
         return self._state
 
     def connected(self, now: float) -> list[Action]:

@@ -19,7 +19,7 @@ class StreamTrust:
         self.stray = ""
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """A batch with this sequence, if it arrives in order, shows that the message was not a batch."""
+        """If a batch with this sequence arrives in order, the message was not a batch."""
 
     @property
     def level(self) -> Level:

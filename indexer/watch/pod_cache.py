@@ -82,7 +82,7 @@ class PodCache:
     def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
         """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
         if rank.number != len(self._ranks):
-            raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
+            raise ValueError(f"rank is {rank.number}; the next to add is {len(self._ranks)}")
         self._ranks.append((rank, resolver, sink))
         self._told.append(None)
 
