@@ -40,7 +40,11 @@ class Worker:
 
 
 class Workers:
-    """A fixed number of workers. Use from one event loop; `close` them at the end."""
+    """`count` workers. Use from one event loop; `close` them at the end.
+
+    A call that takes longer than `hang_seconds`, or is cancelled, loses its worker. That worker is
+    replaced unless more than `most_lost` are lost.
+    """
 
     def __init__(self, count: int, *, hang_seconds: float, most_lost: int) -> None:
         self.lost = 0

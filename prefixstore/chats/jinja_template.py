@@ -226,7 +226,9 @@ class _Namespace(jinja2.utils.Namespace):
 
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+        raise jinja2.exceptions.SecurityError(
+            f"a namespace's name begins with an underscore: {name!r}"
+        )
 
 
 def _environment(clock: Callable[[], datetime]) -> jinja2.Environment:

@@ -51,8 +51,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     problem: str
     field: str = ""
     limit: bool = False
-    """Whether a limit of output or memory was reached. The process must then be replaced, as its heap
-    is fragmented."""
+    """Whether a limit of output or memory was reached. The process must then be replaced, as its
+    heap is fragmented."""
 
 
 Request = Begin | Load | Render

@@ -91,7 +91,7 @@ def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str
 
 
 def puts_space_in_front(definition: Mapping[str, Any]) -> bool | None:
-    """Return whether a byte-level tokenizer prepends a space to a text; None for any other tokenizer."""
+    """Return whether a byte-level tokenizer prepends a space to a text; None if it is not one."""
     for step in _flat(definition.get("pre_tokenizer"), "pretokenizers"):
         if step.get("type") == "ByteLevel":
             return bool(step.get("add_prefix_space", True))

@@ -32,7 +32,7 @@ class FallbackTokenizer(Uncut):
     """A model's engines, and the same model's tokenizer on this machine.
 
     Special tokens come from the local tokenizer, so that a start does not depend on an engine. Texts
-    are never cut, as in `RemoteTokenizer`. If no engine answers for a chat, `encode_chat` raises, and
+    are never cut, as in `RemoteTokenizer`. If no engine answers for a chat, `encode_chat` raises;
     the caller renders the chat.
     """
 

@@ -30,6 +30,7 @@ TIMES = {
     "BertNormalizer": 5,
     "ByteLevel": 2,
 }
+"""Most bytes that a step of each type makes of one byte; a type that is not listed makes one."""
 
 
 # A unit (node) of the trie (darts-clone): a byte, a flag whether a key ends there, and an offset.

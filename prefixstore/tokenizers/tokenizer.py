@@ -77,8 +77,8 @@ class Tokenizer(Protocol):
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         """Return the ids of each of a text's consecutive parts, without special tokens. Thread-safe.
 
-        `at_start`: the first part begins the text. Raises UnicodeDecodeError, and InvalidTextError
-        for a part that is too long.
+        `at_start`: the first part begins the text. Raises UnicodeDecodeError, InvalidTextError for a
+        part that is too long, and TokenizerUnavailableError if the tokenizer fails.
         """
 
 
