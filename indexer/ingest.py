@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Ingest:
     """Every rank's ingestion into one index.
 
-    `remote` looks up the ranks that only the shared index has (`add_shared`); None where there are none.
+    `remote` looks up the ranks that only the shared index has (`add_shared`), if there are any.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ingest:
         self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
         self._slots_of: dict[tuple[str, int], RankSlots] = {}
         self._comings = 0
-        """How many ranks with slots have come or gone."""
+        """How often a rank with slots was added or removed."""
 
     def __iter__(self) -> Iterator[Rank]:
         # Copied at once, for readers in other threads.
@@ -66,7 +66,7 @@ class Ingest:
         return self._ranks
 
     def life(self, pod: str, rank: int) -> int:
-        """Return a number that changes when a rank's cache begins anew: a restart, or a clear.
+        """Return a number that changes when a rank's cache is emptied: at a restart, or a clear.
 
         May be called from any thread.
         """
@@ -93,7 +93,7 @@ class Ingest:
         """Return who holds which blocks of a prompt: each place, its first block and its end.
 
         The end is the position after the last block. `leading` is as in `Index.match`. May be called
-        from any thread. Ranks of `remote` are not included: the caller asks it.
+        from any thread. Ranks of `remote` are not included: the caller asks `remote` itself.
         """
         place_of = self.slots.place
         while True:
@@ -105,7 +105,7 @@ class Ingest:
             ]
             if self.slots.reused == reused:
                 break
-            # A slot's number may stand for another place now than at the look-up: look up again.
+            # Since the look-up a slot's number may have been given to another place: look up again.
         return found
 
     def add(self, source: RankSource) -> RankIngest:
@@ -131,7 +131,7 @@ class Ingest:
     def watch(self, pod: str, rank: int, *, stale_after: float | None = None) -> WatchedRank:
         """Begin to follow a rank that a publisher follows. Raises ValueError like `add`.
 
-        `stale_after` takes the place of the ingest's own.
+        `stale_after`, in seconds, replaces the ingest's own; None keeps that.
         """
         name = self._free_name(pod, rank)
         slots = self._new_slots(name)
@@ -192,7 +192,10 @@ class Ingest:
             self._comings += 1
 
     def tick(self, sweep_budget: int) -> None:
-        """Let time pass, and sweep up to `sweep_budget` keys of dropped slots."""
+        """Let time pass, sweep dropped slots, and degrade the ranks that lost keys in a full index.
+
+        The sweep looks at no more than `sweep_budget` keys.
+        """
         for rank in self._ranks.values():
             rank.tick()
         for slot in self.index.sweep(sweep_budget):

@@ -9,7 +9,7 @@ from indexer.trust import Level, Trust
 class Limits:
     """The reasons for limits, by subject; while there is any, an exact rank counts as degraded.
 
-    Thread-safe. `clock` is the ingest's.
+    Thread-safe. `clock` is the ingest's, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -18,5 +18,5 @@ def read_message(kind: type[M], raw: bytes) -> M:
     """Return a message. Raises ValueError where it is malformed."""
     try:
         return kind.FromString(raw)
-    except Exception as error:  # protobuf's own error is no ValueError
+    except Exception as error:  # protobuf's own error is not a ValueError
         raise ValueError(f"a message cannot be read: {error}") from error

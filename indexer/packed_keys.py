@@ -1,4 +1,4 @@
-"""A prompt's keys made once, for all that is looked up and remembered by them."""
+"""Makes a prompt's keys, packed, so that its look-ups and beliefs share them."""
 
 import functools
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from indexer.keys.word import pack_words
 
 
 def packed_keys(chain: Chain) -> bytes:
-    """Return a chain's keys, packed (`indexer.keys.word`); compiled where Numba can be had.
+    """Return a chain's keys, packed (`indexer.keys.word`); compiled code makes them with Numba.
 
-    A chain with extras takes the pure way, five times as long or more.
+    With extras, or without Numba, pure Python makes them in at least five times as long.
     """
     if chain.made:
         return chain.made

@@ -33,7 +33,7 @@ class Rank(Protocol):
 
     @property
     def sequence(self) -> int | None:
-        """The engine's last applied batch; None before the first."""
+        """The sequence number of the engine's last applied batch; None before the first."""
 
     @property
     def capacity(self) -> int:
@@ -43,7 +43,7 @@ class Rank(Protocol):
         """Return how many blocks of the fastest tier are in use, by its events; None: not known."""
 
     def learn_capacity(self, blocks: int) -> None:
-        """Set the cache's size, unless it is configured."""
+        """Set the cache's size in blocks, unless it is configured."""
 
     def engine_restarted(self, reason: str) -> None:
         """Handle a restart of the engine that was seen outside its events."""

@@ -20,7 +20,7 @@ class Level(StrEnum):
 MOST_REASON = 400
 """Most characters of a reason that a peer gives."""
 
-LOST_ROOM = "index.max-bytes is reached: part was given up"
+LOST_ROOM = "index.max-bytes is reached: some blocks were given up"
 """The reason if the index dropped keys of the rank to make room."""
 
 BEHIND = "its events are followed late"

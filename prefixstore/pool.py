@@ -1,9 +1,9 @@
 """The tokenizer pool: turns texts into tokens without blocking the event loop.
 
-Tokens of a known beginning come from the tokenizer's store. A short rest is tokenised on the loop; a
-long one goes to a thread (`tokenizers` runs without the interpreter lock). Concurrent calls with the
-same text share one tokenisation. A caller's timeout ends its wait and not the work, so the result is
-stored for the next caller.
+Tokens of a known beginning come from the tokenizer's store. A short rest is tokenised on the loop if
+the tokenizer has proven cuts; any other rest goes to a thread (`tokenizers` runs without the
+interpreter lock). Concurrent calls with the same text share one tokenisation. A caller's timeout ends
+its wait and not the work, so the result is stored for the next caller.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from prefixstore.tokenizers.tokenizer import (
 from prefixstore.workers import Workers, WorkFailedError, outcome
 
 INLINE_BYTES = 4096
-"""An unknown rest up to this length is tokenised on the loop, in about a millisecond.
+"""An unknown rest up to this length may be tokenised on the loop, in about a millisecond.
 
 Most turns of a conversation are shorter, and a hand-over to a thread would take a fifth longer.
 """

@@ -1,7 +1,7 @@
 """Threads that tokenise; a thread that hangs is given up and replaced.
 
-A thread cannot be killed, so its memory is lost until it ends by itself. The number of lost threads is
-bounded; beyond it none are replaced.
+A thread cannot be killed, so its memory is lost until its work ends. The number of lost threads is
+bounded; beyond that bound they are not replaced.
 """
 
 import asyncio
@@ -40,7 +40,11 @@ class Worker:
 
 
 class Workers:
-    """A fixed number of workers. Use from one event loop; `close` them at the end."""
+    """`count` workers. Use from one event loop; `close` them at the end.
+
+    A call that takes longer than `hang_seconds`, or is cancelled, loses its worker. That worker is
+    replaced unless more than `most_lost` are lost.
+    """
 
     def __init__(self, count: int, *, hang_seconds: float, most_lost: int) -> None:
         self.lost = 0
@@ -143,7 +147,7 @@ class Workers:
 
     def close(self) -> None:
         """End the idle threads and fail the calls that wait for a thread."""
-        self._fail_waiting("the threads end")
+        self._fail_waiting("the threads were ended")
         while self._idle:
             self._idle.popleft().end()
 

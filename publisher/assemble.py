@@ -45,6 +45,7 @@ SLOW_SECONDS = 10.0
 """A watcher that lets a message wait for longer is ended; its router then asks for a snapshot."""
 PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
+"""The timeout of a round trip to Redis, as a share of the lease."""
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
 MOST_REQUEST_BYTES = 16 << 10
 """Most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
@@ -253,7 +254,7 @@ async def _serve(
     except RuntimeError as error:
         problem = f"--listen: cannot bind {settings.listen}"
         if settings.tls_cert is not None:
-            problem += ", or --tls-cert and --tls-key hold no PEM certificate and its key"
+            problem += ", or --tls-cert and --tls-key do not hold a PEM certificate and its key"
         raise OSError(problem) from error
     await server.start()
     stack.push_async_callback(server.stop, 0)

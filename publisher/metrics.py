@@ -79,7 +79,7 @@ class PublisherCollector(Collector):
             state.add_metric([one], float(writer.state is one))
         rebuilds = CounterMetricFamily(
             "warmpath_publisher_redis_rebuilds",
-            "Times that everything was written anew.",
+            "Times that everything was written again.",
             labels=["cause"],
         )
         for cause in Cause:

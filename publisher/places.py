@@ -19,8 +19,8 @@ class Place:
 class Places:
     """At most `most` watchers, each with `slow_seconds` to take a message. `clock` returns seconds.
 
-    One client may have all places. Where none is left, a client that has fewer than another takes one of
-    the other's, so no client keeps others out. `client_of` names a client.
+    One client may have all places. Where none is left, a client that has at least two fewer than
+    another takes one of the other's, so no client keeps others out. `client_of` names a client.
     """
 
     def __init__(self, most: int, *, slow_seconds: float, clock: Callable[[], float]) -> None:

@@ -31,7 +31,7 @@ FIRST_CORES = frozenset({"EngineCore", "EngineCore_0", "EngineCore_DP0"})
 """Names of the first engine core's process in vLLM 0.10 to 0.32."""
 
 LEAST_PAUSE, MOST_PAUSE = 1.0, 60.0
-"""Seconds before a publisher that died is started again; twice as many each time."""
+"""Seconds before a dead publisher is started again: at first, and at most; doubled each time."""
 LONG_LIFE = 60.0
 """Seconds after which a publisher counts as one that ran well: the next pause is the shortest again."""
 
@@ -76,7 +76,7 @@ def keep(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Start a publisher, and start it again whenever it dies; return once it ends as it was asked to."""
+    """Start a publisher, again whenever it dies, until it is asked to end or refuses its options."""
     pause = LEAST_PAUSE
     while True:
         begun = clock()

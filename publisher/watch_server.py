@@ -29,7 +29,7 @@ FAREWELL_SECONDS = 1.0
 class WatchServer:
     """Serves one pod's cache to routers, to as many at once as there are `places`.
 
-    `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, seconds.
+    `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds.
     """
 
     def __init__(self, cache: PodCache, *, keyspace: str, places: Places, heartbeat: float) -> None:

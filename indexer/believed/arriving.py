@@ -41,7 +41,7 @@ class _Rank:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """Return how many leading words are equal."""
+    """Return how many leading packed keys are equal."""
     alike, unlike = 0, min(len(one), len(other)) // WORD_BYTES + 1
     while unlike - alike > 1:
         middle = (alike + unlike) // 2
@@ -107,7 +107,7 @@ class Arriving:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Rebuild the heap where most entries are no ticket's end any more."""
+        """Rebuild the heap if most of its entries are outdated."""
         if len(self._ends) > 2 * len(self._tickets) + 64:
             self._ends = [(known.ends, number) for number, known in self._tickets.items()]
             heapq.heapify(self._ends)

@@ -55,7 +55,7 @@ class Assumed:
         self.blocks += len(times) - before
 
     def count(self, pod: str, rank: int) -> int:
-        """Return how many blocks a rank holds."""
+        """Return how many blocks a rank is assumed to hold."""
         assumed = self._ranks.get(Belief(pod, rank, "assumed"))
         return len(assumed.times) if assumed else 0
 

@@ -36,8 +36,8 @@ class Believed:
     At most `max_blocks` blocks are believed, counted as `BelievedStats.blocks`. Past that bound, while
     tickets have more than half of the blocks, the tickets that end first go; then the least recently
     assumed blocks do. So neither kind crowds out the other. A block that is not assumed again within
-    `assumed_seconds` is assumed no longer. An index with less room gives blocks up by itself; those are
-    believed no longer either.
+    `assumed_seconds` is assumed no longer. An index with less room gives up
+    blocks earlier; those are not believed any more either.
 
     Times are finite seconds of one clock; the caller passes the present time to `expire` and `assume`.
     Where the clock leaps ahead, beliefs past their time end. Where it goes back, earlier beliefs last as

@@ -50,7 +50,7 @@ class BeliefSlots:
         self.index.drop(slot)
 
     def sweep(self, budget: int) -> None:
-        """Sweep `budget` keys of the index; give back the dropped slots that are swept entirely."""
+        """Sweep up to `budget` keys of the index; free the dropped slots that are wholly swept."""
         for slot in self.index.sweep(budget):
             self._dropped.remove(slot)
             heapq.heappush(self._free, slot)
@@ -66,9 +66,9 @@ class BeliefSlots:
                 yield slot, belief
 
     def check(self, said: dict[Belief, set[int]]) -> None:
-        """Raise BrokenInvariantError where the index holds other keys than these.
+        """Raise BrokenInvariantError where the index holds other keys than `said`.
 
-        Where it has given some up for want of room, it may hold fewer.
+        An index that gave up keys to make room may hold fewer.
         """
         self.index.check()
         live = [slot for slot, _ in self.live()]

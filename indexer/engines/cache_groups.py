@@ -49,7 +49,7 @@ class Group:
 
     @property
     def needed(self) -> int:
-        """How many of its blocks before the point of reuse must be held; 0 for a group without a window.
+        """How many of its blocks before the point of reuse must be held; 0 outside `WINDOW_KINDS`.
 
         A window of w tokens looks back on w - 1 tokens; a state-space group needs only its last state.
         """
@@ -91,7 +91,7 @@ class Layout:
 
     @cached_property
     def only(self) -> int | None:
-        """The one group, where reuse needs only its blocks from the first on; else None."""
+        """The one group's number, if reuse needs only its blocks from the first on; else None."""
         return None if self.is_hybrid else next(iter(self.groups), 0)
 
     @cached_property
@@ -141,7 +141,8 @@ class Layout:
 def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
     """Return the groups that must hold a prompt's blocks from the first on.
 
-    Where the engine does not name the groups' kinds, that is the lowest group (2.10).
+    Where the engine does not name the groups' kinds, that is the group with the lowest number
+    (2.10); of TensorRT-LLM's windows it is the largest.
     """
     said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
     if said:

@@ -99,7 +99,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The events of one engine step, in the order in which the cache changed."""
+    """The events of one message of an engine, in the order in which the cache changed."""
 
     timestamp: float
     """The engine's wall clock, seconds."""
@@ -109,4 +109,4 @@ class Batch:
     unread: tuple[Unread, ...] = ()
     """The events after the last clear that cannot be read; those before a clear do not matter."""
     capacity: int = 0
-    """Blocks of the engine's cache, where it says so."""
+    """Blocks of the engine's cache; 0 where the batch does not say."""

@@ -100,7 +100,7 @@ class Updated(msgspec.Struct, frozen=True, tag_field="type", tag="updated"):
 
 
 class Address(msgspec.Struct, frozen=True):
-    """The rank and number of an event."""
+    """The fields that say to which rank's stream an event belongs, and its number there."""
 
     event_id: int
     attention_dp_rank: int | None = None
@@ -132,7 +132,7 @@ _data = msgspec.json.Decoder(Data)
 def split(answer: bytes) -> list[bytes]:
     """Divide an answer of `/kv_cache_events` into its events, each as JSON.
 
-    Raises MalformedEventError where it is no array.
+    Raises MalformedEventError where it is not an array.
     """
     try:
         return [bytes(raw) for raw in msgspec.json.decode(answer, type=list[msgspec.Raw])]
@@ -141,7 +141,7 @@ def split(answer: bytes) -> list[bytes]:
 
 
 def address(event: bytes) -> tuple[int, int]:
-    """Return an event's rank and its number there. Raises MalformedEventError."""
+    """Return an event's rank and its `event_id`. Raises MalformedEventError."""
     try:
         found = _address.decode(event)
     except UNREADABLE as error:

@@ -77,7 +77,7 @@ def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
 
 
 def decode(payload: bytes) -> Batch:
-    """Decode a payload into neutral events. Raises MalformedEventError where it is no batch."""
+    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
     return read_batch(decode_wire(payload), _neutral)
 
 
@@ -163,6 +163,4 @@ def _item(value: Any) -> tuple[str, int | None]:
         and abs(value[1]) < 1 << 63
     ):
         return value[0], value[1]
-    raise MalformedEventError(
-        "an extra key is no string, no bytes, and no pair of string and offset"
-    )
+    raise MalformedEventError("an extra key is not a string, bytes, or a pair of string and offset")

@@ -1,9 +1,9 @@
 """Decodes the msgpack batches that vLLM and SGLang publish, field by field, without interpreting them.
 
 A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, field, …]` whose trailing
-fields may be missing, or a map with a `type` key; engines changed from one form to the other, so each
-event is looked at (`shared/engine-events.md`, 2.1, 2.2 and 6.1). If an event cannot be read, the batch's
-other events still count, as long as the end of that event can be found.
+fields may be missing, or a map with a `type` key; engines changed from one form to the other, so
+each event's form is checked (`shared/engine-events.md`, 2.1, 2.2 and 6.1). If an event cannot be
+read, the batch's other events still count, as long as the end of that event can be found.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ _TIMESTAMP = Struct(">d")
 
 
 def timestamp_of(payload: bytes) -> float:
-    """Return a batch's timestamp without reading the rest; 0 where the batch does not begin with one."""
+    """Return a batch's timestamp without reading the rest; 0 where it is not a 64-bit float."""
     if len(payload) > 10 and 0x91 <= payload[0] <= 0x9F and payload[1] == 0xCB:
         seconds: float = _TIMESTAMP.unpack_from(payload, 2)[0]
         return seconds
@@ -58,7 +58,7 @@ def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBa
         parts = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
         if len(parts) < 2:
             raise MalformedEventError(
-                "it is no array that begins with a timestamp and a list of events"
+                "it is not an array that begins with a timestamp and a list of events"
             )
         timestamp = msgspec.msgpack.decode(parts[0], type=float)
         raws = msgspec.msgpack.decode(parts[1], type=list[msgspec.Raw])
@@ -79,7 +79,7 @@ def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent 
         else:
             return Unread("", "it is neither a map nor an array that begins with its tag")
         if not isinstance(tag, str):
-            return Unread("", "its tag is no string")
+            return Unread("", "its tag is not a string")
         wire_type = types.get(tag)
         if wire_type is None:
             return Unread(tag[:LONGEST_KIND], "its type is not known")

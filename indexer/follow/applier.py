@@ -66,7 +66,7 @@ class Applier:
         self.connected()
 
     def connected(self) -> None:
-        """Begin a new connection: the rank that its batches name is compared anew."""
+        """Begin a new connection: the rank that its batches name is compared again."""
         self._is_rank_said = self._source.said_rank is None
 
     def carry_out(self, actions: list[Action]) -> AskReplay | None:

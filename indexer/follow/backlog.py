@@ -13,7 +13,7 @@ class Backlog:
         self._waiting: deque[tuple[int, list[list[bytes]]]] = deque()
         self._bytes = 0
         self._since: int | None = None
-        """Bytes added since messages were dropped; None: none were, or the socket was empty since."""
+        """Bytes added since the first drop after the socket was last empty; None: no such drop."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -44,7 +44,7 @@ class Backlog:
         self._since = None
 
     def is_endless(self, spare: int) -> bool:
-        """Return whether more than `max_bytes` + `spare` came without a pause since the last drop."""
+        """Return whether more than `max_bytes` + `spare` bytes came since the drop of `_since`."""
         return self._since is not None and self._since > self._max_bytes + spare
 
     @property

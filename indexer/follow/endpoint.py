@@ -1,4 +1,4 @@
-"""Checks the ZeroMQ endpoints of engines."""
+"""Checks engines' endpoints, and derives those of further ranks."""
 
 import re
 from ipaddress import ip_address
@@ -15,7 +15,7 @@ def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
     if "*" in endpoint:
         return f"{endpoint!r} is where an engine binds; name the host to connect to"
     if not match or not _is_port(match[3] or "1"):
-        return f"{endpoint!r} is not tcp://host:port, ipc://path or inproc://name (100 characters)"
+        return f"{endpoint!r} is not tcp://host:port, ipc://path or inproc://name (up to 100 characters)"
     if ranks > 1 and not match[3]:
         return f"{endpoint!r} is not tcp://; ranks have a port each"
     if ranks > 1 and not _is_port(str(int(match[3]) + ranks - 1)):

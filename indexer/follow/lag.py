@@ -33,7 +33,7 @@ class Lag:
         self._newest: int | None = None
         """The sequence of the last received batch; None: none on this connection."""
         self._is_all = True
-        """Whether no further batch had arrived after it."""
+        """Whether no batch had arrived after `_newest`."""
         self._said = -inf
         """The timestamp of the last applied batch."""
         self._difference = 0.0
@@ -57,7 +57,8 @@ class Lag:
     def followed(self, timestamp: float, last: int, now: float) -> None:
         """Record that the batch `last`, with a timestamp of the engine's clock, was applied.
 
-        A timestamp that is 0, or the same as the previous one, is ignored.
+        A timestamp is ignored if it is not credible (0 or less, `LATEST` or more) or equals the
+        previous one.
         """
         self._followed_at = now
         if not 0 < timestamp < LATEST or timestamp == self._said:
@@ -83,7 +84,7 @@ class Lag:
         self._least = min(self._least, difference)
 
     def tick(self, last: int | None, now: float) -> None:
-        """Let time pass: without waiting or new batches the lag ends."""
+        """Let time pass: the lag ends after `most_seconds` without waiting or new batches."""
         if self.seconds and now - self._followed_at > self.most_seconds and not self.batches(last):
             self._be(0.0)
 

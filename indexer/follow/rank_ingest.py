@@ -38,10 +38,10 @@ SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE)
 """The limits that hold for as long as the engine lives, whichever process follows it."""
 
 LAG_SECONDS = 2.0
-"""How late events may be followed while the rank is exact."""
+"""Seconds by which events may be applied late while the rank is exact."""
 
 MOST_AHEAD = 256
-"""Frames that are scanned together, at most."""
+"""Most frames that are scanned together."""
 
 Clock = Callable[[], float]
 """Seconds; the same clock for all times of one process."""
@@ -100,7 +100,7 @@ class RankIngest:
 
     @property
     def sequence(self) -> int | None:
-        """The engine's last applied batch; None before the first."""
+        """The sequence number of the engine's last applied batch; None before the first."""
         return self.stream.sequence
 
     @property
@@ -112,7 +112,7 @@ class RankIngest:
 
     @property
     def lag_batches(self) -> int:
-        """How many batches were received and not followed yet."""
+        """How many batches were received and are not applied yet."""
         return self.lag.batches(self.sequence)
 
     def received(self, topic: str, sequence: int, *, is_all: bool) -> None:
@@ -146,7 +146,7 @@ class RankIngest:
             self.ask(asked)
 
     def learn_capacity(self, blocks: int) -> None:
-        """Set the cache's size, unless it is configured."""
+        """Set the cache's size in blocks, unless it is configured."""
         if not self.source.capacity:
             self.applier.capacity = blocks
             self.applier.tell_repeated()
@@ -239,7 +239,7 @@ class RankIngest:
         return self._act(before, self.stream.replay_failed(ticket, reason, self._clock()))
 
     def frame_malformed(self, reason: str) -> None:
-        """Handle a message that is no frame; it has no sequence that could show a gap."""
+        """Handle a message that is not a frame; it has no sequence that could show a gap."""
         self.applier.malformed += 1
         log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
         before = self.trust
@@ -268,7 +268,7 @@ class RankIngest:
         )
 
     def restore(self, saved: SavedRank) -> None:
-        """Go on from the state of another process; this one may not have taken a frame before."""
+        """Go on from the state of another process. No frame may have been taken before."""
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
         self.applier.capacity = self.capacity or saved.capacity
@@ -287,7 +287,7 @@ class RankIngest:
         while at < len(frames):
             run = self._run(frames, at, self._ahead)
             plain = self.state.scan(run) if run else 0
-            # Batches behind one that is not plain are scanned again, so few are scanned together then.
+            # Batches after one that cannot be scanned are scanned again: scan only one next.
             self._ahead = min(2 * self._ahead, MOST_AHEAD) if plain and plain == len(run) else 1
             if plain:
                 before = self.trust
@@ -303,7 +303,7 @@ class RankIngest:
         return asked
 
     def _time(self, topic: str, sequence: int, payload: bytes) -> None:
-        """Measure how late a frame was followed, unless it was held or refused."""
+        """Measure how late a frame was applied, unless it was held or refused."""
         if sequence == self.sequence and self._is_ours(topic):
             self.lag.followed(timestamp_of(payload), sequence, self._clock())
             self._tell_lag()
@@ -325,7 +325,7 @@ class RankIngest:
         return run
 
     def lost_room(self) -> None:
-        """Lower the trust, as the index gave up keys of the rank for want of room."""
+        """Lower the trust, as the index gave up keys of the rank to make room."""
         before = self.trust
         self.applier.lack(LOST_ROOM, self._clock())
         self._log(before)
@@ -343,7 +343,7 @@ class RankIngest:
             )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where the index holds other keys than the rank's live names."""
+        """Raise BrokenInvariantError where the rank's parts contradict themselves or each other."""
         self.stream.check()
         self.state.check()
         if self.is_connected is not self.stream.is_connected:

@@ -34,7 +34,7 @@ messages that come too fast wait here, within a bound, and not in ZeroMQ, which 
 MESSAGE_BYTES, PART_BYTES = 200, 40
 """Bytes of memory that a message takes beside its parts' bytes, and that each further part takes."""
 _monitors = count()
-"""Numbers for monitors' addresses: one stays in use for a while after its socket was closed."""
+"""Numbers for monitors' addresses: an address stays in use for a while after its socket closed."""
 
 RETRY_SECONDS = 1.0
 """Pause after an error of the sockets themselves."""
@@ -150,7 +150,7 @@ class Subscriber:
                 if backlog.is_endless(READ_BYTES):
                     source = self._rank.source
                     log.warning(
-                        "pod %s rank %d: its events come faster than they are read: connecting anew",
+                        "pod %s rank %d: its events come faster than they are read: connecting again",
                         source.pod, source.rank,
                     )  # fmt: skip
                     return
@@ -163,7 +163,7 @@ class Subscriber:
             loop.remove_reader(live.FD)
 
     def _read(self, live: "zmq.Socket[bytes]", backlog: Backlog) -> None:
-        """Read messages that have arrived, up to a bound; drop waiting ones where there is no room."""
+        """Read arrived messages up to `READ_BYTES`; drop waiting ones if the backlog has no room."""
         let_go = read = size = 0
         while read < READ_MESSAGES and size < READ_BYTES:
             messages, taken = _drain(live)
@@ -253,7 +253,7 @@ class Subscriber:
     async def _take_answer(
         self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
     ) -> bool:
-        """Take a replay's answer; return True at its end, False where more of it waits than may."""
+        """Take a replay's answer; return True at its end, False if the backlog is full before."""
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         loop.add_reader(dealer.FD, arrived.set)
@@ -274,7 +274,7 @@ class Subscriber:
             loop.remove_reader(dealer.FD)
 
     def _replayed(self, asked: AskReplay, messages: list[list[bytes]]) -> bool:
-        """Take messages of a replay's answer; return whether it is over."""
+        """Take messages of a replay's answer; return whether it ended or is asked for again."""
         for message in messages:
             answer = replay_frames(message)
             if answer is None:
@@ -292,7 +292,7 @@ class Subscriber:
 
 
 def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
-    """Read messages of an answer that have arrived, up to a bound, and no more than may wait."""
+    """Read arrived messages of an answer, until `READ_BYTES` are read or the backlog is full."""
     size = 0
     while size < READ_BYTES and not backlog.is_full:
         messages, taken = _drain(dealer)
@@ -307,7 +307,7 @@ def _number(sequence: bytes) -> int:
 
 
 def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:
-    """Return a message's topic, sequence and payload; None where it is no frame."""
+    """Return a message's topic, sequence and payload; None where it is not a frame."""
     if len(message) == 3 and len(message[1]) == 8 and message[1][0] < 0x80:
         topic, sequence, payload = message
         return topic.decode("utf-8", "replace"), _number(sequence), payload

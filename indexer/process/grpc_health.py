@@ -1,7 +1,7 @@
 """gRPC's standard health service: whether a process is fit, asked once or watched. No sockets here.
 
 `grpc_health`'s own servicer holds a lock while it writes to a watcher. A watcher that reads nothing
-keeps that lock, and then nobody has an answer any more. Here no watcher waits for another.
+keeps that lock, and then nobody gets an answer. Here no watcher waits for another.
 
 Source: `grpc/health/v1/health.proto`.
 """
@@ -35,7 +35,7 @@ class WatchersFullError(Exception):
 
 
 class HealthService:
-    """Answers for every service in `names` whether the process is fit; `is_fit` tells."""
+    """Answers for every service in `names` whether the process is fit, as `is_fit` says."""
 
     def __init__(self, is_fit: Callable[[], bool], names: Collection[str]) -> None:
         self._is_fit = is_fit

@@ -74,7 +74,7 @@ def _place(error: BaseException | None) -> tuple[str, str, int]:
 
 
 def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start a task that ends by itself; log its failure at once."""
+    """Start a task that is expected to end; log its failure at once."""
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -45,7 +45,7 @@ class Digests:
         return known is not None and known != xxhash.xxh3_64_intdigest(payload)
 
     def clear(self) -> None:
-        """Forget all: a new life numbers from 0 again."""
+        """Forget all digests: a new life numbers its batches from 0 again."""
         self._digests.clear()
 
     def save(self) -> dict[int, int]:

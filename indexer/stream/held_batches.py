@@ -6,7 +6,10 @@ from indexer.invariant import BrokenInvariantError
 
 
 class HeldBatches:
-    """Batches with their sequences, in the order in which they came, of at most `max_bytes`."""
+    """Batches with their sequences, in the order in which they came, of at most `max_bytes`.
+
+    A single batch may be larger.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

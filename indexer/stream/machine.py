@@ -23,13 +23,13 @@ each.
 
 A replay that breaks off is asked for again from where it stopped, fence included, at growing intervals;
 live batches are held meanwhile. That ends when the engine says that its buffer no longer goes back that
-far, or when batches wait and it has not answered `replay_call.PATIENCE` times in a row.
+far, or when batches wait and too many replays failed in a row (`ReplayCall.is_hopeless`).
 
 A malformed message has no sequence. The next batch shows whether the message was meant as a batch: if
 the next batch is in order, none is missing.
 
-Without a replay endpoint a gap cannot be closed nor a life be proven after a lost connection; trust
-is then degraded until the next clear, or until `turned_over` is called.
+Without a replay endpoint a gap cannot be closed, nor can a restart be ruled out after a lost
+connection; trust is then degraded until the next clear, or until `turned_over` is called.
 
 The machine is one class in one file, as nearly every message reads and changes the same four things: the
 next sequence, the held batches, the running replay and the trust. The last three have classes beside it.
@@ -64,7 +64,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class StreamCounts:
-    """What happened so far, in plain numbers that become metrics."""
+    """Counters of the stream, which become metrics."""
 
     duplicates: int = 0
     gaps: int = 0
@@ -87,9 +87,9 @@ class SavedStream(msgspec.Struct, frozen=True):
 class Stream:
     """Orders one rank's batches and owns its trust.
 
-    `pending_bytes` bounds the live batches that are held while a replay runs; past it they are let
-    go and asked for again. With `is_queue` the engine keeps batches until they are fetched, so that a
-    lost connection loses none. Times are seconds of one clock, given by the caller.
+    `pending_bytes` bounds the live batches that are held while a replay runs; past it they are
+    dropped and asked for again. With `is_queue` the engine keeps batches until they are fetched,
+    so that a lost connection loses none. Times are seconds of one clock, given by the caller.
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class Stream:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the trust is degraded, but not only until the stream shows that nothing is missing."""
+        """Whether the trust is degraded, and not only `StreamTrust.passing`."""
         return self._trust.is_damaged
 
     @property
     def can_heal(self) -> bool:
-        """Whether the trust is degraded, and no replay is running."""
+        """Whether `turned_over` may restore the trust."""
         return self.is_damaged and self._state is State.FOLLOWING
 
     @property
@@ -143,7 +143,7 @@ class Stream:
 
     @property
     def state(self) -> State:
-        """What the stream is doing."""
+        """The stream's present work."""
         return self._state
 
     def connected(self, now: float) -> list[Action]:
@@ -434,7 +434,7 @@ class Stream:
         )
 
     def restore(self, saved: "SavedStream", now: float) -> None:
-        """Go on from the state of another process; this stream may not have taken a message before."""
+        """Go on from the state of another process. No message may have been taken before."""
         self._next = saved.next
         self._digests.restore(saved.digests)
         self._trust.restore(

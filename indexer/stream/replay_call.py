@@ -21,7 +21,7 @@ class ReplayCall:
         self.fence: int | None = None
         """The sequence with which the replay must begin; None where there is no fence."""
         self.begun = False
-        """Whether that batch has arrived."""
+        """Whether the replay's first batch has arrived; with a fence, that batch or a later one."""
         self.unfillable = -1
         """The missing sequence for which a replay was asked; a second one would not bring it either."""
         self.failures = 0
@@ -30,7 +30,7 @@ class ReplayCall:
         """Whether any replay was ever answered."""
 
     def ask(self, sequence: int, *, has_fence: bool, delay: float) -> AskReplay:
-        """Ask for the batches from `sequence` on, and with a fence for the one before them."""
+        """Ask for the batches from `sequence` on, and with `has_fence` the one before them too."""
         self._ticket += 1
         self.begun = False
         self.fence = sequence - 1 if has_fence else None

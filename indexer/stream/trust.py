@@ -10,7 +10,7 @@ class StreamTrust:
     def __init__(self, now: float) -> None:
         self._trust = Trust(Level.COLD, "no event seen yet", now)
         self.now = self._trust
-        """The trust in the router's view of the rank now; no property, as every answer reads it."""
+        """The present trust in the router's view; an attribute for speed: every answer reads it."""
         self.passing = False
         """Whether it is degraded only until the stream shows that nothing is missing after all."""
         self.heals_at = 0
@@ -19,7 +19,7 @@ class StreamTrust:
         self.stray = ""
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """The sequence whose batch, if it arrives in order, shows that the message was no batch."""
+        """If a batch with this sequence arrives in order, the message was not a batch."""
 
     @property
     def level(self) -> Level:
@@ -33,7 +33,7 @@ class StreamTrust:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is degraded, but not only until the stream shows that nothing is missing."""
+        """Whether it is degraded, and not only `passing`."""
         return self.level is Level.DEGRADED and not self.passing
 
     @property

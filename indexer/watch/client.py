@@ -160,5 +160,5 @@ class Watcher:
 
     def _rank(self, number: int) -> WatchedRank:
         if number >= len(self._ranks):
-            raise ProtocolError(f"rank {number} of {len(self._ranks)}")
+            raise ProtocolError(f"rank is {number}; it must be below {len(self._ranks)}")
         return self._ranks[number]

@@ -53,7 +53,7 @@ def engine_cache(
 async def collect_forever(
     cache: PodCache, tell: Sequence[Callable[[], None]], *, pause: float
 ) -> NoReturn:
-    """Collect changes into the journal each `pause` seconds, and call `tell` after new entries."""
+    """Put changes into the journal each `pause` seconds; call each of `tell` after new entries."""
     told = 0
     while True:
         for rank in cache.ranks:

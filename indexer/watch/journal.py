@@ -32,7 +32,7 @@ class Journal:
             self.bytes -= DELTA_BYTES + len(self._deltas.popleft())
 
     def reaches(self, epoch: str, sequence: int) -> bool:
-        """Whether every delta after a position is here."""
+        """Whether the journal has every delta after a position; never for another `epoch`."""
         first = self.sequence - len(self._deltas) + 1
         return epoch == self.epoch and first - 1 <= sequence <= self.sequence
 

@@ -28,7 +28,7 @@ PART_KEYS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The keys that one place of a rank holds, and the segment of each."""
+    """The keys that a rank holds in one tier and group (`spot`), and the segment of each."""
 
     rank: int
     spot: Spot
@@ -64,7 +64,7 @@ class Pending:
         return {tier: count for (tier, group), count in held if group == layout.shown}
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:
-        """Raise BrokenInvariantError where the numbers disagree."""
+        """Raise BrokenInvariantError where the changes do not add up to the keys `held`."""
         counts = {spot: len(keys) for spot, keys in held.items() if keys}
         if counts != {spot: count for spot, count in self._held.items() if count}:
             raise BrokenInvariantError("the changes do not add up to what is held")
@@ -82,7 +82,7 @@ class PodCache:
     def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
         """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
         if rank.number != len(self._ranks):
-            raise ValueError(f"rank {rank.number} is added as the {len(self._ranks)}th")
+            raise ValueError(f"rank is {rank.number}; the next to add is {len(self._ranks)}")
         self._ranks.append((rank, resolver, sink))
         self._told.append(None)
 
@@ -139,7 +139,7 @@ class PodCache:
         yield pb.WatchResponse(end=end)
 
     def contents(self) -> list[Contents]:
-        """Return the keys of all places as of the journal's last sequence.
+        """Return all ranks' keys, by tier and group, as of the journal's last sequence.
 
         Raises ValueError where a rank's segments are not kept.
         """

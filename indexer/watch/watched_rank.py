@@ -60,7 +60,7 @@ class WatchedRank:
 
     @property
     def trust(self) -> Trust:
-        """How far what the index holds of this rank may be believed."""
+        """How far the router's view of this rank may be believed."""
         # Each field is read once, since another thread may change it meanwhile.
         short, said = self._short, self._said
         if short and said.level is Level.EXACT:
@@ -88,7 +88,7 @@ class WatchedRank:
         return self._slots.blocks(self.layout)
 
     def counts(self) -> Mapping[str, int]:
-        """Return what happened so far."""
+        """Return counters: `batches` are applied deltas, `replays` are snapshots."""
         return {"batches": self._deltas, "replays": self._snapshots}
 
     def begin_snapshot(self, *, keep: bool = False) -> None:
@@ -139,7 +139,7 @@ class WatchedRank:
             self._presumed = presumed
         self._problem = reason
         if self._said.level is Level.COLD:
-            # The reason changes from one attempt to the next; the time since when it is cold stays.
+            # Each attempt may change the reason; `since` stays, as the rank was cold all the time.
             self._said = Trust(Level.COLD, reason, self._said.since)
         elif self._lost:
             self._lost = Trust(Level.STALE, reason, self._lost.since)
@@ -173,14 +173,14 @@ class WatchedRank:
     def take_delta(self, delta: pb.Delta, *, is_next: bool = False) -> None:
         """Apply a delta. Raises ValueError where it is malformed; then nothing of it is applied.
 
-        A delta that `is_next` follows the last applied one, so it adds only absent keys and removes only
-        present ones. Any other raises ValueError too, and only a snapshot helps then.
+        With `is_next` it follows the last applied delta, so it must add only absent keys and remove
+        only present ones. If not, it is applied and raises ValueError; only a snapshot helps then.
         """
         changes = [_change(change) for change in delta.changes]
         Level(delta.state.trust)
         fits = [self._slots.apply_whole(change) for change in changes]
         if is_next and not all(fits):
-            raise ValueError("it adds keys that are there, or takes away some that are not")
+            raise ValueError("it adds keys that are held already, or removes keys that are not")
         self._deltas += 1
         self.take_state(delta.state)
 

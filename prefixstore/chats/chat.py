@@ -26,7 +26,7 @@ class ModelTemplate(msgspec.Struct, frozen=True):
     special_tokens: dict[str, str] = {}
     """Special tokens by the name of their template variable: `bos_token`, …"""
     placeholders: dict[str, str] = {}
-    """Text that stands for a medium (key `image`, `audio` or `video`) in templates whose contents
+    """Text in place of a medium (key `image`, `audio` or `video`) in templates whose contents
     are strings; `{i}` in it becomes the medium's number in the chat, from 1."""
 
     def texts(self) -> list[str]:

@@ -83,7 +83,7 @@ def _documents(documents: Any) -> list[dict[str, Any]] | None:
     if documents is None:
         return None
     if not isinstance(documents, list) or not all(isinstance(one, dict) for one in documents):
-        raise TemplateError("is no list of objects", "documents")
+        raise TemplateError("is not a list of objects", "documents")
     return documents
 
 
@@ -99,7 +99,7 @@ def _tools(body: Body) -> list[dict[str, Any]] | None:
 def _tool(tool: Any, field: str) -> dict[str, Any]:
     """Return a tool with the fields of vLLM's request model, in its order."""
     if not isinstance(tool, dict):
-        raise TemplateError("is no object", field)
+        raise TemplateError("is not an object", field)
     outer = _fields({"type": "function", **tool}, TOOL, field)
     if outer["type"] != "function":
         raise TemplateError("is not 'function', the only type there is", f"{field}.type")
@@ -124,8 +124,8 @@ def _required(value: Body, key: str, field: str) -> Any:
 def _optional(value: Body, key: str, kind: type, within: str = "") -> Any:
     found = value.get(key)
     if found is not None and not isinstance(found, kind):
-        raise TemplateError(f"is no {_NAMES[kind]}", f"{within}{key}")
+        raise TemplateError(f"is not {_NAMES[kind]}", f"{within}{key}")
     return found
 
 
-_NAMES = {list: "list", dict: "object", str: "string", bool: "boolean"}
+_NAMES = {list: "a list", dict: "an object", str: "a string", bool: "a boolean"}

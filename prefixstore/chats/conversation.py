@@ -64,7 +64,7 @@ class Conversation:
 
     def _message(self, given: Any, field: str) -> dict[str, Any]:
         if not isinstance(given, dict) or not isinstance(given.get("role"), str):
-            raise TemplateError("is no object with a role", field)
+            raise TemplateError("is not an object with a role", field)
         role = given["role"]
         parts = _parts(given.get("content"), f"{field}.content")
         if role == "system":
@@ -128,7 +128,7 @@ class Conversation:
         if text is None and kind in ("text", "refusal"):
             return None
         if not isinstance(text, str):
-            raise TemplateError("is no text", f"{field}.{TEXTS[kind]}")
+            raise TemplateError("is not a text", f"{field}.{TEXTS[kind]}")
         return {"type": "text", "text": text, **extra}
 
 
@@ -152,7 +152,7 @@ def _without_billing(parts: Sequence[Any]) -> Iterator[Any]:
 
 
 def _with_placeholders(media: Mapping[str, list[str]], texts: Sequence[str], field: str) -> str:
-    """Return the texts in one string, with the placeholders that they lack in front."""
+    """Return the texts in one string, after the placeholders that they lack."""
     text = "\n".join(texts)
     missing = []
     for placeholder, count in Counter(
@@ -160,7 +160,7 @@ def _with_placeholders(media: Mapping[str, list[str]], texts: Sequence[str], fie
     ).items():
         written = text.count(placeholder)
         if written > count:
-            raise TemplateError(f"holds {placeholder!r} more often than media", field)
+            raise TemplateError(f"has {placeholder!r} more often than it has media", field)
         missing += [placeholder] * (count - written)
     return "\n".join([*missing, text] if text else missing)
 
@@ -177,7 +177,7 @@ def _of_assistant(given: Mapping[str, Any], field: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     calls = given.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
-        raise TemplateError("is no list", f"{field}.tool_calls")
+        raise TemplateError("is not a list", f"{field}.tool_calls")
     if calls:
         found["tool_calls"] = [
             _tool_call(call, f"{field}.tool_calls[{at}]") for at, call in enumerate(calls)
@@ -190,10 +190,10 @@ def _of_assistant(given: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 def _tool_call(call: Any, field: str) -> dict[str, Any]:
     if not isinstance(call, dict):
-        raise TemplateError("is no object", field)
+        raise TemplateError("is not an object", field)
     function = call.get("function")
     if call.get("type", "function") != "function" or not isinstance(function, dict):
-        raise TemplateError("is no call of a function", field)
+        raise TemplateError("is not a call of a function", field)
     arguments = _arguments(function.get("arguments"), f"{field}.function.arguments")
     called = _ordered({**function, "arguments": arguments}, "arguments", "name")
     return _ordered({**call, "function": called}, "id", "function", "type")

@@ -23,7 +23,7 @@ CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the message to be continued, so that it is found in the rendered text."""
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Field names under which requests send a message's reasoning; templates read the first."""
+"""Field names under which requests send a message's reasoning; templates read the first two."""
 
 REASON_CHARS = 500
 """Longest excerpt of a template's own error message, which may repeat the prompt."""
@@ -128,20 +128,20 @@ class JinjaTemplate:
         if content is None:
             raise TemplateError("is missing; continue_final_message continues it", field)
         if "content" not in self.source:
-            raise TemplateError("is nothing that the chat template reads", field)
+            raise TemplateError("is not read by the chat template", field)
         if isinstance(content, list):
             parts = [dict(part) if isinstance(part, dict) else part for part in content]
             for part in reversed(parts):
                 if isinstance(part, dict) and "text" in part:
                     final = part["text"]
                     if not isinstance(final, str):
-                        raise TemplateError("ends in no text to continue", field)
+                        raise TemplateError("does not end in a text to continue", field)
                     part["text"] = final + CONTINUE_TAG
                     chat[-1]["content"] = parts
                     return final
             raise TemplateError("has no text to continue", field)
         if not isinstance(content, str):
-            raise TemplateError("is no text to continue", field)
+            raise TemplateError("is not a text to continue", field)
         chat[-1]["content"] = content + CONTINUE_TAG
         return content
 
@@ -154,7 +154,7 @@ def _up_to_tag(text: str, final: str) -> str:
     at = text.rindex(tag)
     if text.startswith(CONTINUE_TAG, at):
         return text[:at]
-    # The template has stripped the tag's space, so it strips contents, and the text ends without one.
+    # The template has stripped the tag's space, so it strips contents: the text ends without space.
     return text[:at].rstrip()
 
 
@@ -197,7 +197,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Dict:
-    """`dict` without its attributes."""
+    """`dict` with `fromkeys` as its only attribute."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -226,7 +226,9 @@ class _Namespace(jinja2.utils.Namespace):
 
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+        raise jinja2.exceptions.SecurityError(
+            f"a namespace's name begins with an underscore: {name!r}"
+        )
 
 
 def _environment(clock: Callable[[], datetime]) -> jinja2.Environment:

@@ -51,7 +51,7 @@ class RenderStats:
     waiting_bytes: int = 0
     rendered: int = 0
     refused: int = 0
-    """Chats refused because too many were waiting."""
+    """Chats refused because too many chats, or too many bytes, were waiting."""
     replaced: int = 0
     """Processes that were killed or crashed."""
 
@@ -95,7 +95,7 @@ class ProcessRenderer:
         """Start all processes together and compile the registered templates.
 
         With no template registered, the first chats start the processes. Broken templates are logged.
-        Raises OSError and TemplateError if no process can be started.
+        Raises OSError or TemplateError if one of them cannot be started.
         """
         slots = range(self._count if self._templates else 0)
         started = await asyncio.gather(*map(self._warm, slots), return_exceptions=True)
@@ -157,9 +157,10 @@ class ProcessRenderer:
         return job
 
     async def _next(self) -> _Job:
-        """Return the longest-waiting chat whose template does not yet use all processes but one.
+        """Return the longest-waiting chat whose template may use another process.
 
-        A template that hangs therefore never blocks the chats of other models.
+        With several templates and processes no template may use all processes, so a template that
+        hangs never blocks the chats of other models.
         """
         while True:
             most = max(1, self._count - 1) if len(self._templates) > 1 else self._count
@@ -217,7 +218,7 @@ class ProcessRenderer:
             raise BrokenTemplateError(str(error)) from error
 
     async def _worker(self, slot: int) -> RenderWorker:
-        """Return the slot's process, started anew if it has ended."""
+        """Return the slot's process, started again if it has ended."""
         worker = self._workers.get(slot)
         if worker is None or not worker.alive:
             await self._stop(slot)

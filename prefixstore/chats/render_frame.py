@@ -51,7 +51,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     problem: str
     field: str = ""
     limit: bool = False
-    """A limit of output or memory was reached. The process must be replaced: its heap is fragmented."""
+    """Whether a limit of output or memory was reached. The process must then be replaced, as its
+    heap is fragmented."""
 
 
 Request = Begin | Load | Render
@@ -66,7 +67,7 @@ def frame(message: Request | Reply) -> bytes:
     """Return a message's bytes.
 
     Raises OverflowError for integers beyond 64 bits, ValueError for text that is not Unicode or a
-    message of 4 GiB, and RecursionError for one nested too deep.
+    message of 4 GiB, and RecursionError for one that is nested too deeply.
     """
     body = _encoder.encode(message)
     if len(body) >> (8 * LENGTH_BYTES):

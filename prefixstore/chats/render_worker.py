@@ -55,7 +55,7 @@ class RenderWorker:
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
-                # Not asyncio's subprocess: uvloop's forks this whole process, index and all. `Popen`
+                # Not asyncio's subprocess: uvloop's forks this whole process with its index. `Popen`
                 # uses vfork where the system has it.
                 process = subprocess.Popen(  # noqa: ASYNC220, S603
                     [sys.executable, *COMMAND],

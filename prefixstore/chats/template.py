@@ -46,7 +46,7 @@ class ChatTemplate:
         named = {"default": source} if isinstance(source, str) else source
         self._templates = {name: JinjaTemplate(text, clock) for name, text in named.items()}
         if not self._templates.keys() & {"default", "tool_use"}:
-            raise TemplateError("none of the chat templates is named default")
+            raise TemplateError("none of the chat templates is named default or tool_use")
         self._takes_parts = {name: takes_parts(one.tree) for name, one in self._templates.items()}
         self._special_tokens = dict(special_tokens)
         self._placeholders = dict(placeholders or {})
@@ -79,7 +79,9 @@ class ChatTemplate:
         if not messages:
             raise TemplateError("is empty; at least one message is needed", "messages")
         if continue_final_message and add_generation_prompt:
-            raise TemplateError("excludes add_generation_prompt", "continue_final_message")
+            raise TemplateError(
+                "must be false with add_generation_prompt", "continue_final_message"
+            )
         if taken := RESERVED & (kwargs or {}).keys():
             raise TemplateError("is set by the engine only", f"chat_template_kwargs.{min(taken)}")
         name = self._choose(tools)

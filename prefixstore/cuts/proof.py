@@ -4,13 +4,14 @@ A cut lies between a letter (`LETTERS`) and a character of `Cuts.before`: `some|
 the parts, joined, are the tokens of the whole text, because each step from text to ids treats the two
 sides of a cut separately:
 
-- **Added tokens** are searched first. One spans the cut only if it contains such a pair, or absorbs
+- **Added tokens** are searched first. A token spans the cut only if it contains such a pair, or absorbs
   white space after a letter at its end (`rstrip`); a token that needs a word boundary (`single_word`)
   could take the cut for one. A definition with such a token has no cuts.
 - **Normalisers** that work on one character, or one cluster of characters, give the same on both
   sides: none of the letters combines with a space, a line end or a comma after it. The sets below name
   the normalisers that each kind of split allows. Of the others only those are accepted that replace
-  `" "` by `"▁"` or shorten runs of spaces, which all lie after the cut.
+  `" "` by `"▁"`, shorten runs of spaces, which all lie after the cut, put one `"▁"` in front of the
+  text (`Cuts.drops_space`), or strip white space at its end.
 - **Pre-tokenizers** split the text into pieces that are tokenised separately:
 
   - Regular expressions (`Split`, `ByteLevel`). None of the alternatives in
@@ -55,8 +56,8 @@ class Cuts:
     before: str
     """A cut lies after a letter and before one of these characters."""
     drops_space: bool = False
-    """If true, a cut lies before a space and a letter only, and a part that begins with that space
-    is encoded without it, since the tokenizer prepends one to each part."""
+    """If true, a cut lies only before a space that a letter follows. A part that begins with that
+    space is encoded without it, since the tokenizer prepends one to each part."""
 
 
 def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str) -> Cuts | None:
@@ -90,7 +91,7 @@ def cuts_of(definition: Mapping[str, Any], normalise: Callable[[str], str] = str
 
 
 def puts_space_in_front(definition: Mapping[str, Any]) -> bool | None:
-    """Return whether a byte-level tokenizer prepends a space to a text; None for any other one."""
+    """Return whether a byte-level tokenizer prepends a space to a text; None if it is not one."""
     for step in _flat(definition.get("pre_tokenizer"), "pretokenizers"):
         if step.get("type") == "ByteLevel":
             return bool(step.get("add_prefix_space", True))
@@ -111,7 +112,7 @@ class Normal:
     """The effect of a tokenizer's normalisers on a text."""
 
     kinds: frozenset[str]
-    """Names of those among `_LOCAL`."""
+    """Names of the normalisers that are in `_LOCAL`."""
     marks: bool
     """Whether each space becomes `SPACE_MARK`."""
     marks_runs: bool
@@ -243,5 +244,5 @@ def _reaches_over(
 
 
 def _is_word(character: str) -> bool:
-    """Return whether a letter of a text can become this character, or end with it (letter or mark)."""
+    """Return whether a character is a letter or a mark, as normalised letters are."""
     return unicodedata.category(character)[0] in "LM"

@@ -1,8 +1,8 @@
 """The trie store: texts as paths of slices, compared byte for byte.
 
 It keeps the text, so no digest can collide, and it evicts only the ends of paths, so every entry that
-it keeps can be found. It takes half as much memory again as `prefixstore.store.lru`, and more time per
-slice.
+it keeps can be found. It takes one and a half times the memory of `prefixstore.store.lru`, and more
+time per slice.
 """
 
 from collections import OrderedDict

@@ -67,7 +67,9 @@ def _token(written: object) -> AddedToken:
     if isinstance(written, str):
         return AddedToken(written, special=True)
     if not isinstance(written, dict) or not isinstance(written.get("content"), str):
-        raise TypeError(f"an added token is neither a text nor an object with one: {written!r:.60}")
+        raise TypeError(
+            f"an added token is neither a text nor an object with a content: {written!r:.60}"
+        )
     flags = ("lstrip", "rstrip", "single_word", "normalized", "special")
     return AddedToken(
         written["content"], **{name: bool(written[name]) for name in flags if name in written}

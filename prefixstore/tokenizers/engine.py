@@ -40,8 +40,8 @@ class EngineStats:
 class Engine:
     """One model's engines. Thread-safe; `close` it at the end.
 
-    Each URL may take `timeout` seconds. One that failed is skipped for `skip_for` seconds of `clock`; a
-    call fails at once if all URLs are skipped.
+    Each URL may take `timeout` seconds. A URL that failed is skipped for `skip_for` seconds of
+    `clock`; a call fails at once if all URLs are skipped.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ def _ids(url: str, answer: bytes) -> bytes:
     try:
         value = json.loads(answer)
         if not isinstance(value, dict):
-            raise IdsError("is no object")
+            raise IdsError("is not a JSON object")
         packed = pack(value.get("tokens"))
         count = len(packed) // ID_BYTES
         if value.get("count", count) != count:

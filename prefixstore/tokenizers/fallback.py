@@ -32,7 +32,8 @@ class FallbackTokenizer(Uncut):
     """A model's engines, and the same model's tokenizer on this machine.
 
     Special tokens come from the local tokenizer, so that a start does not depend on an engine. Texts
-    are never cut, as in `RemoteTokenizer`. A chat that no engine answers raises; the caller renders it.
+    are never cut, as in `RemoteTokenizer`. If no engine answers for a chat, `encode_chat` raises;
+    the caller renders the chat.
     """
 
     def __init__(self, engine: Engine, local: FolderTokenizer, stats: FallbackStats) -> None:
@@ -69,7 +70,7 @@ class FallbackTokenizer(Uncut):
             # One line per outage, or one per thread if several notice it at the same time.
             if not self._away:
                 self._away = True
-                log.warning("%s; the local tokenizer serves", error)
+                log.warning("%s; the local tokenizer is used instead", error)
             raise
         self._away = False
         return answer
@@ -94,7 +95,7 @@ class FallbackSource:
                 remote = RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
             except TokenizerUnavailableError as other:
                 raise TokenizerUnavailableError(f"{error}; {other}") from error
-            log.error("%s; the engine serves without a fall-back", error)  # noqa: TRY400
+            log.error("%s; the engine is used without a fall-back", error)  # noqa: TRY400
             return remote
         assert isinstance(local, FolderTokenizer)
         return FallbackTokenizer(self._engine, local, self.stats)

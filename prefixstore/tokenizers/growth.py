@@ -30,6 +30,7 @@ TIMES = {
     "BertNormalizer": 5,
     "ByteLevel": 2,
 }
+"""Most bytes that a step of each type makes of one byte; a type that is not listed makes one."""
 
 
 # A unit (node) of the trie (darts-clone): a byte, a flag whether a key ends there, and an offset.
@@ -78,9 +79,9 @@ def growth(normalizer: Mapping[str, Any] | None) -> Growth:
 
 
 def checked_growth(definition: Mapping[str, Any]) -> int:
-    """Return how many bytes a tokenizer makes at most of one byte of text.
+    """Return the most bytes that a tokenizer makes of one byte of text.
 
-    Raises ValueError for a tokenizer that makes texts grow too much; otherwise as `growth`.
+    Raises ValueError for more than `MOST_TIMES` or `MOST_PIECES`; otherwise as `growth`.
     """
     # `more` is left out: it is less than one further byte of text would add.
     times = growth(definition.get("normalizer")).times
@@ -93,7 +94,7 @@ def checked_growth(definition: Mapping[str, Any]) -> int:
 
 
 def pieces_growth(steps: Mapping[str, Any] | None) -> int:
-    """Return how many bytes a definition's `pre_tokenizer` makes of one byte; raises as `growth`."""
+    """Return the most bytes that a `pre_tokenizer` makes of one byte; raises as `growth`."""
     if steps is None:
         return 1
     if steps["type"] == "Sequence":
@@ -106,7 +107,7 @@ def _size(text: str) -> int:
 
 
 def _growth_of_map(charsmap: bytes) -> int:
-    """Return how many bytes a precompiled map makes at most of one byte, rounded up.
+    """Return the most bytes that a precompiled map makes of one byte, rounded up.
 
     It walks the trie by levels and visits each unit once, by its shortest key, which grows the most.
     """

@@ -27,4 +27,4 @@ def pack(value: Any) -> bytes:
     try:
         return pack_ids(value)
     except OverflowError as error:
-        raise IdsError("has a token id that is no uint32") from error
+        raise IdsError("has a token id that is not a uint32") from error

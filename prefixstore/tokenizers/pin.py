@@ -47,5 +47,5 @@ class Pin:
         if DEFINITION not in self.digests:
             yield (
                 "files",
-                f"has no {DEFINITION!r}; each file that is used is named with its SHA-256",
+                f"has no {DEFINITION!r}; each file that is used must be named with its SHA-256",
             )

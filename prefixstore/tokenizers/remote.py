@@ -26,7 +26,7 @@ class ChatEncoder(Protocol):
 
     @property
     def chats(self) -> Tokenizer:
-        """A tokenizer for texts written by `chat_text`, each of which stands for a chat."""
+        """A tokenizer for texts written by `chat_text`, each of which is a chat as JSON."""
 
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:
         """Return a chat's ids, with special tokens if the body asks for them; blocks.
@@ -75,7 +75,7 @@ class RemoteTokenizer(Uncut):
 
 
 class Chats(Uncut):
-    """A tokenizer of chats written as texts, so that the pool queues, shares and stores them alike."""
+    """A tokenizer of chats written as texts, so that the pool treats them like texts."""
 
     prefix = suffix = b""
 

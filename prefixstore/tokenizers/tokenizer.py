@@ -37,7 +37,7 @@ MOST_GROWN_BYTES = 32 << 20
 """Most normalised bytes of one call to `tokenizers`, which needs about 150 bytes of memory for each."""
 
 PROBED_TOKENS = 1000
-"""Number of the vocabulary's tokens that are appended to the probe."""
+"""Most tokens of the vocabulary that are appended to the probe."""
 
 
 class TokenizerUnavailableError(Exception):
@@ -53,7 +53,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest token id."""
+        """One more than the highest valid token id; 0: not known."""
 
     @property
     def prefix(self) -> bytes:
@@ -77,8 +77,8 @@ class Tokenizer(Protocol):
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         """Return the ids of each of a text's consecutive parts, without special tokens. Thread-safe.
 
-        `at_start`: the first part begins the text. Raises UnicodeDecodeError, and InvalidTextError
-        for a part that is too long.
+        `at_start`: the first part begins the text. Raises UnicodeDecodeError, InvalidTextError for a
+        part that is too long, and TokenizerUnavailableError if the tokenizer fails.
         """
 
 
@@ -223,8 +223,8 @@ class FolderTokenizer:
         for part in parts:
             if len(part) > most:
                 raise InvalidTextError(
-                    f"has {len(part)} bytes in one piece, and its tokenizer may make {self._growth} of "
-                    f"each: {most} at most"
+                    f"has {len(part)} bytes in one piece; its tokenizer may make {self._growth} of "
+                    f"each, so at most {most} are taken"
                 )
             if size + len(part) > most:
                 encoded += self._encode(together, at_start=at_start and not encoded)

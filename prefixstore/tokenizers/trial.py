@@ -1,7 +1,7 @@
 """Tries to load a tokenizer in a process of its own, with limits of memory and time.
 
-A definition is an untrusted file, and loading runs it on a text. One that exhausts the memory or never
-ends costs only that process; the router reports it and goes on.
+A definition is an untrusted file, and loading runs it on a text. A load that exhausts the memory or
+never ends costs only that process; the router reports it and goes on.
 """
 
 import math

@@ -175,7 +175,7 @@ async def test_a_socket_of_which_no_end_is_found_is_closed_and_opened_anew(
         await until(lambda: rank.trust.level is Level.EXACT)
         payload = msgspec.msgpack.encode([1.0, [], 0, b"." * 400_000])
         asked, sequence = publisher.asked, 0
-        while "connecting anew" not in caplog.text:
+        while "connecting again" not in caplog.text:
             # In the loop's own thread: nothing is read meanwhile, as on a machine that is too slow.
             for _ in range(64):
                 sequence += 256

@@ -140,7 +140,7 @@ def test_a_text_that_would_grow_beyond_measure_is_refused_and_one_in_parts_is_no
     replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
     tokenizer = FolderTokenizer(folder_of(tmp_path, replace))
     most = MOST_GROWN_BYTES // 200
-    with pytest.raises(InvalidTextError, match=f"may make 200 of each: {most} at most"):
+    with pytest.raises(InvalidTextError, match=f"may make 200 of each, so at most {most} are"):
         tokenizer.encode([b"c" * (most + 1)], at_start=True)
     parts = [b"c" * (most // 2)] * 5
     assert tokenizer.encode(parts, at_start=True) == tokenizer.encode(parts[:1], at_start=True) * 5

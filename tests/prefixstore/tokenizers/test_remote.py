@@ -293,7 +293,7 @@ def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
             != by_engine
         )
     assert source.stats.fallbacks == 3
-    assert caplog.text.count("the local tokenizer serves") == 1
+    assert caplog.text.count("the local tokenizer is used instead") == 1
     with pytest.raises(TokenizerUnavailableError):
         tokenizer.encode_chat({"messages": [{"role": "user", "content": PROMPT}]})
     fake.answer = tokenized

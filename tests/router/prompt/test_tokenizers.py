@@ -319,7 +319,7 @@ async def test_an_engine_that_goes_away_leaves_its_texts_to_the_folder(
             ).prompt_tokens
         finally:
             CHAT["messages"][0]["content"] = TEXT
-    assert "the local tokenizer serves" in caplog.text
+    assert "the local tokenizer is used instead" in caplog.text
     assert "patient" not in caplog.text
 
 
