@@ -34,14 +34,14 @@ from simworker.v1.hashing.block_hash import maybe_convert_block_hash
 CROWDING = 0.004
 """A decoding sequence makes a prefill longer by this share."""
 OVERLAP = 0.35
-"""Speed of decoding beside a prefill."""
+"""Speed of decoding beside a prefill, as a share of the speed without."""
 MAX_DECODING = 128
-"""Sequences that decode at once, at most; while there are so many no prefill begins."""
+"""Most sequences that decode at once; while this many decode, no prefill begins."""
 
 _ALMOST = 1e-9
-"""Seconds: a prefill with no more left is over."""
+"""Seconds: a prefill is over if no more than this is left of it."""
 _ALMOST_STEP = 1e-6
-"""Decode steps: answers that end so close together end together."""
+"""Decode steps: an answer is over if no more than this is left of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class _Request:
     matched: int = 0
     """Leading blocks found in the cache."""
     first: float = 0.0
-    """Decode steps that the engine had taken at its first token."""
+    """Decode steps that the engine had taken at the request's first token."""
     tokens: int = 0
     """Tokens handed out."""
 
@@ -90,7 +90,7 @@ class SerialEngine:
         self._prefill_left = 0.0
         """Seconds until the prefill under way ends."""
         self._decoding: list[tuple[float, int, _Request]] = []
-        """A heap: decode steps at its end, a number, and the request."""
+        """A heap of (decode steps taken at its end, number that breaks ties, request)."""
         self._context = 0
         """Prompt tokens of all decoding requests."""
         self._steps = 0.0

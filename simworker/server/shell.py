@@ -1,7 +1,7 @@
 """Runs an engine in real time: each step takes its modelled seconds, at a pace.
 
-The shell keeps the moment at which each step *should* end: the next steps make up for one that waited
-too long. It does not sleep for less than `SHORTEST_SLEEP`.
+The shell keeps the moment at which each step *should* end: the next steps make up for a step that
+ended late. It does not sleep for less than `SHORTEST_SLEEP`.
 """
 
 import asyncio

@@ -224,5 +224,5 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _content(token: Any) -> Any:
-    """Return a special token's text: it is written as that, or as an object with flags."""
+    """Return a special token's text; `token` is the text or an object that holds it."""
     return token.get("content") if isinstance(token, dict) else token

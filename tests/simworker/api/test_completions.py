@@ -139,7 +139,7 @@ async def test_an_answer_takes_the_callers_id(worker: LocalWorker) -> None:
     ("fields", "field", "message"),
     [
         ({"model": "other"}, "model", "`other` does not exist"),
-        ({"model": 5}, "model", "is no string"),
+        ({"model": 5}, "model", "is not a string"),
         ({"prompt": None}, "prompt", "is needed"),
         ({"prompt": []}, "prompt", "is needed"),
         ({"prompt": ""}, "prompt", "is needed"),
