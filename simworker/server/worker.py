@@ -144,7 +144,7 @@ class Worker:
                 await rank.forget()
 
     def wake(self, tags: Sequence[str] | None) -> bool:
-        """Wake the parts that the tags name, or all; compute requests again, and return True, if all are."""
+        """Wake the parts that the tags name, or all; return whether requests are computed again."""
         awake = self._sleep.wake(tags)
         if awake:
             for rank in self.ranks:

@@ -12,7 +12,7 @@ arrives at the moment a step ends is in the next step.
 
 Engines may take many equal steps as one (the `horizon` of `Engine.begin_step`). An engine that can end
 such a leap early (`LeapingEngine`) gets an infinite horizon, and its leap is cut when a request comes or
-is aborted; other engines get the time to the next arrival.
+is aborted; other engines get the time to the next arrival or abort.
 """
 
 import heapq
@@ -96,7 +96,7 @@ class VirtualCluster(Generic[EventT]):
         event_delay: float = 0.0,
     ) -> None:
         if not engines:
-            raise ValueError("engines: none")
+            raise ValueError("engines: at least 1 is needed")
         if event_delay < 0:
             raise ValueError(f"event_delay is {event_delay} s, less than 0")
         self.now = 0.0

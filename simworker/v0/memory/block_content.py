@@ -16,7 +16,7 @@ from simworker.v0.memory.cache_engine import CacheEngine
 
 
 def first_content(layer: int, extra_hash: int | None) -> bytes:
-    """Return the content before a sequence's first token; it differs by adapter, so all content does."""
+    """Return the content before a sequence's first token; `extra_hash` covers adapter and salt."""
     return repr((layer, extra_hash)).encode()
 
 
@@ -80,7 +80,7 @@ class BlockContent(Generic[ArrayT]):
     ) -> Iterator[tuple[int, int]]:
         """Yield the (layer, position) of each token with wrong content.
 
-        `block_ids` are positions within the device of the blocks that hold `token_ids`; None stands for
+        `block_ids` are positions within the device of the blocks that hold `token_ids`; None is for
         blocks that a sliding window has dropped, whose content does not matter.
         """
         engine = self._engine

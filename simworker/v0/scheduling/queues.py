@@ -15,7 +15,7 @@ from simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 
 
 def get_priority(seq_group: SequenceGroup) -> tuple[int, float]:
-    """Return a group's rank under the priority policy; the lowest comes first."""
+    """Return a group's sort key under the priority policy; the lowest comes first."""
     return seq_group.priority, seq_group.arrival_time
 
 
