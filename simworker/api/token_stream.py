@@ -47,7 +47,7 @@ class Collected:
 
 
 class TokenStream:
-    """Streams each choice's tokens: the first and the last at once, others `interval` at a time."""
+    """Streams each choice's tokens: first and last at once, others `interval` or more at a time."""
 
     def __init__(self, choices: int, interval: int) -> None:
         self._interval = interval

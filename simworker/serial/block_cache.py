@@ -19,7 +19,7 @@ class BlockCache:
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity} blocks, at least 1")
+            raise ValueError(f"capacity is {capacity} blocks; it must be at least 1")
         self.capacity = capacity
         self._pinned: dict[bytes, int] = {}
         """How many requests use each block."""
@@ -97,4 +97,4 @@ class BlockCache:
         if self._answers < 0:
             raise BrokenInvariantError("more blocks of answers were let go than were held")
         if self.used + len(self._idle) > self.capacity:
-            raise BrokenInvariantError("more blocks are kept than there is room for")
+            raise BrokenInvariantError("more blocks are kept than `capacity`")

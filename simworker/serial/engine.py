@@ -75,7 +75,7 @@ class SerialEngine:
         overlap: float = OVERLAP,
     ) -> None:
         if block_size < 1:
-            raise ValueError(f"block_size is {block_size}, at least 1")
+            raise ValueError(f"block_size is {block_size} tokens; it must be at least 1")
         self.cache = cache
         self.block_size = block_size
         self.latency = latency or LatencyModel()
@@ -120,7 +120,9 @@ class SerialEngine:
             raise RefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
         full = tokens // self.block_size
         if not full <= len(hashes) <= full + 1:
-            raise RefusedError(f"prompt_hashes: {len(hashes)} for {tokens} tokens")
+            raise RefusedError(
+                f"prompt_hashes: {len(hashes)} for {tokens} tokens; {full} or {full + 1} are needed"
+            )
         answer = -(-generation.max_tokens // self.block_size)
         if len(hashes) + answer > self.cache.capacity:
             raise RefusedError(

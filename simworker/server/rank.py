@@ -228,8 +228,12 @@ class Rank(Generic[EventT]):
         """Raise BrokenInvariantError if the engine's requests are not those of the rank."""
         load = self._engine.load()
         if load.running + load.waiting != len(self._flights):
-            raise BrokenInvariantError(f"{load} for {len(self._flights)} requests")
+            raise BrokenInvariantError(
+                f"the engine's load is {load}, but the rank has {len(self._flights)} requests in it"
+            )
         if self._drained.is_set() != (not self._flights):
-            raise BrokenInvariantError("the rank is drained and has requests, or is neither")
+            raise BrokenInvariantError(
+                "the rank has requests and is drained, or has none and is not"
+            )
         if self._flights.keys() & self._parked.keys():
             raise BrokenInvariantError("a request waits outside and runs inside")

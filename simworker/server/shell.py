@@ -15,7 +15,7 @@ SHORTEST_SLEEP = 0.002
 """Seconds; an event loop does not keep to shorter sleeps anyway."""
 
 MOST_BEHIND = 1.0
-"""Seconds of delay that are made good; with more, the machine is too slow for the configured speed."""
+"""Seconds of delay that later steps make up for; with more, the machine is too slow for the speed."""
 
 EventT = TypeVar("EventT")
 

@@ -45,12 +45,12 @@ class NoText:
     """Refuses texts: the worker has no tokenizer, and takes and returns token ids only."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del text, special
         raise TextError(NO_TOKENIZER)
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del messages, body
         raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
 
@@ -64,7 +64,7 @@ class NoText:
         raise TextError(NO_TOKENIZER)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del ids
         raise TextError(NO_TOKENIZER)
 

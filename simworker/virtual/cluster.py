@@ -244,7 +244,9 @@ class VirtualCluster(Generic[EventT]):
         for number, worker in enumerate(self._workers):
             under_way = worker.end < inf
             if under_way != worker.engine.busy:
-                raise BrokenInvariantError(f"worker {number} stands still, or runs idle")
+                raise BrokenInvariantError(
+                    f"worker {number} has work and no step under way, or the reverse"
+                )
             if number in waiting and not under_way:
                 raise BrokenInvariantError(f"worker {number} forgot its requests")
             if under_way and worker.end < self.now:

@@ -1,7 +1,7 @@
 """Recorded workloads: the requests' times and lengths, and the blocks that they share.
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`, with an id for
-each block of 512 tokens of the prompt, the last one partial; an id stands for all tokens up to its
+each block of 512 tokens of the prompt, the last one partial; an id names all tokens up to its
 block's end (`shared/traces/README.md`). Requests of one stamp are spread evenly up to the next stamp.
 """
 

@@ -27,7 +27,7 @@ def next_content(before: bytes, token_id: int, size: int) -> bytes:
 
 
 class BlockContent(Generic[ArrayT]):
-    """Writes the content that stands for a model's output into a cache, and reads it back."""
+    """Writes content into a cache, in place of a model's keys and values, and reads it back."""
 
     def __init__(self, cache_engine: CacheEngine[ArrayT]) -> None:
         self._engine = cache_engine
