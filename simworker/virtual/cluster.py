@@ -115,7 +115,7 @@ class VirtualCluster(Generic[EventT]):
         self._next_arrival = inf
 
     def abort_at(self, time: float, request_id: str) -> None:
-        """Abort a request at a future time; unknown ones are ignored."""
+        """Abort a request at a future time; unknown ones are ignored. Raises ValueError for the past."""
         if time < self.now:
             raise ValueError(f"time is {time}, before {self.now}")
         self._push(time, _ARRIVAL, 0, request_id)

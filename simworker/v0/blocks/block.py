@@ -16,7 +16,7 @@ class Block(Protocol):
 
     @property
     def block_id(self) -> BlockId | None:
-        """The physical block; None while there is none. Only allocators set it."""
+        """The physical block, which the allocator chooses; None while the block has none."""
 
     @block_id.setter
     def block_id(self, value: BlockId | None) -> None: ...
