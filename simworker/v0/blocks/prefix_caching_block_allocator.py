@@ -204,7 +204,10 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._cow_tracker.clear_cows()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Set when blocks were last read (seconds). Raises ValueError for one neither in use nor cached."""
+        """Set when blocks were last read, seconds.
+
+        Raises ValueError for a block that is neither in use nor cached.
+        """
         for block_id in block_ids:
             if self._block_tracker[block_id].active:
                 self._block_tracker[block_id].last_accessed = now
