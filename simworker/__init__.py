@@ -1,1 +1,1 @@
-"""LLM engines without a GPU, and workers that serve them; it imports none of the other packages."""
+"""LLM engines without a GPU, and workers that serve them; this package imports none of the others."""

@@ -87,14 +87,14 @@ class Host:
                 connection.transport.abort()
 
     def crash(self) -> None:
-        """End the process at once, or only this worker if there are others in it."""
+        """End the process at once, or only this worker if the process has others."""
         if self._exit_process is not None:
             self._exit_process()
         self.reset_connections()
         self._gone.set()
 
     async def live(self) -> None:
-        """Wait until the worker has crashed, then close its parts. Raises the exception of a task."""
+        """Wait until the worker has crashed, then close its parts. Raises a failed task's exception."""
         gone = asyncio.create_task(self._gone.wait())
         try:
             await asyncio.wait((gone, self.tasks.failed), return_when=asyncio.FIRST_COMPLETED)

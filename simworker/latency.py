@@ -3,12 +3,12 @@
     step = base + prefill x t + context x t x (c + t/2) + decode x s + decode_context x C
 
 where t are the new tokens of each prompt in the step, c the tokens before them, s the number of decoding
-sequences, and C the tokens before theirs, all together. The terms are the work of a transformer:
+sequences, and C the tokens that these already have, summed. The terms are the work of a transformer:
 
     base            read the weights once, whatever the batch; launch the kernels
     prefill         multiply a token with the weights: compute-bound
     context         attend to the tokens before: quadratic in the prompt
-    decode          the same for a token of a decoding sequence, and sample from it
+    decode          multiply a decoding sequence's token with the weights, and sample the next
     decode_context  read the keys and values of the tokens before: memory-bound
 
 Prefill and decoding share steps, and so slow each other down: a decoding sequence gets its next token
@@ -34,7 +34,7 @@ class StepWork:
     decoding: int = 0
     """Sequences that get one more token."""
     decoding_context: int = 0
-    """Tokens before theirs, all together."""
+    """Tokens that these sequences already have, summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class LatencyModel:
         return steps * self.step(work) + grown
 
     def decode_steps_until(self, work: StepWork, seconds: float, most: int) -> int:
-        """Return the least number of such steps, 1 to `most`, that take `seconds` or longer."""
+        """Return the least number of steps (see `decode_steps`) that take `seconds`, at most `most`."""
         first = self.step(work)
         if most == 1 or first >= seconds:
             return 1

@@ -14,7 +14,7 @@ def whole(low: int, high: int = INT32) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < low:
             raise argparse.ArgumentTypeError(f"at least {low}, not {value}")
         if value > high:
@@ -31,7 +31,7 @@ def number(high: float, *, above: bool = False) -> Callable[[str], float]:
         try:
             value = float(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
         if above and not value > 0:
             raise argparse.ArgumentTypeError(f"above 0, not {text}")
         if not 0 <= value <= high:

@@ -14,8 +14,8 @@ The constants have the least squares of the relative errors of
 
 with n tokens a prompt, m an answer, and P = prefill n + context n n/2, over all measurements of up to
 100 clients that a full cache did not hold up. The last term is the time of other clients' prompts that
-are computed meanwhile. `context` is not fitted, but follows from `prefill`: a token and a token before
-it take 4 x layers x width operations, a token by itself 2 x parameters. The root of the mean squared
+are computed meanwhile. `context` is not fitted, but follows from `prefill`: a pair of tokens takes
+4 x layers x width operations, a token 2 x parameters. The root of the mean squared
 error is 5 to 9 %; `Preset.tolerance` is the largest error among the measurements kept here.
 
 `expected` is this arithmetic; it schedules nothing.
@@ -29,7 +29,7 @@ from simworker.latency import LatencyModel, StepWork
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A published measurement: so many clients, each with one request at a time."""
+    """A published measurement with `clients` clients, each with one request at a time."""
 
     input_tokens: int
     output_tokens: int

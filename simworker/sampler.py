@@ -10,11 +10,11 @@ from array import array
 from collections.abc import Sequence
 
 RESERVED_TOKENS = 16
-"""Ids below this number count as special tokens and are never generated."""
+"""Ids below this number count as special tokens; they are generated only if there are no others."""
 
 
 def seed_of(tokens: Sequence[int]) -> bytes:
-    """Return a digest that stands for these tokens."""
+    """Return a digest of these tokens."""
     return zlib.crc32(array("I", tokens).tobytes()).to_bytes(4, "little")
 
 
@@ -27,8 +27,8 @@ def extend_seed(seed: bytes, token: int) -> bytes:
 def next_token(seed: bytes, last: int, position: int, vocab_size: int) -> int:
     """Return the id of the token at `position`, below `vocab_size`.
 
-    `seed` stands for the sequence (a digest of all its tokens, or its newest block's hash), `last` is
-    the id of the token before. An answer that is computed anew gets the same tokens.
+    `seed` is a digest of all the sequence's tokens, or its newest block's hash; `last` is the id of the
+    token before. An answer that is computed again gets the same tokens.
     """
     draw = zlib.crc32(last.to_bytes(4, "little") + position.to_bytes(4, "little"), zlib.crc32(seed))
     if vocab_size > RESERVED_TOKENS:

@@ -1,7 +1,8 @@
 """OpenAI's answer objects: whole, in chunks, and the usage.
 
-Source: `vllm/entrypoints/openai/{completion,chat_completion}/serving.py` of 0.32. Usage always has the
-number of cached tokens, as with vLLM's `--enable-prompt-tokens-details`.
+Source: `vllm/entrypoints/openai/{completion,chat_completion}/serving.py` of 0.32. The usage
+of a whole answer and of the last chunk has the number of cached tokens, as with vLLM's
+`--enable-prompt-tokens-details`; the usage of other chunks does not.
 """
 
 from collections.abc import Iterator, Sequence

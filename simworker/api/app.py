@@ -24,7 +24,10 @@ def application(
     allow_faults: bool,
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
 ) -> web.Application:
-    """Return the application over one worker. `fetch_events` returns the events of a rank's engine."""
+    """Return the application over one worker.
+
+    `fetch_events` returns the events of a rank's engine; with None there is no /kv_cache_events.
+    """
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals])
     for kind in (Completions, Tokens, Models, Health, Cache):
         app.add_routes(kind(worker).routes())

@@ -38,7 +38,7 @@ class Faults:
         fields = await read_body(request)
         for name in fields.body:
             if name not in SWITCHES:
-                raise bad(name, f"is no fault; there are {', '.join(SWITCHES)}")
+                raise bad(name, f"is not a fault; the faults are {', '.join(SWITCHES)}")
         slow = _factor(fields)
         hang = fields.flag("hang", default=worker.hung)
         events = self._events(fields)

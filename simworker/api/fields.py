@@ -26,7 +26,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise bad(name, "is no string")
+            raise bad(name, "is not a string")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -44,7 +44,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool):
-            raise bad(name, "is no whole number")
+            raise bad(name, "is not a whole number")
         if value < low:
             raise bad(name, f"at least {low}")
         if value > high:

@@ -70,7 +70,7 @@ async def _stream(
     request: web.Request, tokens: TokenStream, answer: Answer, *, include_usage: bool
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-    # A client that leaves is no error of ours; its request is aborted.
+    # A client that leaves is not an error; its request is aborted.
     with contextlib.suppress(ConnectionResetError):
         await response.prepare(request)
         async for piece in tokens.pieces():

@@ -24,7 +24,10 @@ class KvCacheEvents:
         return [web.post("/kv_cache_events", self.fetch)]
 
     async def fetch(self, _: web.Request) -> web.Response:
-        """Answer with all ranks' events since the last call; of several ranks, each names its own."""
+        """Answer with all ranks' events since the last call.
+
+        If there are several ranks, each event names its own.
+        """
         ranks = self._worker.ranks
         answer = []
         for rank in ranks:

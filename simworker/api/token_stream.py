@@ -38,7 +38,7 @@ class Collected:
         return take
 
     async def whole(self) -> Sequence[Piece]:
-        """Wait until every choice has ended; return them all."""
+        """Wait until every choice has ended; return one piece for each."""
         await self._done.wait()
         return [
             Piece(choice, tokens, self.finish_reasons[choice])
@@ -47,7 +47,7 @@ class Collected:
 
 
 class TokenStream:
-    """Streams the tokens of choices: the first at once, then `interval` at a time, then the rest."""
+    """Streams each choice's tokens: first and last at once, others `interval` or more at a time."""
 
     def __init__(self, choices: int, interval: int) -> None:
         self._interval = interval

@@ -41,7 +41,7 @@ class Wish:
     cache_salt: str
     priority: int
     rank: int | None
-    """The data-parallel rank that the request names."""
+    """The data-parallel rank that the request names; None lets the worker choose."""
     skip_reading_prefix_cache: bool
     kv_cache_report_mode: str
 
@@ -144,7 +144,7 @@ def _salt(value: Any) -> str:
 def _priority(request: web.Request, fields: Fields, identity: Identity) -> int:
     priority = fields.whole("priority", 0, -INT64 - 1, INT64)
     with contextlib.suppress(KeyError, ValueError):
-        # As in vLLM, a header that is no number is ignored.
+        # As in vLLM, a header that is not a number is ignored.
         priority = int(request.headers["X-Vllm-Priority"])
     if priority and not identity.priorities:
         raise bad("priority", "must be 0 unless the scheduling policy is priority")

@@ -1,7 +1,8 @@
 """Dialects: the forms that events of an engine's version have on the wire, and their names.
 
-`vllm-0.32`, `vllm-0.23`, `sglang-0.5.23`, …: an engine and a version of it. Every version within an
-engine's range is known; a bare engine name means the newest of them.
+`vllm-0.32`, `vllm-0.23`, `sglang-0.5.23`, …: an engine and a version of it. The versions from
+`OLDEST` to `NEWEST` in an engine's module are known, except those that SGLang's names as not
+established; an engine's name without a version means the newest.
 """
 
 import re
@@ -42,7 +43,7 @@ class Dialect(Protocol):
 
 
 class UnknownDialectError(ValueError):
-    """The name stands for no dialect; the message lists the known ones."""
+    """A dialect's engine or version is unknown, or lacks hashes as bytes; the message says which."""
 
 
 _ENGINES: dict[str, Callable[[Version | None, bool], Dialect]] = {
@@ -57,7 +58,7 @@ def dialect_named(name: str, *, byte_hashes: bool = False) -> Dialect:
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in _ENGINES:
         known = ", ".join(f"{engine} and {engine}-VERSION" for engine in _ENGINES)
-        raise UnknownDialectError(f"{name!r} is no dialect; there are {known}")
+        raise UnknownDialectError(f"{name!r} is not a dialect; the dialects are {known}")
     version = tuple(map(int, match[2].split("."))) if match[2] else None
     try:
         return _ENGINES[match[1]](version, byte_hashes)

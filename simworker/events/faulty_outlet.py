@@ -34,7 +34,7 @@ class EventFaults:
     reorder: float = 0.0
     """Sent after the batch that follows it, or `delay_seconds` later if none follows."""
     drop_next: int = 0
-    """The next so many batches are dropped, whatever the rate; likewise for the other faults."""
+    """How many of the next batches are dropped, whatever the rate; likewise for the other faults."""
     duplicate_next: int = 0
     delay_next: int = 0
     reorder_next: int = 0
@@ -48,7 +48,7 @@ class EventFaults:
         for name, value in changes.items():
             if name not in known:
                 raise FaultError(
-                    f"events.{name}: is no fault; there are {', '.join(sorted(known))}"
+                    f"events.{name}: is not a field; the fields are {', '.join(sorted(known))}"
                 )
             if name in KINDS:
                 _number(name, value, float, 1)
@@ -77,7 +77,7 @@ class FaultyOutlet:
         self._line: deque[tuple[float, Frame]] = deque()
         """Batches with the time at which each is to be sent, in order of sending."""
         self._overtaken: tuple[float, list[Frame]] | None = None
-        """Batches that wait for the next one to go first, and the time at which they go all the same."""
+        """A batch (or its copies) to send after the next one, and the time to send it without a next."""
 
     def configure(self, faults: EventFaults) -> None:
         """Set the faults from the next batch on; batches held back stay so."""
@@ -149,7 +149,7 @@ class FaultyOutlet:
         return len(self._line) + (len(self._overtaken[1]) if self._overtaken else 0)
 
     def begin_life(self) -> None:
-        """Forget the batches held back: they died with the process. Counts begin anew."""
+        """Forget the batches held back: they died with the process. Counts start at 0 again."""
         self._line.clear()
         self._overtaken = None
         self.counts = dict.fromkeys(self.counts, 0)
@@ -162,4 +162,4 @@ class FaultyOutlet:
             raise BrokenInvariantError(f"{came} batches to send, {counts}, {self.held} held")
         times = [due for due, _ in self._line]
         if times != sorted(times):
-            raise BrokenInvariantError("a batch would be sent before one ahead of it")
+            raise BrokenInvariantError("a batch is due before the one ahead of it in the line")

@@ -14,7 +14,7 @@ LoraId = Callable[[str], int | None]
 
 
 def from_v1(events: Sequence[CacheEvent], lora_id: LoraId) -> list[WireEvent]:
-    """Return a step's events, in order. Raises TypeError for hashes that are no digests."""
+    """Return a step's events, in order. Raises TypeError for hashes that are not digests."""
     return [_event(event, lora_id) for event in events]
 
 

@@ -23,7 +23,7 @@ class EndpointError(ValueError):
 
 
 def rank_endpoint(endpoint: str, offset: int) -> str:
-    """Return a rank's endpoint: its port, after the last colon, is `offset` higher.
+    """Return a rank's endpoint: its port is `offset` higher; an inproc name gets `_dp` and `offset`.
 
     Ports `*` and `0` stay, as each socket then gets a free one. Raises EndpointError.
     """
@@ -37,7 +37,7 @@ def rank_endpoint(endpoint: str, offset: int) -> str:
     if port in {"*", "0"}:
         return endpoint
     if int(port) + offset > 65535:
-        raise EndpointError(f"{endpoint}: {offset} ports above it there is none")
+        raise EndpointError(f"{endpoint}: a port {offset} higher would be above 65535")
     return f"{head}:{int(port) + offset}"
 
 

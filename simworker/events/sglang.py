@@ -73,7 +73,7 @@ class SglangDialect:
         self._removed = self._layout.fields(REMOVED)
 
     def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
-        """Return one batch's payload; `rank` is the attention data-parallel one."""
+        """Return one batch's payload; `rank` is the attention data-parallel rank."""
         own = [event for event in events if _expressible(event)]
         forms = [
             form for event in (_runs(own) if self._runs else own) for form in self._events(event)

@@ -1,6 +1,6 @@
 """The study's cache: blocks that no request uses are evicted, the least recently used first.
 
-A block is named by a hash that stands for everything before it too. A running request pins its prompt's
+A block is named by a hash that covers everything before it too. A running request pins its prompt's
 blocks, and nameless blocks for its answer, which no other request can find. Blocks that no request pins
 stay until their room is needed. Of one prompt the last block is evicted first, since no request can use
 it without those before it.
@@ -15,11 +15,11 @@ from simworker.engine import BrokenInvariantError
 
 
 class BlockCache:
-    """`capacity` blocks. Raises ValueError for fewer than 1."""
+    """A cache of `capacity` blocks. Raises ValueError if that is less than 1."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity} blocks, at least 1")
+            raise ValueError(f"capacity is {capacity} blocks; it must be at least 1")
         self.capacity = capacity
         self._pinned: dict[bytes, int] = {}
         """How many requests use each block."""
@@ -42,7 +42,7 @@ class BlockCache:
         return len(blocks)
 
     def fits(self, blocks: Sequence[bytes], answer: int) -> bool:
-        """Return whether a request, with so many blocks of an answer, has room beside the others."""
+        """Return whether a prompt's blocks and `answer` blocks for its answer fit beside pinned ones."""
         pinned = self._pinned
         return self.used + answer + sum(block not in pinned for block in blocks) <= self.capacity
 
@@ -82,7 +82,7 @@ class BlockCache:
         return True
 
     def holds(self, users: Mapping[bytes, int], answers: int) -> bool:
-        """Return whether each block has at least so many users, and answers so many blocks."""
+        """Return whether each block has at least `users` of it, and answers hold `answers` or more."""
         pinned = self._pinned
         return answers <= self._answers and all(
             pinned.get(block, 0) >= count for block, count in users.items()
@@ -97,4 +97,4 @@ class BlockCache:
         if self._answers < 0:
             raise BrokenInvariantError("more blocks of answers were let go than were held")
         if self.used + len(self._idle) > self.capacity:
-            raise BrokenInvariantError("more blocks are kept than there is room for")
+            raise BrokenInvariantError("more blocks are kept than `capacity`")

@@ -34,14 +34,14 @@ from simworker.v1.hashing.block_hash import maybe_convert_block_hash
 CROWDING = 0.004
 """A decoding sequence makes a prefill longer by this share."""
 OVERLAP = 0.35
-"""Speed of decoding beside a prefill."""
+"""Speed of decoding beside a prefill, as a share of the speed without."""
 MAX_DECODING = 128
-"""Sequences that decode at once, at most; while there are so many no prefill begins."""
+"""Most sequences that decode at once; while this many decode, no prefill begins."""
 
 _ALMOST = 1e-9
-"""Seconds: a prefill with no more left is over."""
+"""Seconds: a prefill is over if no more than this is left of it."""
 _ALMOST_STEP = 1e-6
-"""Decode steps: answers that end so close together end together."""
+"""Decode steps: an answer is over if no more than this is left of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class _Request:
     matched: int = 0
     """Leading blocks found in the cache."""
     first: float = 0.0
-    """Decode steps that the engine had taken at its first token."""
+    """Decode steps that the engine had taken at the request's first token."""
     tokens: int = 0
     """Tokens handed out."""
 
@@ -75,7 +75,7 @@ class SerialEngine:
         overlap: float = OVERLAP,
     ) -> None:
         if block_size < 1:
-            raise ValueError(f"block_size is {block_size}, at least 1")
+            raise ValueError(f"block_size is {block_size} tokens; it must be at least 1")
         self.cache = cache
         self.block_size = block_size
         self.latency = latency or LatencyModel()
@@ -90,7 +90,7 @@ class SerialEngine:
         self._prefill_left = 0.0
         """Seconds until the prefill under way ends."""
         self._decoding: list[tuple[float, int, _Request]] = []
-        """A heap: decode steps at its end, a number, and the request."""
+        """A heap of (decode steps taken at its end, number that breaks ties, request)."""
         self._context = 0
         """Prompt tokens of all decoding requests."""
         self._steps = 0.0
@@ -120,7 +120,9 @@ class SerialEngine:
             raise RefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
         full = tokens // self.block_size
         if not full <= len(hashes) <= full + 1:
-            raise RefusedError(f"prompt_hashes: {len(hashes)} for {tokens} tokens")
+            raise RefusedError(
+                f"prompt_hashes: {len(hashes)} for {tokens} tokens; {full} or {full + 1} are needed"
+            )
         answer = -(-generation.max_tokens // self.block_size)
         if len(hashes) + answer > self.cache.capacity:
             raise RefusedError(

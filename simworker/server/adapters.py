@@ -36,7 +36,8 @@ class Adapters:
     def load(self, name: str, path: str, *, in_place: bool = False) -> None:
         """Load an adapter. Raises AdapterError.
 
-        An adapter that is loaded `in_place` of another keeps its number, and the blocks of its path.
+        With `in_place` it may replace an adapter of its name; it gets that adapter's number, and finds
+        the cached blocks of its own path.
         """
         if not name or not path:
             raise AdapterError("Both 'lora_name' and 'lora_path' must be provided.")
@@ -59,7 +60,7 @@ class Adapters:
         del self._loaded[name]
 
     def get(self, name: str) -> Adapter | None:
-        """Return an adapter."""
+        """Return an adapter; None if it is not loaded."""
         return self._loaded.get(name)
 
     def number_of(self, name: str) -> int | None:

@@ -150,11 +150,11 @@ class WorkerMetrics(Collector):
         return self._labels | ({label: str(number)} if label else {})
 
     def describe(self) -> Iterable[Metric]:
-        """Declare no metrics ahead: their names are unique by construction."""
+        """Return no metrics, so that registering does not read every rank; the names are unique."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Read the ranks."""
+        """Yield the metrics, with every rank's present load."""
         loads = [(self._rank_labels(rank.number), rank.load()) for rank in self._ranks]
         prefix = self._names.prefix
         for name, read in self._names.gauges.items():

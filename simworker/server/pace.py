@@ -11,14 +11,14 @@ class Pace:
         self, sleep: Callable[[float], Awaitable[None]], *, speed: float = 1.0, factor: float = 1.0
     ) -> None:
         self.factor = factor
-        """A fault: a step takes so many times longer than it should."""
+        """How many times longer than modelled a step takes: above 1 it is a fault."""
         self._speed = speed
         self._sleep = sleep
         self._going = asyncio.Event()
         self._going.set()
 
     def seconds(self, modelled: float) -> float:
-        """Return the clock's seconds for so many modelled seconds."""
+        """Return the clock's seconds in which `modelled` seconds pass."""
         return modelled * self.factor / self._speed
 
     @property
@@ -34,6 +34,6 @@ class Pace:
             self._going.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Let so many seconds of the clock pass, and wait for the end of a hang."""
+        """Let `seconds` of the clock pass, and wait for the end of a hang."""
         await self._sleep(seconds)
         await self._going.wait()

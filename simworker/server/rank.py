@@ -35,7 +35,7 @@ class Observer(Protocol):
 
 
 class Rank(Generic[EventT]):
-    """Requests in, tokens to their sinks, events to `announce`, for life after life."""
+    """Takes requests, gives tokens to their sinks and events to `announce`, life after life."""
 
     def __init__(
         self,
@@ -156,9 +156,9 @@ class Rank(Generic[EventT]):
     def reset_prefix_cache(
         self, *, reset_running_requests: bool = False, reset_external: bool = False
     ) -> bool:
-        """Forget all cached content; False if some could not be, see `Engine.reset_prefix_cache`.
+        """Forget all cached content; False if some was kept, see `Engine.reset_prefix_cache`.
 
-        With `reset_running_requests` running requests give their blocks back first, and compute anew.
+        With `reset_running_requests` running requests give back their blocks and are computed again.
         """
         if not reset_running_requests:
             return self._engine.reset_prefix_cache(reset_external=reset_external)
@@ -177,7 +177,7 @@ class Rank(Generic[EventT]):
         return flights
 
     def pause(self, mode: str) -> None:
-        """Let new requests wait. Running ones end with mode `abort`, wait with `keep`, else go on."""
+        """Let new requests wait. Mode `abort` ends all others, `keep` lets running ones wait too."""
         self.paused = True
         if mode == "abort":
             for flight in (*self._withdraw(), *self._parked.values()):
@@ -228,8 +228,12 @@ class Rank(Generic[EventT]):
         """Raise BrokenInvariantError if the engine's requests are not those of the rank."""
         load = self._engine.load()
         if load.running + load.waiting != len(self._flights):
-            raise BrokenInvariantError(f"{load} for {len(self._flights)} requests")
+            raise BrokenInvariantError(
+                f"the engine's load is {load}, but the rank has {len(self._flights)} requests in it"
+            )
         if self._drained.is_set() != (not self._flights):
-            raise BrokenInvariantError("the rank is drained and has requests, or is neither")
+            raise BrokenInvariantError(
+                "the rank has requests and is drained, or has none and is not"
+            )
         if self._flights.keys() & self._parked.keys():
             raise BrokenInvariantError("a request waits outside and runs inside")

@@ -1,7 +1,7 @@
 """Runs an engine in real time: each step takes its modelled seconds, at a pace.
 
-The shell keeps the moment at which each step *should* end: the next steps make up for one that waited
-too long. It does not sleep for less than `SHORTEST_SLEEP`.
+The shell keeps the moment at which each step *should* end: the next steps make up for a step that
+ended late. It does not sleep for less than `SHORTEST_SLEEP`.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ SHORTEST_SLEEP = 0.002
 """Seconds; an event loop does not keep to shorter sleeps anyway."""
 
 MOST_BEHIND = 1.0
-"""Seconds of delay that are made good; with more, the machine is too slow for the configured speed."""
+"""Seconds of delay that later steps make up for; with more, the machine is too slow for the speed."""
 
 EventT = TypeVar("EventT")
 

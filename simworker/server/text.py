@@ -45,12 +45,12 @@ class NoText:
     """Refuses texts: the worker has no tokenizer, and takes and returns token ids only."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del text, special
         raise TextError(NO_TOKENIZER)
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del messages, body
         raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
 
@@ -64,7 +64,7 @@ class NoText:
         raise TextError(NO_TOKENIZER)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Refuse."""
+        """Raise TextError: there is no tokenizer."""
         del ids
         raise TextError(NO_TOKENIZER)
 
@@ -224,5 +224,5 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _content(token: Any) -> Any:
-    """Return a special token's text: it is written as that, or as an object with flags."""
+    """Return a special token's text; `token` is the text or an object that holds it."""
     return token.get("content") if isinstance(token, dict) else token

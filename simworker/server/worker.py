@@ -144,7 +144,7 @@ class Worker:
                 await rank.forget()
 
     def wake(self, tags: Sequence[str] | None) -> bool:
-        """Wake up; return whether everything is awake, so that requests are computed again."""
+        """Wake the parts that the tags name, or all; return whether requests are computed again."""
         awake = self._sleep.wake(tags)
         if awake:
             for rank in self.ranks:
@@ -191,7 +191,7 @@ class Worker:
         return self.ranks[0].pace.factor
 
     def slow_down(self, factor: float) -> None:
-        """Make steps take so many times longer."""
+        """Make steps take `factor` times as long as modelled."""
         for rank in self.ranks:
             rank.pace.factor = factor
 

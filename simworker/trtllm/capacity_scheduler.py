@@ -39,7 +39,11 @@ class CapacityScheduler:
     def schedule(
         self, active: Sequence[ActiveRequest]
     ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Return (requests that may run in the next step, requests to pause), the oldest first."""
+        """Return (requests that may run in the next step, requests to pause).
+
+        The former are oldest first, with GUARANTEED_NO_EVICT those that generate before the others;
+        the latter are youngest first.
+        """
         contributed = self._contributed_by_running(active)
         if self._policy is CapacityPolicy.MAX_UTILIZATION:
             return self._maximise(active, contributed)

@@ -32,7 +32,7 @@ class MicroBatchScheduler:
     def schedule(
         self, fitting: Sequence[ActiveRequest]
     ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Return (contexts, generating requests), the oldest first; set the contexts' chunks."""
+        """Return (contexts, generating requests), in the order given; set the contexts' chunks."""
         contexts: list[ActiveRequest] = []
         generating: list[ActiveRequest] = []
         num_tokens = 0

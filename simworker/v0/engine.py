@@ -101,7 +101,7 @@ class V0Engine:
     def begin_step(self, horizon: float = 0.0) -> float:
         """Schedule a step, and execute it if there is a worker; return its modelled seconds.
 
-        Raises RuntimeError if blocks have to be swapped out and the CPU has no room; 0.9.2 ends then
+        Raises RuntimeError if blocks have to be swapped out and the CPU has no room; 0.9.2 fails then
         too.
         """
         del horizon
@@ -152,9 +152,10 @@ class V0Engine:
         )
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks.
+        """Forget all of the GPU's cached content; False, with it kept, while requests hold blocks.
 
-        With `reset_external` the content of CPU blocks is forgotten too.
+        With `reset_external` the CPU's content is forgotten too, even if the GPU's could not be; False
+        while requests are swapped out.
         """
         manager = self.scheduler.block_manager
         done = manager.reset_prefix_cache(Device.GPU)

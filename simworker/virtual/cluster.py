@@ -12,7 +12,7 @@ arrives at the moment a step ends is in the next step.
 
 Engines may take many equal steps as one (the `horizon` of `Engine.begin_step`). An engine that can end
 such a leap early (`LeapingEngine`) gets an infinite horizon, and its leap is cut when a request comes or
-is aborted; other engines get the time to the next arrival.
+is aborted; other engines get the time to the next arrival or abort.
 """
 
 import heapq
@@ -96,7 +96,7 @@ class VirtualCluster(Generic[EventT]):
         event_delay: float = 0.0,
     ) -> None:
         if not engines:
-            raise ValueError("engines: none")
+            raise ValueError("engines: at least 1 is needed")
         if event_delay < 0:
             raise ValueError(f"event_delay is {event_delay} s, less than 0")
         self.now = 0.0
@@ -115,7 +115,7 @@ class VirtualCluster(Generic[EventT]):
         self._next_arrival = inf
 
     def abort_at(self, time: float, request_id: str) -> None:
-        """Abort a request at a future time; unknown ones are ignored."""
+        """Abort a request at a future time; unknown ones are ignored. Raises ValueError for the past."""
         if time < self.now:
             raise ValueError(f"time is {time}, before {self.now}")
         self._push(time, _ARRIVAL, 0, request_id)
@@ -244,7 +244,9 @@ class VirtualCluster(Generic[EventT]):
         for number, worker in enumerate(self._workers):
             under_way = worker.end < inf
             if under_way != worker.engine.busy:
-                raise BrokenInvariantError(f"worker {number} stands still, or runs idle")
+                raise BrokenInvariantError(
+                    f"worker {number} has work and no step under way, or the reverse"
+                )
             if number in waiting and not under_way:
                 raise BrokenInvariantError(f"worker {number} forgot its requests")
             if under_way and worker.end < self.now:

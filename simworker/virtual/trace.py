@@ -1,7 +1,7 @@
 """Recorded workloads: the requests' times and lengths, and the blocks that they share.
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`, with an id for
-each block of 512 tokens of the prompt, the last one partial; an id stands for all tokens up to its
+each block of 512 tokens of the prompt, the last one partial; an id names all tokens up to its
 block's end (`shared/traces/README.md`). Requests of one stamp are spread evenly up to the next stamp.
 """
 
@@ -33,7 +33,7 @@ class TraceLine:
 
 
 def read_trace(path: Path) -> list[TraceLine]:
-    """Return a trace's requests. Raises ValueError, naming the line, if the file is no trace."""
+    """Return a trace's requests. Raises ValueError, naming the line, if the file is not a trace."""
     lines = []
     with open_text(path) as file:
         for number, text in enumerate(file, 1):
@@ -96,8 +96,8 @@ def pooled_work(
 ) -> float:
     """Return the seconds of prefill of all requests, in order, with one LRU cache of `num_blocks`.
 
-    `prefill` returns the seconds of so many tokens after so many cached ones. `shared/bench/sim.py`
-    measures loads by this sum.
+    `prefill(new, cached)` returns the seconds of `new` tokens after `cached` ones.
+    `shared/bench/sim.py` measures loads by this sum.
     """
     prompts = ((line.hash_ids, line.num_prompt_tokens) for line in lines)
     return pooled(prompts, num_blocks, TRACE_BLOCK_SIZE, prefill)[1]

@@ -42,7 +42,7 @@ class KVCacheBlock:
     duration_ms: int | None = None
     """Time for which the priority holds once the block is free; None: for ever."""
     expiration_time: float = 0.0
-    """The end of that time on the eviction policy's clock, while the block is free."""
+    """The end of that time, in seconds of the eviction policy's clock, while the block is free."""
 
     @property
     def is_primary(self) -> bool:

@@ -24,7 +24,7 @@ class BlockKey:
     cache_salt_id: int | None = None
 
     def num_matching_tokens(self, other: "BlockKey") -> int:
-        """Return how many leading tokens agree; 0 if any other field differs."""
+        """Return how many leading tokens and their extra ids agree; 0 if another field differs."""
         if (
             self.lora_task_id != other.lora_task_id
             or self.extra_keys != other.extra_keys

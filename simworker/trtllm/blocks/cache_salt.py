@@ -1,4 +1,4 @@
-"""The number that stands for a cache salt in block keys.
+"""The number that block keys have for a cache salt.
 
 TensorRT-LLM takes the first 8 bytes of the salt's BLAKE3 digest, little-endian (`get_cache_salt_id`,
 `tensorrt_llm/block_hash.py`). Python's library lacks BLAKE3; this is its form for one chunk, after the

@@ -5,8 +5,8 @@ priority are evicted first; among equals, the one that has been free longest. A 
 block first, so a chain is evicted from its leaf. Only if a child has a higher priority than its parent
 is the parent evicted first; the manager then takes the children out of the tree with it.
 
-A priority may hold for a limited time, which begins when the block is free. At its end the block joins
-the end of the default queue.
+A priority may hold for a limited time, which begins when the block is free. At its end the block gets
+the default priority, and goes to the end of that queue.
 """
 
 import heapq

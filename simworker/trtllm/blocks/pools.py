@@ -31,9 +31,9 @@ class BlockPools:
     def __post_init__(self) -> None:
         """Create the blocks. Raises ValueError if a pool's size is below its least."""
         if self.num_primary < 1:
-            raise ValueError(f"num_primary is {self.num_primary}; it is 1 or more")
+            raise ValueError(f"num_primary is {self.num_primary}; it must be 1 or more")
         if self.num_secondary < 0:
-            raise ValueError(f"num_secondary is {self.num_secondary}; it is 0 or more")
+            raise ValueError(f"num_secondary is {self.num_secondary}; it must be 0 or more")
         slots = [Slot(PRIMARY_LEVEL, number) for number in range(self.num_primary)]
         slots += [Slot(SECONDARY_LEVEL, number) for number in range(self.num_secondary)]
         self.blocks = [KVCacheBlock(block_id, slot) for block_id, slot in enumerate(slots)]

@@ -13,7 +13,7 @@ DEFAULT_PRIORITY = 35
 
 @dataclass(frozen=True, slots=True)
 class BlockRetention:
-    """One block's priority and its time; None where the request has no wish."""
+    """One block's priority (None: no wish) and the time for which it holds (None: for ever)."""
 
     priority: int | None = None
     duration_ms: int | None = None
@@ -81,6 +81,6 @@ class KvCacheRetentionConfig:
 
 def _check(name: str, priority: int, duration_ms: int | None) -> None:
     if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-        raise ValueError(f"{name} is {priority}; it is {MIN_PRIORITY} to {MAX_PRIORITY}")
+        raise ValueError(f"{name} is {priority}; it must be {MIN_PRIORITY} to {MAX_PRIORITY}")
     if duration_ms is not None and duration_ms < 0:
-        raise ValueError(f"duration of {name} is {duration_ms} ms; it is 0 or more")
+        raise ValueError(f"duration of {name} is {duration_ms} ms; it must be 0 or more")

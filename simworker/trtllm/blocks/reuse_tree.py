@@ -84,7 +84,7 @@ class ReuseTree:
                 raise BrokenInvariantError(f"block {block.block_id} holds {count} tokens")
             if block.is_full != (count == self._tokens_per_block):
                 raise BrokenInvariantError(
-                    f"block {block.block_id} is marked full and is not, or is"
+                    f"block {block.block_id} is wrongly marked full or not full"
                 )
             if not block.is_full and not block.is_leaf:
                 raise BrokenInvariantError(f"block {block.block_id} has room, and children")

@@ -233,9 +233,9 @@ class BlockCache:
     def store_blocks(
         self, keys: list[BlockKey], block_ids: list[int], *, pin_blocks: bool = False
     ) -> tuple[int, int | None]:
-        """Put blocks into the tree; return how many are new there, and the id of the last one's block.
+        """Put blocks into the tree; return how many are new there, and the last key's block id.
 
-        A block that the tree has already stays, and the next one goes below it. Raises ValueError if
+        The id is None without keys. A block that the tree has already stays. Raises ValueError if
         there are fewer blocks than keys.
         """
         if len(keys) > len(block_ids):

@@ -75,7 +75,7 @@ class KVCacheManager:
             raise ValueError(f"request_id {request_id} has a sequence already")
         if not 1 <= input_length <= self.max_sequence_length:
             raise ValueError(
-                f"input_length is {input_length}; it is 1 to {self.max_sequence_length}"
+                f"input_length is {input_length}; it must be 1 to {self.max_sequence_length}"
             )
         if request is None and self.enable_block_reuse:
             raise ValueError("request: is needed where blocks are reused")

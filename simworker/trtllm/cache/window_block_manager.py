@@ -26,7 +26,7 @@ from simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 
 class WindowBlockManager:
-    """Blocks of one window; with `is_swa` sequences may grow longer than it."""
+    """Blocks of one window, which slides with `is_swa`: sequences may then be longer than it."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class WindowBlockManager:
                 self._scheduling_num_free += 1
 
     def scheduling_has_free_blocks(self, num_required: int) -> bool:
-        """Whether so many primary blocks would be free."""
+        """Whether `num_required` primary blocks would be free."""
         return self._scheduling_num_free >= num_required
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ class Block(Protocol):
 
     @property
     def block_id(self) -> BlockId | None:
-        """The physical block; None while there is none. Only allocators set it."""
+        """The physical block, which the allocator chooses; None while the block has none."""
 
     @block_id.setter
     def block_id(self, value: BlockId | None) -> None: ...
@@ -80,7 +80,7 @@ class BlockAllocator(Protocol):
 
     @property
     def all_block_ids(self) -> frozenset[BlockId]:
-        """The ids handed out here."""
+        """All ids of the device's blocks, free ones included."""
 
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: int | None = None
@@ -101,7 +101,7 @@ class BlockAllocator(Protocol):
         """Return a chain of full blocks after `prev_block`. Raises NoFreeBlocksError."""
 
     def free(self, block: Block) -> None:
-        """Use a block once less; it has no id afterwards."""
+        """Give up one use of a block; the view has no id afterwards."""
 
     def fork(self, last_block: Block) -> list[Block]:
         """Return a second view of the chain that ends in `last_block`, sharing its memory."""
@@ -119,7 +119,7 @@ class BlockAllocator(Protocol):
         """Give up the blocks' ids; they keep their tokens."""
 
     def swap_in(self, blocks: list[Block]) -> None:
-        """Give blocks with tokens ids of this device. Raises NoFreeBlocksError."""
+        """Give each block, which keeps its tokens, an id of this device. Raises NoFreeBlocksError."""
 
     def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
         """Return the number of free blocks needed to swap in the full blocks among `blocks`."""

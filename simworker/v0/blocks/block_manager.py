@@ -290,7 +290,7 @@ class BlockManager:
         return self.block_allocator.get_prefix_cache_hit_rate(device)
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
-        """Forget all content of a device, or of both without one; False while blocks are in use."""
+        """Forget all content of a device, or with None of both; False if blocks in use forbid it."""
         return self.block_allocator.reset_prefix_cache(device)
 
     def check(self) -> None:

@@ -130,7 +130,7 @@ class BlockTable:
                 self._blocks[at] = null_block
 
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: int | None = None) -> None:
-        """Reserve blocks on the GPU until so many slots are empty. Raises NoFreeBlocksError."""
+        """Reserve GPU blocks until `num_empty_slots` slots are empty. Raises NoFreeBlocksError."""
         self._require_blocks()
         while len(self._blocks) * self._block_size - self._num_full_slots < num_empty_slots:
             self._blocks.append(
@@ -167,7 +167,7 @@ class BlockTable:
     def get_num_blocks_touched_by_append_slots(
         self, token_ids: list[int], num_lookahead_slots: int
     ) -> int:
-        """Return the number of blocks that appending writes to: as many new ones if all are shared."""
+        """Return how many blocks appending writes to; at most that many free blocks are needed."""
         num_new = len(token_ids) + num_lookahead_slots
         room = self._block_size - self._num_full_slots % self._block_size
         return 1 - (room - num_new) // self._block_size

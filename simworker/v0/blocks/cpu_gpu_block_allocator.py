@@ -109,7 +109,7 @@ class CpuGpuBlockAllocator:
         return None if self._null_block is None else self._null_block.block_id
 
     def free(self, block: Block) -> None:
-        """Use a block once less; the null block stays."""
+        """Give up one use of a block; the null block is never given up."""
         if block is not self._null_block:
             self._allocator_of(block).free(block)
 

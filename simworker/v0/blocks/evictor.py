@@ -106,7 +106,7 @@ class LRUEvictor(LinearEvictor):
     """
 
     CLEANUP_THRESHOLD = 50
-    """The heap is built anew when it has more entries per block than this."""
+    """The heap is built again when it has more entries per block than this."""
 
     def __init__(self) -> None:
         super().__init__()

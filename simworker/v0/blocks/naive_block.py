@@ -183,12 +183,12 @@ class NaiveBlockAllocator(BlockAllocator):
         return block_id
 
     def free_block_id(self, block_id: BlockId) -> None:
-        """Use an id once less; the last use makes it the next to be taken."""
+        """Give up one use of an id; without any use it is the next to be taken."""
         if not self.refcounter.decr(block_id):
             self._free_block_indices.appendleft(block_id)
 
     def free(self, block: Block) -> None:
-        """Use a block once less; it has no id afterwards."""
+        """Give up one use of a block; the view has no id afterwards."""
         assert block.block_id is not None, "a block without memory cannot be freed"
         self.free_block_id(block.block_id)
         block.block_id = None
@@ -211,7 +211,7 @@ class NaiveBlockAllocator(BlockAllocator):
 
     @property
     def all_block_ids(self) -> frozenset[BlockId]:
-        """The ids handed out here."""
+        """All ids of the device's blocks, free ones included."""
         return self._all_block_indices
 
     def ref_count(self, block_id: BlockId) -> int:

@@ -126,7 +126,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             self._block_tracker[block_id].enable(computed=True)
 
     def free(self, block: Block) -> None:
-        """Use a block once less; it has no id afterwards. Its content stays cached."""
+        """Give up one use of a block; the view has no id afterwards. Full blocks stay cached."""
         block_id = block.block_id
         assert block_id is not None, "a block without memory cannot be freed"
         if block.content_hash is None:
@@ -164,7 +164,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
 
     @property
     def all_block_ids(self) -> frozenset[BlockId]:
-        """The ids handed out here."""
+        """All ids of the device's blocks, free and cached ones included."""
         return self._hashless_allocator.all_block_ids
 
     def ref_count(self, block_id: BlockId) -> int:
@@ -204,7 +204,10 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._cow_tracker.clear_cows()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Set when blocks were last read. Raises ValueError for a block neither in use nor cached."""
+        """Set when blocks were last read, seconds.
+
+        Raises ValueError for a block that is neither in use nor cached.
+        """
         for block_id in block_ids:
             if self._block_tracker[block_id].active:
                 self._block_tracker[block_id].last_accessed = now
@@ -267,12 +270,12 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         )
 
     def swap_out(self, blocks: list[Block]) -> None:
-        """Give up the blocks' ids; they keep their tokens, and their content stays cached."""
+        """Give up the blocks' ids; they keep their tokens, and full blocks stay cached."""
         for block in blocks:
             self.free(block)
 
     def swap_in(self, blocks: list[Block]) -> None:
-        """Give blocks with tokens ids of this device: full ones those with their content."""
+        """Give each block, which keeps its tokens, an id of this device; full ones may share one."""
         for block in blocks:
             allocated = (
                 self.allocate_immutable_block(block.prev_block, block.token_ids, block.extra_hash)

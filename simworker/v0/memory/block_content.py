@@ -16,7 +16,7 @@ from simworker.v0.memory.cache_engine import CacheEngine
 
 
 def first_content(layer: int, extra_hash: int | None) -> bytes:
-    """Return the content before a sequence's first token; it differs by adapter, so all content does."""
+    """Return the content before a sequence's first token; `extra_hash` covers adapter and salt."""
     return repr((layer, extra_hash)).encode()
 
 
@@ -27,7 +27,7 @@ def next_content(before: bytes, token_id: int, size: int) -> bytes:
 
 
 class BlockContent(Generic[ArrayT]):
-    """Writes the content that stands for a model's output into a cache, and reads it back."""
+    """Writes content into a cache, in place of a model's keys and values, and reads it back."""
 
     def __init__(self, cache_engine: CacheEngine[ArrayT]) -> None:
         self._engine = cache_engine
@@ -80,7 +80,7 @@ class BlockContent(Generic[ArrayT]):
     ) -> Iterator[tuple[int, int]]:
         """Yield the (layer, position) of each token with wrong content.
 
-        `block_ids` are positions within the device of the blocks that hold `token_ids`; None stands for
+        `block_ids` are positions within the device of the blocks that hold `token_ids`; None is for
         blocks that a sliding window has dropped, whose content does not matter.
         """
         engine = self._engine

@@ -23,7 +23,7 @@ class LoRARequest:
 
 @dataclass(frozen=True, slots=True)
 class LoRAConfig:
-    """The number of adapters that one batch may use."""
+    """Limits of adapters: their greatest rank, and how many one batch may use."""
 
     max_lora_rank: int = 16
     max_loras: int = 1

@@ -13,7 +13,7 @@ class SamplingParams:
     n: int = 1
     """Sequences to generate for the prompt."""
     best_of: int | None = None
-    """Sequences to generate; the best n are returned. None stands for n."""
+    """Sequences to generate; the best n are returned. None: n are generated."""
     max_tokens: int | None = 16
     """Tokens to generate for a sequence; None for as many as the model's length allows."""
     min_tokens: int = 0

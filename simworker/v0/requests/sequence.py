@@ -36,7 +36,7 @@ class SequenceStatus(enum.IntEnum):
 
 @dataclass
 class Logprob:
-    """The probability of a sampled token."""
+    """The natural logarithm of a sampled token's probability."""
 
     logprob: float
 

@@ -95,7 +95,7 @@ class SequenceData:
     def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
         """Count tokens as computed; with the last known one the prefill is over.
 
-        Raises AssertionError if that are more tokens than there are.
+        Raises AssertionError if more tokens would be computed than the sequence has.
         """
         self._num_computed_tokens += num_new_computed_tokens
         assert self._num_computed_tokens <= self.get_len(), (

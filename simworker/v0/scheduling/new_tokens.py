@@ -35,8 +35,8 @@ class NewTokens:
     ) -> tuple[int, int]:
         """Return (tokens to compute, tokens found cached) of a group's sequences of one status.
 
-        The first is 0 if the budget has no room for a single token. A prompt that is wholly cached
-        computes its last token again, for the logits.
+        With chunking the first is 0 if the budget has no room for a chunk. A prompt that is wholly
+        cached computes its last token again, for the logits.
         """
         seqs = seq_group.get_seqs(status=status)
         uncached = cached = 0

@@ -52,7 +52,7 @@ class PartialPrefillMetadata:
         return metadata
 
     def is_long(self, seq_group: SequenceGroup) -> bool:
-        """Whether a group still has many tokens to compute."""
+        """Whether a group still has over `long_prefill_token_threshold` tokens to compute."""
         threshold = self.scheduler_config.long_prefill_token_threshold
         return seq_group.first_unfinished_seq.get_num_new_tokens() > threshold
 

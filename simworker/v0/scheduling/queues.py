@@ -3,8 +3,8 @@
 Source: `Scheduler` in `vllm/core/scheduler.py` of 0.9.2.
 
 With the policy `fcfs` a queue is in order of arrival, except that a group preempted by recompute goes to
-the front. With `priority` the queues are sorted before each use: a lower number first, then the earlier
-arrival.
+the front. With `priority` the running queue is sorted before each use and the waiting queue after it: a
+lower number first, then the earlier arrival.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 
 
 def get_priority(seq_group: SequenceGroup) -> tuple[int, float]:
-    """Return a group's rank under the priority policy; the lowest comes first."""
+    """Return a group's sort key under the priority policy; the lowest comes first."""
     return seq_group.priority, seq_group.arrival_time
 
 

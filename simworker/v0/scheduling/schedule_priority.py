@@ -14,7 +14,7 @@ class PriorityPreemption(SchedulerState):
     """Preemption by priority; the default policy calls it."""
 
     def _schedule_priority_preemption(self, budget: SchedulingBudget) -> int:
-        """Sort waiting and running groups, and preempt the last running ones for the first waiting.
+        """Sort running groups, preempt the last of them for the first waiting one, sort waiting ones.
 
         Only groups that come after it are preempted, and only as many as it needs; it starts in a later
         step. Returns the number of preempted groups. A group of several sequences goes on running: it

@@ -49,7 +49,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             self.block_manager.mark_blocks_as_computed(
                 scheduled.seq_group, scheduled.token_chunk_size
             )
-        # 0.9.2 forgets the CPU blocks of groups that turn out infeasible when swapped in.
+        # 0.9.2 never frees the CPU blocks of groups that turn out infeasible when swapped in.
         for group in outputs.ignored_seq_groups:
             self._free_finished_seqs(group)
             self._free_cross(group)

@@ -28,7 +28,7 @@ class SchedulerConfig:
     max_num_partial_prefills: int = 1
     """Most prompts that one step computes in part, with chunked prefill."""
     max_long_partial_prefills: int = 1
-    """Most long prompts among these: with fewer, short prompts overtake long ones."""
+    """Most long prompts among those: if fewer, short prompts overtake long ones."""
     long_prefill_token_threshold: int = 0
     """A prompt of more tokens is long; 0 for 4 % of max_model_len with several partial prefills."""
     num_lookahead_slots: int = 0
@@ -39,7 +39,7 @@ class SchedulerConfig:
     preemption_mode: Literal["swap", "recompute"] | None = None
     """With None, groups of one sequence are recomputed, groups of several are swapped."""
     num_scheduler_steps: int = 1
-    """Tokens decoded between two schedulings; more than 1 needs num_lookahead_slots one less."""
+    """Tokens decoded between two schedulings; if over 1, set num_lookahead_slots to one less."""
     policy: Literal["fcfs", "priority"] = "fcfs"
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class SchedulerConfig:
 
 @dataclass(slots=True)
 class CacheConfig:
-    """The pools. Raises ValueError naming the field and its limit.
+    """Settings of the GPU's and CPU's pools of blocks. Raises ValueError naming field and limit.
 
     `num_gpu_blocks` and `num_cpu_blocks` are set directly, or by `size_pools`.
     """

@@ -23,7 +23,7 @@ class PreemptionMode(enum.Enum):
     SWAP = enum.auto()
     """Its blocks are copied to the CPU, and back later."""
     RECOMPUTE = enum.auto()
-    """Its blocks are freed, and it is computed anew from its first token."""
+    """Its blocks are freed, and it is computed again from its first token."""
 
 
 class SchedulerState(SequenceGroupQueues):
@@ -41,7 +41,7 @@ class SchedulerState(SequenceGroupQueues):
         for name in ("num_gpu_blocks", "num_cpu_blocks"):
             blocks = getattr(cache_config, name)
             if blocks is None or blocks < 0:
-                raise ValueError(f"{name} {blocks} is not a number of blocks from 0")
+                raise ValueError(f"{name} {blocks} is not a number of blocks, at least 0")
         self.scheduler_config = scheduler_config
         self.cache_config = cache_config
         self.lora_config = lora_config

@@ -27,7 +27,7 @@ class SchedulingBudget:
     """Tokens of this step found in the prefix cache, which cost nothing."""
 
     def can_schedule(self, *, num_new_tokens: int, num_new_seqs: int) -> bool:
-        """Whether so many more fit. 0 tokens fit, as all may be cached; there is always a sequence."""
+        """Whether these fit too. 0 tokens are allowed, as all may be cached; 0 sequences are not."""
         assert num_new_tokens >= 0
         assert num_new_seqs > 0
         return (
@@ -74,9 +74,13 @@ class SchedulingBudget:
     def check(self) -> None:
         """Raise BrokenInvariantError unless totals are the sums of the counts and within the limits."""
         if self.num_batched_tokens != sum(self._tokens.values()):
-            raise BrokenInvariantError(f"{self.num_batched_tokens} tokens of {self._tokens}")
+            raise BrokenInvariantError(
+                f"{self.num_batched_tokens} tokens counted, but by request {self._tokens}"
+            )
         if self.num_curr_seqs != sum(self._seqs.values()):
-            raise BrokenInvariantError(f"{self.num_curr_seqs} sequences of {self._seqs}")
+            raise BrokenInvariantError(
+                f"{self.num_curr_seqs} sequences counted, but by request {self._seqs}"
+            )
         if self.num_batched_tokens > self.token_budget:
             raise BrokenInvariantError(
                 f"{self.num_batched_tokens} tokens in a budget of {self.token_budget}"

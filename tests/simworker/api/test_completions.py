@@ -139,7 +139,7 @@ async def test_an_answer_takes_the_callers_id(worker: LocalWorker) -> None:
     ("fields", "field", "message"),
     [
         ({"model": "other"}, "model", "`other` does not exist"),
-        ({"model": 5}, "model", "is no string"),
+        ({"model": 5}, "model", "is not a string"),
         ({"prompt": None}, "prompt", "is needed"),
         ({"prompt": []}, "prompt", "is needed"),
         ({"prompt": ""}, "prompt", "is needed"),
@@ -151,7 +151,7 @@ async def test_an_answer_takes_the_callers_id(worker: LocalWorker) -> None:
         ({"prompt": [-1]}, "prompt", "token ids must be 0 to"),
         ({"prompt": [1] * 131072}, "prompt", "no room within max_model_len"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
-        ({"max_tokens": "5"}, "max_tokens", "no whole number"),
+        ({"max_tokens": "5"}, "max_tokens", "not a whole number"),
         ({"max_tokens": 1 << 20}, "max_tokens", "max_model_len"),
         ({"min_tokens": 9}, "min_tokens", "more than max_tokens 6"),
         ({"n": 0}, "n", "at least 1"),

@@ -85,7 +85,7 @@ async def test_spoiled_events_are_counted_and_replay_has_them() -> None:
 @pytest.mark.parametrize(
     ("faults", "message"),
     [
-        ({"explode": True}, "explode: is no fault; there are crash"),
+        ({"explode": True}, "explode: is not a fault; the faults are crash"),
         ({"slow": 0}, "slow: a number above 0"),
         ({"slow": "very"}, "slow: a number above 0"),
         ({"hang": 1}, "hang: is neither true nor false"),

@@ -207,8 +207,8 @@ def test_a_dialect_is_an_engine_and_a_version(
 @pytest.mark.parametrize(
     ("name", "byte_hashes", "message"),
     [
-        ("tgi", False, "'tgi' is no dialect; there are vllm"),
-        ("vllm-", False, "is no dialect"),
+        ("tgi", False, "'tgi' is not a dialect; the dialects are vllm"),
+        ("vllm-", False, "is not a dialect"),
         ("vllm-0.8", False, "from 0.9.0 to 0.32.0"),
         ("vllm-0.33", False, "from 0.9.0 to 0.32.0"),
         ("vllm-0.10.1", True, "no hashes as bytes"),

@@ -160,7 +160,11 @@ def test_ranks_have_the_ports_that_vllm_gives_them(case: dict[str, Any]) -> None
 
 @pytest.mark.parametrize(
     ("endpoint", "message"),
-    [("ipc:///tmp/x", "need tcp://"), ("tcp://*:x", "need tcp://"), ("tcp://*:65535", "there is")],
+    [
+        ("ipc:///tmp/x", "need tcp://"),
+        ("tcp://*:x", "need tcp://"),
+        ("tcp://*:65535", "above 65535"),
+    ],
 )
 def test_endpoints_without_ports_for_ranks_are_refused(endpoint: str, message: str) -> None:
     with pytest.raises(EndpointError, match=message):

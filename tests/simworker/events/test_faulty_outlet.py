@@ -74,7 +74,7 @@ def test_one_rate_does_not_change_which_batches_another_meets() -> None:
         ({"drop_next": -1}, "events.drop_next: a whole number from 0"),
         ({"drop_next": 0.5}, "events.drop_next: a whole number"),
         ({"delay_seconds": 1e9}, "events.delay_seconds: a number from 0 to 3600"),
-        ({"lose": 1}, "events.lose: is no fault; there are delay"),
+        ({"lose": 1}, "events.lose: is not a field; the fields are delay"),
     ],
 )
 def test_faults_that_cannot_be_are_named(changes: dict[str, Any], message: str) -> None:

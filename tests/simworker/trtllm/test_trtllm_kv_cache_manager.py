@@ -353,7 +353,11 @@ def test_sizes_that_make_no_sense_are_refused(
 def test_calls_that_make_no_sense_are_refused() -> None:
     manager = new_manager()
     request = LlmRequest(0, [1, 2, 3])
-    for length, message in ((0, "it is 1 to 64"), (65, "it is 1 to 64"), (4, "has 3 tokens")):
+    for length, message in (
+        (0, "it must be 1 to 64"),
+        (65, "it must be 1 to 64"),
+        (4, "has 3 tokens"),
+    ):
         with pytest.raises(ValueError, match=message):
             manager.add_sequence(0, length, request)
     with pytest.raises(ValueError, match="is needed where blocks are reused"):

@@ -43,8 +43,8 @@ def test_durations_go_with_their_range() -> None:
         ([(0, 64, 80), (64, 32, 80)], "token_end 32"),
         ([(0, 64, 80), (30, 128, 80)], "must not overlap"),
         ([(-1, 64, 80)], "token_start -1"),
-        ([(0, 64, 101)], "priority is 101; it is 0 to 100"),
-        ([(0, 64, 50, -1)], "-1 ms; it is 0 or more"),
+        ([(0, 64, 101)], "priority is 101; it must be 0 to 100"),
+        ([(0, 64, 50, -1)], "-1 ms; it must be 0 or more"),
     ],
 )
 def test_ranges_that_make_no_sense_are_refused(ranges: list[tuple[int, ...]], message: str) -> None:

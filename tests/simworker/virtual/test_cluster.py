@@ -270,7 +270,7 @@ def test_the_clock_goes_on_from_run_to_run() -> None:
 
 @pytest.mark.parametrize(
     ("engines", "delay", "why"),
-    [([], 0.0, "engines: none"), ([engine()], -1.0, "event_delay is -1.0 s")],
+    [([], 0.0, "engines: at least 1 is needed"), ([engine()], -1.0, "event_delay is -1.0 s")],
 )
 def test_settings_without_sense_are_refused(
     engines: list[V1Engine], delay: float, why: str

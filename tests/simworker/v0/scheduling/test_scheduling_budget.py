@@ -40,7 +40,7 @@ def test_totals_that_are_not_the_sum_or_over_a_limit_are_noticed(field: str, rea
     budget = SchedulingBudget(token_budget=10, max_num_seqs=10)
     budget.check()
     setattr(budget, field, 1)
-    with pytest.raises(BrokenInvariantError, match=f"1 {reason} of"):
+    with pytest.raises(BrokenInvariantError, match=f"1 {reason} counted"):
         budget.check()
     setattr(budget, field, 0)
     budget.add_num_batched_tokens("a", 11 if reason == "tokens" else 0)
