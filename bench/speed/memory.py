@@ -64,7 +64,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def bytes_of(who: str, holders: int, keys: int, names: str) -> float | None:
-    """Return the bytes for each block and pod, measured in a process of its own."""
+    """Measure the bytes per block and pod in a new process; None if the peer is not installed."""
     if who == "peer" and not peer.is_installed():
         return None
     ended = subprocess.run(  # noqa: S603
