@@ -1,7 +1,8 @@
 """Waiting times with our policy and with published ones, in simulations.
 
 The published policies (`PEERS`) were the best in one cell of the study (a number of pods, a cache
-size and a load), or are well known. Traffic is the study's trace if it lies beside the checkout, else the slice of it in this repository.
+size and a load), or are well known. Traffic is the study's trace if it lies beside the checkout, else
+the slice of it in this repository.
 """
 
 import statistics
