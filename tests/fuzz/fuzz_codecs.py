@@ -2,7 +2,8 @@
 
 Any input gives events or MalformedEventError, in bounded time and memory; whatever the events say,
 a rank's names, copies, keys and index agree afterwards. The compiled index reads the same input with
-its bounds checked, and must hold the same blocks as the index in pure Python. Seeds are the byte vectors of real engines.
+its bounds checked, and must hold the same blocks as the index in pure Python. Seeds are the byte
+vectors of real engines.
 """
 
 import argparse

@@ -101,9 +101,9 @@ def pod(name: str, address: str = "", **keys: object) -> str:
 async def standing(
     folder: Path, tables: str, *, models: str = "", top: str = "", metrics: str = ""
 ) -> AsyncIterator[Stand]:
-    """Run a router of one model, `demo`; `tables` are added to its configuration, `models` to the model's table.
+    """Run a router of one model, `demo`.
 
-    Its metrics are at `metrics`, host:port.
+    `tables` are added to its configuration, `models` to the model's table. Its metrics are at `metrics`, host:port.
     """
     tables = f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}'
     async with running_router(folder, tables, top=top, metrics=metrics) as (router, channel):

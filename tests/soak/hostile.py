@@ -2,8 +2,8 @@
 
 A router and a publisher run as processes, follow honest engines, and answer innocent callers all the time.
 Hostile callers, engines, publishers and files send anything at the same time. No innocent call may fail
-or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing in
-the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
+or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
+in the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
 time with the state saved. `tests/soak/watched_process.py` states the limits.
 """
 

@@ -1,7 +1,7 @@
 """Faults of the shared index, for longer: `make soak`. Prints a table, a row a fault.
 
 Each fault of `tests/faults` lasts `--hold` seconds, `--rounds` times, beside engines, publishers and
-routers at work. A fault fails if an answer with exact trust is not true, or if answers do not become exact again.
+routers at work. A fault fails if an answer with exact trust is not true, or if answers stay inexact.
 Seconds are those of the worst round, for replica and for shared mode: how long answers were not exact
 for every pod, and how long after the fault's end until they stayed exact.
 """

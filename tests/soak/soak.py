@@ -3,7 +3,7 @@
 64 engines with true caches churn through millions of blocks while batches get lost, connections are
 cut, engines restart and replays time out. Half of the engines answer replays. At the end every rank
 with exact trust must hold the engine's blocks (after gaps without a replay, or once healed because new
-blocks filled the cache: no other blocks), and memory must not have grown by 2 % in the last 35 % of blocks.
+blocks filled the cache: no other blocks), and memory must grow by less than 2 % in the last 35 %.
 """
 
 import argparse

@@ -42,7 +42,7 @@ class Server:
 
 
 class Edge:
-    """A deployment's Redis through the product's connections, one command at a time. Close it at the end."""
+    """A deployment's Redis over the product's connections, one command at a time. Close it at the end."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()

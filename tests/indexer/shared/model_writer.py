@@ -41,7 +41,7 @@ class ModelWriter:
         self.held: dict[int, dict[int, set[int]]] = {}
         """Number of a place in use -> segment -> keys."""
         self.earlier: tuple[int, dict[int, dict[int, set[int]]], int] | None = None
-        """Base, content and number of places of the claim that the record shows until the next publish."""
+        """Base, content and number of places of the claim that the record still shows, if any."""
         self.known = 0
 
     def claim(self) -> None:

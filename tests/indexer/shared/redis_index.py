@@ -115,7 +115,7 @@ class RedisIndex:
         return self._runner.run(self._redis.run(asked, timeout=self._timeout))
 
     def _good(self, asked: Sequence[Command | Call]) -> list[Any]:
-        """Return the replies to commands that may be repeated. Raises the error that the last attempt had."""
+        """Return the replies to commands that may be repeated. Raises the last attempt's error."""
         for attempt in range(ATTEMPTS):
             replies = self._run(asked)
             problem = next((reply for reply in replies if isinstance(reply, Exception)), None)
@@ -277,7 +277,7 @@ class RedisIndex:
         yield from found.values()
 
     def _held(self) -> tuple[dict[int, set[int]], int]:
-        """Return the slots of this index that hold each key, dropped slots too, and the bytes of all fields."""
+        """Return the slots of this index that hold each key, dropped ones too, and all fields' bytes."""
         held: dict[int, set[int]] = {}
         size = 0
         for fields in self._buckets():

@@ -1,7 +1,7 @@
 """Prints the chat templates that installed packages ship, as a JSON object from name to source.
 
 Its argument is the folder that `make` fetches tokenizer packages into. Mistral's are made by a program,
-which imports packages that it does not need for that. Stubs take the place of those not installed, so this
+which imports packages that it does not need for that. Stubs replace those not installed, so this
 runs as a separate process.
 """
 

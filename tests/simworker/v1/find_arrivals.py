@@ -1,7 +1,7 @@
 """Find when recorded requests reached the scheduler: `PYTHONPATH=. python tests/simworker/v1/find_arrivals.py`.
 
 Writes `recorded_arrivals.json`. Searches, step by step and depth first, which of the requests sent so far
-reach the scheduler before the step; the batches that the steps publish must be the recorded batches, byte by byte, and a
+reach the scheduler before the step; the published batches must be the recorded ones, byte by byte, and a
 request must end about when its client had the answer. The recorded times only guide the search: the
 batches alone prove its result. Takes half a minute.
 """
